@@ -232,7 +232,7 @@ fn create(
         Kind::Malloc => Errno::OutOfMemory,
         // It can be opened, so somebody has it.
         Kind::Aio | Kind::Uring => Errno::Busy,
-        Kind::Null | Kind::Raid => Errno::Invalid,
+        Kind::Null | Kind::Raid | Kind::Other => Errno::Invalid,
     };
     let (opener, named) = (Arc::clone(&table.opener), namespace.clone());
     let opened = table.patience.with(Aside::Disk, &namespace.path, move || opener.open(&named));
@@ -456,7 +456,7 @@ fn specific(bdev: &Bdev) -> Value {
     let path = &bdev.namespace.path;
     let filename = path.strip_prefix("file:").unwrap_or(path);
     match bdev.kind {
-        Kind::Malloc | Kind::Null => json!({}),
+        Kind::Malloc | Kind::Null | Kind::Other => json!({}),
         Kind::Aio => json!({ "aio": {
             "filename": filename,
             "block_size_override": true,

@@ -16,6 +16,8 @@ pub(super) enum Kind {
     Aio,
     Uring,
     Raid,
+    /// What SPDK has no bdev for: a mirror, a concatenation, an image of a Ceph cluster and so on.
+    Other,
 }
 
 impl Kind {
@@ -27,17 +29,7 @@ impl Kind {
             Self::Aio => "AIO disk",
             Self::Uring => "URING bdev",
             Self::Raid => "Raid Volume",
-        }
-    }
-
-    /// The call that makes one.
-    pub(super) fn creator(self) -> &'static str {
-        match self {
-            Self::Malloc => "bdev_malloc_create",
-            Self::Null => "bdev_null_create",
-            Self::Aio => "bdev_aio_create",
-            Self::Uring => "bdev_uring_create",
-            Self::Raid => "bdev_raid_create",
+            Self::Other => "farblock disk",
         }
     }
 }

@@ -1,13 +1,10 @@
-//! What there is to call, the configuration as calls, and what only SPDK has.
+//! What there is to call, and what only SPDK has.
 
-use super::bdevs::{Bdev, Kind};
 use super::message::{Answer, INVALID_PARAMETERS, Params, RpcError};
-use super::view::View;
-use super::{Method, SpdkRpc, Table, listener_calls, method, methods, nvmf_calls, qos_calls};
-use farblock_state::Namespace;
+use super::{Method, SpdkRpc, Table, method, methods, nvmf_calls, saved};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub(super) const METHODS: &[Method] = &[
     method("rpc_get_methods", get_methods),
@@ -98,129 +95,11 @@ fn get_config(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: GetConfig = params.parse().map_err(|sentence| invalid.because(sentence))?;
     let view = rpc.view();
     match asked.name.as_str() {
-        "bdev" => Ok(json!(bdev_config(&view))),
-        "nvmf" => Ok(json!(nvmf_config(&view, table))),
+        "bdev" => Ok(json!(saved::bdevs(&view))),
+        "nvmf" => Ok(json!(saved::nvmf(&view, table))),
         other => {
             let message = format!("Subsystem '{other}' not found");
             Err(RpcError::new(INVALID_PARAMETERS, message))
         }
     }
-}
-
-fn call(method: &str, params: &Value) -> Value {
-    json!({ "method": method, "params": params })
-}
-
-/// The calls that make the bdevs.
-fn bdev_config(view: &View) -> Vec<Value> {
-    let made = view.bdevs.iter().filter_map(|bdev| {
-        let params = creation(view, bdev)?;
-        let limits = qos_calls::saved(view, bdev).map(|it| call("bdev_set_qos_limit", &it));
-        Some([Some(call(bdev.kind.creator(), &params)), limits])
-    });
-    let made = made.flatten().flatten();
-    made.chain([json!({ "method": "bdev_wait_for_examine" })]).collect()
-}
-
-/// What a bdev is made with; none of what SPDK has no call for.
-fn creation(view: &View, bdev: &Bdev) -> Option<Value> {
-    let namespace = &bdev.namespace;
-    let path = &namespace.path;
-    let decorated = ["delay:", "limit:", "fault:"].iter().any(|kind| path.starts_with(kind));
-    if decorated || (bdev.kind == Kind::Raid && bdev.bases.is_empty()) {
-        tracing::warn!("{path} has no place in a configuration of SPDK's and is left out");
-        return None;
-    }
-    let filename = path.strip_prefix("file:").unwrap_or(path);
-    let mut params = json!({ "name": bdev.name, "uuid": bdev.uuid.to_string() });
-    match bdev.kind {
-        Kind::Malloc | Kind::Null => {
-            params["num_blocks"] = json!(view.blocks(bdev));
-            params["block_size"] = json!(namespace.block_size);
-        }
-        Kind::Aio => {
-            params["filename"] = json!(filename);
-            params["block_size"] = json!(namespace.block_size);
-            params["readonly"] = json!(namespace.read_only);
-        }
-        Kind::Uring => {
-            params["filename"] = json!(filename);
-            params["block_size"] = json!(namespace.block_size);
-        }
-        Kind::Raid => {
-            params["raid_level"] = json!("raid0");
-            params["strip_size_kb"] = json!(bdev.strip_kib);
-            params["base_bdevs"] = json!(bdev.bases);
-            params["superblock"] = json!(false);
-        }
-    }
-    Some(params)
-}
-
-/// The calls that make the rest.
-fn nvmf_config(view: &View, table: &Table) -> Vec<Value> {
-    let mut calls = Vec::new();
-    if let Some(given) = &table.transport {
-        let mut params = given.clone();
-        params.entry("trtype").or_insert(json!("TCP"));
-        calls.push(call("nvmf_create_transport", &json!(params)));
-    }
-    for (nqn, subsystem) in &view.document.subsystems {
-        let offered = nvmf_calls::offered(nqn, subsystem);
-        let mut params = json!({
-            "nqn": nqn,
-            "allow_any_host": subsystem.allow_any_host,
-            "ana_reporting": true,
-            "serial_number": offered.serial,
-            "model_number": offered.model,
-        });
-        let most = table.subsystems.get(nqn).and_then(|extra| extra.max_namespaces);
-        if let Some(most) = most {
-            params["max_namespaces"] = json!(most);
-        }
-        calls.push(call("nvmf_create_subsystem", &params));
-        for host in nvmf_calls::hosts(table, nqn, subsystem) {
-            calls.push(call("nvmf_subsystem_add_host", &json!({ "nqn": nqn, "host": host })));
-        }
-        for (&nsid, namespace) in &subsystem.namespaces {
-            calls.extend(namespace_config(view, nqn, nsid, namespace));
-        }
-    }
-    let subsystems = view.document.subsystems.keys().map(String::as_str);
-    for nqn in ["discovery"].into_iter().chain(subsystems) {
-        for address in table.listeners(nqn, &view.document) {
-            let address = listener_calls::shown(&address);
-            let params = json!({ "nqn": nqn, "listen_address": address, "secure_channel": false });
-            calls.push(call("nvmf_subsystem_add_listener", &params));
-        }
-    }
-    calls.extend(
-        listener_calls::states(table, view)
-            .map(|params| call("nvmf_subsystem_listener_set_ana_state", &params)),
-    );
-    calls
-}
-
-fn namespace_config(view: &View, nqn: &str, nsid: u32, shared: &Namespace) -> Vec<Value> {
-    let bdev = view.bdev(view.bdev_at(nqn, nsid));
-    let Some(bdev) = bdev.filter(|bdev| creation(view, bdev).is_some()) else { return Vec::new() };
-    let uuid = view.reported(nqn, nsid).map(|seen| uuid::Uuid::from_bytes(seen.uuid));
-    let mut namespace = json!({
-        "nsid": nsid,
-        "bdev_name": bdev.name,
-        "uuid": uuid.unwrap_or(bdev.uuid).to_string(),
-        "anagrpid": shared.ana_group,
-    });
-    if let Some(nguid) = shared.nguid {
-        namespace["nguid"] = json!(nvmf_calls::digits(nguid));
-    }
-    if shared.visible_to.is_some() {
-        namespace["no_auto_visible"] = json!(true);
-    }
-    let add = call("nvmf_subsystem_add_ns", &json!({ "nqn": nqn, "namespace": namespace }));
-    let hosts =
-        shared.visible_to.iter().flatten().map(|host| {
-            call("nvmf_ns_add_host", &json!({ "nqn": nqn, "nsid": nsid, "host": host }))
-        });
-    [add].into_iter().chain(hosts).collect()
 }

@@ -184,7 +184,7 @@ fn get_listeners(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 }
 
 /// The listener that has the connections to an address.
-fn listener<'a>(
+pub(super) fn listener<'a>(
     document: &'a Document,
     address: &SocketAddr,
 ) -> Option<(&'a SocketAddr, &'a Listener)> {
@@ -222,7 +222,7 @@ fn set_ana_state(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
         let Some(listener) = document.listeners.get_mut(at) else { return };
         match asked.anagrpid.filter(|&group| group > 0) {
             Some(group) => drop(listener.ana_groups.insert(group, state)),
-            None => *listener = Listener { ana: state, ..Listener::default() },
+            None => *listener = Listener { ana: state, tls: listener.tls, ..Listener::default() },
         }
     });
     changed.map_err(refused(RpcError::invalid()))?;

@@ -20,6 +20,7 @@ mod listener_calls;
 mod message;
 mod nvmf_calls;
 mod qos_calls;
+mod saved;
 mod server;
 mod stat_calls;
 #[cfg(test)]

@@ -284,7 +284,7 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
         "subtype": "NVMe",
         "listen_addresses": listening.iter().map(listener_calls::shown).collect::<Value>(),
         "allow_any_host": subsystem.allow_any_host,
-        "hosts": hosts(table, nqn, subsystem).map(|host| json!({ "nqn": host })).collect::<Value>(),
+        "hosts": hosts(table, nqn, subsystem).map(|(host, _)| json!({ "nqn": host })).collect::<Value>(),
         "serial_number": offered.serial,
         "model_number": offered.model,
         "max_namespaces": max_namespaces(table, nqn),
@@ -316,9 +316,9 @@ pub(super) fn hosts<'a>(
     table: &'a Table,
     nqn: &str,
     subsystem: &'a Subsystem,
-) -> impl Iterator<Item = &'a String> {
+) -> impl Iterator<Item = (&'a String, &'a Host)> {
     let extra = table.subsystems.get(nqn).into_iter();
-    subsystem.hosts.keys().chain(extra.flat_map(|extra| extra.dormant_hosts.keys()))
+    subsystem.hosts.iter().chain(extra.flat_map(|extra| &extra.dormant_hosts))
 }
 
 fn max_namespaces(table: &Table, nqn: &str) -> u32 {
@@ -446,10 +446,13 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     check_target(asked.tgt_name.as_deref())?;
     let has_key = asked.psk.is_some();
     let has_key = has_key || asked.dhchap_key.is_some() || asked.dhchap_ctrlr_key.is_some();
-    unsupported(has_key, "a host with a key cannot be added while the target runs yet")?;
+    unsupported(
+        has_key,
+        "a host with a key is added by farblock ctl allow-host NQN HOSTNQN --key FILE",
+    )?;
     let view = rpc.view();
     let subsystem = view.subsystem(&asked.nqn)?;
-    if hosts(table, &asked.nqn, subsystem).any(|host| *host == asked.host) {
+    if hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
         return Err(RpcError::internal().because(format!("{} is listed already", asked.host)));
     }
     if subsystem.allow_any_host {
@@ -493,7 +496,7 @@ fn remove_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     check_target(asked.tgt_name.as_deref())?;
     let view = rpc.view();
     let subsystem = view.subsystem(&asked.nqn)?;
-    if !hosts(table, &asked.nqn, subsystem).any(|host| *host == asked.host) {
+    if !hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
         return Err(RpcError::invalid().because(format!("host: {} is not listed", asked.host)));
     }
     let removed = rpc.change(|document| {

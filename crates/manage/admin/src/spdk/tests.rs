@@ -1,6 +1,6 @@
 use super::*;
 use crate::trial;
-use farblock_state::{Namespace, Subsystem};
+use farblock_state::{Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::Target;
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -48,6 +48,25 @@ impl Fixture {
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         let params = json!({ "name": name, "filename": path, "block_size": 512 });
         self.ask("bdev_aio_create", &params);
+    }
+
+    /// The calls of this method in what a client saves, by their parameters.
+    fn saved(&self, method: &str) -> Vec<Value> {
+        let parts = ["bdev", "nvmf"].map(|name| json!({ "name": name }));
+        let parts = parts.map(|part| self.ask("framework_get_config", &part));
+        let calls = parts.iter().flat_map(|part| part.as_array().unwrap());
+        let calls = calls.filter(|call| call["method"] == method);
+        calls.map(|call| call["params"].clone()).collect()
+    }
+
+    /// A change that somebody else makes.
+    fn edit(&self, edit: impl FnOnce(&mut Document)) {
+        let edited = |document: &Document| {
+            let mut document = document.clone();
+            edit(&mut document);
+            Ok(document)
+        };
+        self.rpc.steering.change(None, &Reread::Nothing, edited).unwrap();
     }
 
     fn document(&self) -> Document {
@@ -221,4 +240,73 @@ fn a_listener_stays_as_long_as_it_covers_what_another_subsystem_has() {
     assert_eq!(listeners(), 2);
     fixture.ask("nvmf_subsystem_remove_listener", &at(OTHER, "127.0.0.1"));
     assert_eq!(listeners(), 1);
+}
+
+#[test]
+fn a_host_with_a_key_is_never_saved_without_it() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let (open, locked) = ("nqn.2026-11.h:open", "nqn.2026-11.h:locked");
+    fixture.edit(|document| {
+        let hosts = &mut document.subsystems.get_mut(NQN).unwrap().hosts;
+        let limits = Limits { iops: Some(5), ..Limits::default() };
+        hosts.insert(open.to_owned(), Host { limits, ..Host::default() });
+        let key = Some("/host.key".to_owned());
+        hosts.insert(locked.to_owned(), Host { dhchap_key: key, ..Host::default() });
+    });
+    let saved = fixture.saved("nvmf_subsystem_add_host");
+    assert_eq!(saved, [json!({ "nqn": NQN, "host": open })]);
+}
+
+#[test]
+fn a_listener_that_requires_tls_is_saved_so_and_stays_so() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let at = *fixture.document().listeners.keys().next().unwrap();
+    let tls = Tls::Required;
+    fixture.edit(|document| {
+        document.listeners.insert(at, Listener { tls, ..Listener::default() });
+    });
+    let (trtype, address) = ("TCP", at.ip().to_string());
+    let place = json!({ "trtype": trtype, "traddr": address, "trsvcid": at.port().to_string() });
+    fixture.ask("nvmf_create_transport", &json!({ "trtype": "TCP" }));
+    fixture.ask("nvmf_subsystem_add_listener", &json!({ "nqn": NQN, "listen_address": place }));
+    let state = json!({ "nqn": NQN, "listen_address": place, "ana_state": "non_optimized" });
+    fixture.ask("nvmf_subsystem_listener_set_ana_state", &state);
+    assert_eq!(fixture.document().listeners[&at].tls, tls);
+    let saved = fixture.saved("nvmf_subsystem_add_listener");
+    assert!(!saved.is_empty() && saved.iter().all(|it| it["secure_channel"] == true), "{saved:?}");
+}
+
+#[test]
+fn what_spdk_has_no_bdev_for_is_not_saved_as_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    fixture.file(folder.path(), "a");
+    let params = json!({ "nqn": NQN, "namespace": { "bdev_name": "a" } });
+    fixture.ask("nvmf_subsystem_add_ns", &params);
+    let paths = [
+        "concat:512KiB@mem:1MiB,mem:1MiB",
+        "range:0+512KiB,mem:1MiB",
+        "mirror:mem:1MiB,mem:1MiB",
+        "rbd:pool/image",
+        "nvme+tcp://192.0.2.7/nqn.2026-11.h:there",
+        "delay:1ms,mem:1MiB",
+    ];
+    for (nsid, path) in (2..).zip(paths) {
+        fixture.add(NQN, nsid, Namespace::new(path)).unwrap();
+    }
+    fixture.add(NQN, 9, Namespace { read_only: true, ..Namespace::new("mem:1MiB") }).unwrap();
+    // Others protect the file: that is saved, too.
+    fixture.edit(|document| {
+        let namespaces = &mut document.subsystems.get_mut(NQN).unwrap().namespaces;
+        namespaces.get_mut(&1).unwrap().read_only = true;
+    });
+    let saved = fixture.saved("bdev_aio_create");
+    let names: Vec<_> = saved.iter().map(|it| it["name"].clone()).collect();
+    assert_eq!((names, &saved[0]["readonly"]), (vec![json!("a")], &json!(true)));
+    assert!(fixture.saved("bdev_malloc_create").is_empty());
+    let saved = fixture.saved("nvmf_subsystem_add_ns");
+    assert_eq!((saved.len(), &saved[0]["namespace"]["bdev_name"]), (1, &json!("a")));
 }

@@ -3,6 +3,7 @@
 use super::bdevs::{Bdev, Kind, is_of};
 use super::message::RpcError;
 use super::{Extra, SpdkRpc, Table};
+use farblock_backends::Spec;
 use farblock_state::{Document, Namespace, Subsystem};
 use farblock_target::{NamespaceReport, Report};
 use std::collections::BTreeSet;
@@ -70,11 +71,12 @@ fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
 
 /// A bdev for a namespace that no client made.
 fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
-    let kind = match namespace.path.split_once(':') {
-        Some(("mem", _)) => Kind::Malloc,
-        Some(("null", _)) => Kind::Null,
-        Some(("stripe", _)) => Kind::Raid,
-        _ => Kind::Aio,
+    let kind = match Spec::parse(&namespace.path) {
+        Ok(Spec::Mem { .. }) => Kind::Malloc,
+        Ok(Spec::Null { .. }) => Kind::Null,
+        Ok(Spec::Stripe { .. }) => Kind::Raid,
+        Ok(Spec::File(_)) => Kind::Aio,
+        _ => Kind::Other,
     };
     let uuid = seen.map(|seen| Uuid::from_bytes(seen.uuid)).or(namespace.uuid);
     Bdev {

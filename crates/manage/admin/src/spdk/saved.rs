@@ -1,0 +1,187 @@
+//! The configuration as calls that make it again: what `save_config` saves.
+//!
+//! What these calls cannot say is left out, and the log says so. Whoever cannot be let in as before
+//! is not let in at all: a host is never saved without what it has to prove.
+
+use super::bdevs::{Bdev, Kind};
+use super::view::View;
+use super::{Table, listener_calls, nvmf_calls, qos_calls};
+use farblock_state::{Host, Namespace, Subsystem, Tls};
+use serde_json::{Value, json};
+
+fn call(method: &str, params: &Value) -> Value {
+    json!({ "method": method, "params": params })
+}
+
+/// The calls that make the bdevs.
+pub(super) fn bdevs(view: &View) -> Vec<Value> {
+    let made = view.bdevs.iter().flat_map(|bdev| bdev_config(view, bdev));
+    made.chain([json!({ "method": "bdev_wait_for_examine" })]).collect()
+}
+
+fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
+    let (creator, params) = match creation(view, bdev) {
+        Ok(creation) => creation,
+        Err(why) => {
+            let path = &bdev.namespace.path;
+            tracing::warn!("{path} is left out of what a client of SPDK's saves: {why}");
+            return Vec::new();
+        }
+    };
+    if bdev.kind == Kind::Aio && current(view, bdev).size.is_some() {
+        let what = "is as large as its file in what a client of SPDK's saves";
+        tracing::warn!("{} {what}: bdev_aio_create has no size", bdev.namespace.path);
+    }
+    let limits = qos_calls::saved(view, bdev).map(|it| call("bdev_set_qos_limit", &it));
+    [call(creator, &params)].into_iter().chain(limits).collect()
+}
+
+/// What a bdev stores as it is now: others may have changed it since a client made it.
+fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
+    let used = view.uses_of(&bdev.name).next();
+    let subsystems = &view.document.subsystems;
+    let used = used.and_then(|one| subsystems.get(&one.nqn)?.namespaces.get(&one.nsid));
+    used.unwrap_or(&bdev.namespace)
+}
+
+/// The call that makes a bdev, and with what; or why there is none.
+fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static str> {
+    let namespace = current(view, bdev);
+    let is_read_only = namespace.read_only;
+    let filename = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
+    let mut params = json!({ "name": bdev.name, "uuid": bdev.uuid.to_string() });
+    let writable = "no call makes it read-only, and it would be written to";
+    match bdev.kind {
+        Kind::Other => Err("SPDK has no bdev of this kind"),
+        Kind::Malloc | Kind::Null if is_read_only => Err(writable),
+        Kind::Malloc | Kind::Null => {
+            params["num_blocks"] = json!(view.blocks(bdev));
+            params["block_size"] = json!(namespace.block_size);
+            let is_memory = bdev.kind == Kind::Malloc;
+            Ok((if is_memory { "bdev_malloc_create" } else { "bdev_null_create" }, params))
+        }
+        Kind::Uring if !is_read_only => {
+            params["filename"] = json!(filename);
+            params["block_size"] = json!(namespace.block_size);
+            Ok(("bdev_uring_create", params))
+        }
+        // The two are the same here, and only this one can be read-only.
+        Kind::Aio | Kind::Uring => {
+            params["filename"] = json!(filename);
+            params["block_size"] = json!(namespace.block_size);
+            params["readonly"] = json!(is_read_only);
+            Ok(("bdev_aio_create", params))
+        }
+        Kind::Raid if bdev.bases.is_empty() => Err("its parts are no bdevs"),
+        Kind::Raid => {
+            let mut bases = bdev.bases.iter().filter_map(|name| view.bdev(name));
+            if is_read_only && !bases.any(|base| base.namespace.read_only) {
+                return Err(writable);
+            }
+            params["raid_level"] = json!("raid0");
+            params["strip_size_kb"] = json!(bdev.strip_kib);
+            params["base_bdevs"] = json!(bdev.bases);
+            params["superblock"] = json!(false);
+            Ok(("bdev_raid_create", params))
+        }
+    }
+}
+
+/// The calls that make the rest.
+pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
+    let mut calls = Vec::new();
+    if let Some(given) = &table.transport {
+        let mut params = given.clone();
+        params.entry("trtype").or_insert(json!("TCP"));
+        calls.push(call("nvmf_create_transport", &json!(params)));
+    }
+    for (nqn, subsystem) in &view.document.subsystems {
+        calls.push(subsystem_config(table, nqn, subsystem));
+        let hosts = nvmf_calls::hosts(table, nqn, subsystem);
+        calls.extend(hosts.filter_map(|(name, host)| host_config(nqn, name, host)));
+        for (&nsid, namespace) in &subsystem.namespaces {
+            calls.extend(namespace_config(view, nqn, nsid, namespace));
+        }
+    }
+    calls.extend(listener_config(view, table));
+    calls.extend(
+        listener_calls::states(table, view)
+            .map(|params| call("nvmf_subsystem_listener_set_ana_state", &params)),
+    );
+    calls
+}
+
+fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
+    let offered = nvmf_calls::offered(nqn, subsystem);
+    let mut params = json!({
+        "nqn": nqn,
+        "allow_any_host": subsystem.allow_any_host,
+        "ana_reporting": true,
+        "serial_number": offered.serial,
+        "model_number": offered.model,
+    });
+    let most = table.subsystems.get(nqn).and_then(|extra| extra.max_namespaces);
+    if let Some(most) = most {
+        params["max_namespaces"] = json!(most);
+    }
+    call("nvmf_create_subsystem", &params)
+}
+
+/// The call that lists a host; none of one that would come in by its name alone then.
+fn host_config(nqn: &str, name: &str, host: &Host) -> Option<Value> {
+    if host.has_key() {
+        tracing::warn!(
+            "host {name} of {nqn} is left out of what a client of SPDK's saves: its key has no \
+             place there"
+        );
+        return None;
+    }
+    if !host.limits.is_empty() {
+        let what = "has limits that have no place in a configuration of SPDK's";
+        tracing::warn!("host {name} of {nqn} {what}");
+    }
+    Some(call("nvmf_subsystem_add_host", &json!({ "nqn": nqn, "host": name })))
+}
+
+/// The calls that add the listeners: those that require TLS last, since one that is added is as
+/// strict as those before it.
+fn listener_config(view: &View, table: &Table) -> Vec<Value> {
+    let subsystems = view.document.subsystems.keys().map(String::as_str);
+    let mut added = Vec::new();
+    for nqn in ["discovery"].into_iter().chain(subsystems) {
+        for address in table.listeners(nqn, &view.document) {
+            let listener = listener_calls::listener(&view.document, &address);
+            let is_secure = listener.is_some_and(|(_, one)| one.tls == Tls::Required);
+            let address = listener_calls::shown(&address);
+            let params =
+                json!({ "nqn": nqn, "listen_address": address, "secure_channel": is_secure });
+            added.push((is_secure, call("nvmf_subsystem_add_listener", &params)));
+        }
+    }
+    added.sort_by_key(|(is_secure, _)| *is_secure);
+    added.into_iter().map(|(_, call)| call).collect()
+}
+
+fn namespace_config(view: &View, nqn: &str, nsid: u32, shared: &Namespace) -> Vec<Value> {
+    let bdev = view.bdev(view.bdev_at(nqn, nsid));
+    let Some(bdev) = bdev.filter(|bdev| creation(view, bdev).is_ok()) else { return Vec::new() };
+    let uuid = view.reported(nqn, nsid).map(|seen| uuid::Uuid::from_bytes(seen.uuid));
+    let mut namespace = json!({
+        "nsid": nsid,
+        "bdev_name": bdev.name,
+        "uuid": uuid.unwrap_or(bdev.uuid).to_string(),
+        "anagrpid": shared.ana_group,
+    });
+    if let Some(nguid) = shared.nguid {
+        namespace["nguid"] = json!(nvmf_calls::digits(nguid));
+    }
+    if shared.visible_to.is_some() {
+        namespace["no_auto_visible"] = json!(true);
+    }
+    let add = call("nvmf_subsystem_add_ns", &json!({ "nqn": nqn, "namespace": namespace }));
+    let hosts =
+        shared.visible_to.iter().flatten().map(|host| {
+            call("nvmf_ns_add_host", &json!({ "nqn": nqn, "nsid": nsid, "host": host }))
+        });
+    [add].into_iter().chain(hosts).collect()
+}
