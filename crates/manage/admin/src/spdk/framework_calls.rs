@@ -77,8 +77,9 @@ fn get_subsystems(_: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     };
     params.none("framework_get_subsystems").map_err(error)?;
     Ok(json!([
-        { "subsystem": "bdev", "depends_on": [] },
-        { "subsystem": "nvmf", "depends_on": ["bdev"] },
+        { "subsystem": "keyring", "depends_on": [] },
+        { "subsystem": "bdev", "depends_on": ["keyring"] },
+        { "subsystem": "nvmf", "depends_on": ["bdev", "keyring"] },
     ]))
 }
 
@@ -95,6 +96,7 @@ fn get_config(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: GetConfig = params.parse().map_err(|sentence| invalid.because(sentence))?;
     let view = rpc.view();
     match asked.name.as_str() {
+        "keyring" => Ok(json!(saved::keyring(&view, table))),
         "bdev" => Ok(json!(saved::bdevs(&view))),
         "nvmf" => Ok(json!(saved::nvmf(&view, table))),
         other => {

@@ -12,5 +12,7 @@ pub(super) const MAX_BATCH_BYTES: usize = 8 << 20;
 pub(super) const MAX_CONNECTIONS: usize = 64;
 /// The most bdevs.
 pub(super) const MAX_BDEVS: usize = 4096;
-/// The most characters of a bdev's name.
+/// The most keys that clients have named.
+pub(super) const MAX_KEYS: usize = 4096;
+/// The most characters of the name of a bdev or key.
 pub(super) const MAX_NAME: usize = 255;

@@ -38,6 +38,7 @@ pub(super) enum Errno {
     Invalid,
     NoSpace,
     NotSupported,
+    NoKey,
 }
 
 impl Errno {
@@ -53,6 +54,7 @@ impl Errno {
             Self::Invalid => (22, "Invalid argument"),
             Self::NoSpace => (28, "No space left on device"),
             Self::NotSupported => (95, "Operation not supported"),
+            Self::NoKey => (126, "Required key not available"),
         }
     }
 

@@ -5,16 +5,17 @@
 //! and words of errors are SPDK's, since clients match on them; `data` has a sentence besides.
 //!
 //! **Contract.** Whatever changes the target is a change of its document. What SPDK has and a
-//! document has not is kept here, as long as the process lives: bdevs that no namespace uses, and
-//! which subsystem a listener was added to.
+//! document has not is kept here, as long as the process lives: bdevs that no namespace uses, which
+//! subsystem a listener was added to, and the names of keys.
 //!
 //! **Not implemented.** A listener of one subsystem only: hosts reach every subsystem at every
-//! address, and an ANA state is one for all of them. Metadata, protection information, keys.
+//! address, and an ANA state is one for all of them. Metadata, protection information.
 
 mod bdev_calls;
 mod bdevs;
 mod frame;
 mod framework_calls;
+mod keyring_calls;
 mod limits;
 mod listener_calls;
 mod message;
@@ -70,6 +71,8 @@ struct Table {
     subsystems: BTreeMap<String, Extra>,
     /// Listeners that were opened here.
     opened: BTreeSet<SocketAddr>,
+    /// Where keys are, by the names that clients have given them.
+    keys: BTreeMap<String, String>,
     /// How many bdevs have got a name here.
     named: u64,
 }
@@ -104,6 +107,7 @@ impl SpdkRpc {
             transport: shares.then(serde_json::Map::new),
             subsystems: BTreeMap::new(),
             opened: BTreeSet::new(),
+            keys: BTreeMap::new(),
             named: 0,
         };
         Self { steering, bdevs, table: Mutex::new(table), seen: Mutex::default() }
@@ -192,6 +196,7 @@ impl Table {
 fn methods() -> impl Iterator<Item = &'static Method> {
     let parts = [
         framework_calls::METHODS,
+        keyring_calls::METHODS,
         bdev_calls::METHODS,
         nvmf_calls::METHODS,
         listener_calls::METHODS,

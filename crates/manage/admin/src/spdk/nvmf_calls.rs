@@ -2,6 +2,7 @@
 
 use super::bdev_calls::is_claimed;
 use super::bdevs::Bdev;
+use super::keyring_calls::Keyring;
 use super::message::{Answer, Errno, INTERNAL_ERROR, INVALID_PARAMETERS, Params, RpcError};
 use super::view::{View, is_discovery, no_subsystem};
 use super::{Extra, Method, SpdkRpc, Table, listener_calls, method, refused, unsupported};
@@ -279,12 +280,14 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
         }
         shown
     });
+    let keyring = Keyring::of(table, &view.document);
+    let listed = hosts(table, nqn, subsystem).map(|(name, host)| shown_host(&keyring, name, host));
     json!({
         "nqn": nqn,
         "subtype": "NVMe",
         "listen_addresses": listening.iter().map(listener_calls::shown).collect::<Value>(),
         "allow_any_host": subsystem.allow_any_host,
-        "hosts": hosts(table, nqn, subsystem).map(|(host, _)| json!({ "nqn": host })).collect::<Value>(),
+        "hosts": listed.collect::<Value>(),
         "serial_number": offered.serial,
         "model_number": offered.model,
         "max_namespaces": max_namespaces(table, nqn),
@@ -293,6 +296,17 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
         "max_cntlid": CONTROLLER_IDS.1,
         "namespaces": namespaces.collect::<Value>(),
     })
+}
+
+/// A host, with the names of its keys for authentication; that for TLS SPDK does not show.
+fn shown_host(keyring: &Keyring, name: &str, host: &Host) -> Value {
+    let mut shown = json!({ "nqn": name });
+    for (parameter, key) in keyring.named(host) {
+        if parameter != "psk" {
+            shown[parameter] = json!(key);
+        }
+    }
+    shown
 }
 
 /// An NGUID as SPDK writes it.
@@ -444,28 +458,50 @@ struct AddHost {
 fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AddHost = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
-    let has_key = asked.psk.is_some();
-    let has_key = has_key || asked.dhchap_key.is_some() || asked.dhchap_ctrlr_key.is_some();
-    unsupported(
-        has_key,
-        "a host with a key is added by farblock ctl allow-host NQN HOSTNQN --key FILE",
-    )?;
     let view = rpc.view();
     let subsystem = view.subsystem(&asked.nqn)?;
     if hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
         return Err(RpcError::internal().because(format!("{} is listed already", asked.host)));
     }
+    let entry = keyed(&Keyring::of(table, &view.document), &asked)?;
+    if subsystem.allow_any_host && entry.has_key() {
+        let sentence = "every host may connect to this subsystem, and nobody would be asked for a \
+                        key: nvmf_subsystem_allow_any_host with false first";
+        return Err(RpcError::internal().because(sentence));
+    }
     if subsystem.allow_any_host {
         return add_dormant(table, &view, asked.nqn, asked.host);
     }
+    let error = if entry.has_key() { RpcError::internal() } else { RpcError::invalid() };
     let added = rpc.change(|document| {
         if let Some(subsystem) = document.subsystems.get_mut(&asked.nqn) {
             // Somebody else may have listed it meanwhile, with a key.
-            subsystem.hosts.entry(asked.host).or_default();
+            subsystem.hosts.entry(asked.host).or_insert(entry);
         }
     });
-    added.map_err(refused(RpcError::invalid()))?;
+    added.map_err(refused(error))?;
     Ok(json!(true))
+}
+
+/// A host with the files of the keys that it is to have.
+fn keyed(keyring: &Keyring, asked: &AddHost) -> Result<Host, RpcError> {
+    let file = |parameter: &str, name: &Option<String>, error: RpcError| {
+        let Some(name) = name else { return Ok(None) };
+        let missing = || format!("{parameter}: there is no such key (keyring_file_add_key)");
+        let file = keyring.file(name).cloned();
+        file.map(Some).ok_or_else(|| error.because(missing()))
+    };
+    let host = Host {
+        dhchap_key: file("dhchap_key", &asked.dhchap_key, RpcError::invalid())?,
+        dhchap_ctrl_key: file("dhchap_ctrlr_key", &asked.dhchap_ctrlr_key, RpcError::invalid())?,
+        tls_key: file("psk", &asked.psk, RpcError::internal())?,
+        ..Host::default()
+    };
+    if host.dhchap_key.is_none() && host.dhchap_ctrl_key.is_some() {
+        let sentence = "dhchap_ctrlr_key: it means nothing without a dhchap_key";
+        return Err(RpcError::internal().because(sentence));
+    }
+    Ok(host)
 }
 
 /// Lists a host that may connect anyhow, for the time when only listed ones may.

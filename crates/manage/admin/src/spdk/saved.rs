@@ -1,16 +1,24 @@
 //! The configuration as calls that make it again: what `save_config` saves.
 //!
 //! What these calls cannot say is left out, and the log says so. Whoever cannot be let in as before
-//! is not let in at all: a host is never saved without what it has to prove.
+//! is not let in at all: a host is never saved without what it has to prove. Its keys are saved as
+//! the files that they are in.
 
 use super::bdevs::{Bdev, Kind};
+use super::keyring_calls::Keyring;
 use super::view::View;
 use super::{Table, listener_calls, nvmf_calls, qos_calls};
-use farblock_state::{Host, Namespace, Subsystem, Tls};
+use farblock_state::{Demand, Host, Namespace, Subsystem, Tls};
 use serde_json::{Value, json};
 
 fn call(method: &str, params: &Value) -> Value {
     json!({ "method": method, "params": params })
+}
+
+/// The calls that name the files of keys.
+pub(super) fn keyring(view: &View, table: &Table) -> Vec<Value> {
+    let keyring = Keyring::of(table, &view.document);
+    keyring.saved().map(|params| call("keyring_file_add_key", &params)).collect()
 }
 
 /// The calls that make the bdevs.
@@ -89,6 +97,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
 
 /// The calls that make the rest.
 pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
+    let keyring = Keyring::of(table, &view.document);
     let mut calls = Vec::new();
     if let Some(given) = &table.transport {
         let mut params = given.clone();
@@ -98,7 +107,7 @@ pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
     for (nqn, subsystem) in &view.document.subsystems {
         calls.push(subsystem_config(table, nqn, subsystem));
         let hosts = nvmf_calls::hosts(table, nqn, subsystem);
-        calls.extend(hosts.filter_map(|(name, host)| host_config(nqn, name, host)));
+        calls.extend(hosts.filter_map(|(name, host)| host_config(&keyring, nqn, name, host)));
         for (&nsid, namespace) in &subsystem.namespaces {
             calls.extend(namespace_config(view, nqn, nsid, namespace));
         }
@@ -127,12 +136,19 @@ fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
     call("nvmf_create_subsystem", &params)
 }
 
-/// The call that lists a host; none of one that would come in by its name alone then.
-fn host_config(nqn: &str, name: &str, host: &Host) -> Option<Value> {
-    if host.has_key() {
+/// The call that lists a host, with its keys; none of one that could come in with less than what is
+/// asked of it now.
+fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<Value> {
+    let (demand, hashes) = (host.demand, &host.dhchap_hashes);
+    let asked = [
+        ("a host_id", host.host_id.is_some()),
+        ("a demand", demand.is_some_and(|demand| demand != Demand::Auth)),
+        ("hashes or groups", !hashes.is_empty() || !host.dhchap_dhgroups.is_empty()),
+    ];
+    if let Some((what, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
         tracing::warn!(
-            "host {name} of {nqn} is left out of what a client of SPDK's saves: its key has no \
-             place there"
+            "host {name} of {nqn} is left out of what a client of SPDK's saves: it has {what}, \
+             which no call sets"
         );
         return None;
     }
@@ -140,7 +156,11 @@ fn host_config(nqn: &str, name: &str, host: &Host) -> Option<Value> {
         let what = "has limits that have no place in a configuration of SPDK's";
         tracing::warn!("host {name} of {nqn} {what}");
     }
-    Some(call("nvmf_subsystem_add_host", &json!({ "nqn": nqn, "host": name })))
+    let mut params = json!({ "nqn": nqn, "host": name });
+    for (parameter, key) in keyring.named(host) {
+        params[parameter] = json!(key);
+    }
+    Some(call("nvmf_subsystem_add_host", &params))
 }
 
 /// The calls that add the listeners: those that require TLS last, since one that is added is as

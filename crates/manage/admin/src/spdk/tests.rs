@@ -1,12 +1,15 @@
 use super::*;
 use crate::trial;
-use farblock_state::{Host, Limits, Listener, Namespace, Subsystem, Tls};
+use farblock_state::{Demand, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::Target;
 use serde_json::{Value, json};
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use uuid::Uuid;
 
 const NQN: &str = "nqn.2026-11.org.farblock:one";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
@@ -52,7 +55,7 @@ impl Fixture {
 
     /// The calls of this method in what a client saves, by their parameters.
     fn saved(&self, method: &str) -> Vec<Value> {
-        let parts = ["bdev", "nvmf"].map(|name| json!({ "name": name }));
+        let parts = ["keyring", "bdev", "nvmf"].map(|name| json!({ "name": name }));
         let parts = parts.map(|part| self.ask("framework_get_config", &part));
         let calls = parts.iter().flat_map(|part| part.as_array().unwrap());
         let calls = calls.filter(|call| call["method"] == method);
@@ -242,20 +245,95 @@ fn a_listener_stays_as_long_as_it_covers_what_another_subsystem_has() {
     assert_eq!(listeners(), 1);
 }
 
+/// A file that only its owner can read.
+fn key_file(folder: &Path, name: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, "DHHC-1:00:not-looked-at:").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 #[test]
-fn a_host_with_a_key_is_never_saved_without_it() {
+fn a_host_is_never_saved_without_what_it_has_to_prove() {
     let fixture = Fixture::new();
     fixture.subsystems();
-    let (open, locked) = ("nqn.2026-11.h:open", "nqn.2026-11.h:locked");
+    let names = ["open", "locked", "demanded", "identified", "restricted"];
+    let names = names.map(|name| format!("nqn.2026-11.h:{name}"));
+    let [open, locked, demanded, identified, restricted] = names.clone();
+    let keyed = Host { dhchap_key: Some("/host.key".to_owned()), ..Host::default() };
+    let limits = Limits { iops: Some(5), ..Limits::default() };
+    let id = Some(Uuid::from_u128(7));
     fixture.edit(|document| {
-        let hosts = &mut document.subsystems.get_mut(NQN).unwrap().hosts;
-        let limits = Limits { iops: Some(5), ..Limits::default() };
-        hosts.insert(open.to_owned(), Host { limits, ..Host::default() });
-        let key = Some("/host.key".to_owned());
-        hosts.insert(locked.to_owned(), Host { dhchap_key: key, ..Host::default() });
+        document.subsystems.get_mut(NQN).unwrap().hosts = BTreeMap::from([
+            (open.clone(), Host { limits, ..Host::default() }),
+            (locked.clone(), keyed.clone()),
+            (demanded, Host { demand: Some(Demand::Concat), ..keyed.clone() }),
+            (identified, Host { host_id: id, ..keyed.clone() }),
+            (restricted, Host { dhchap_hashes: vec!["sha512".to_owned()], ..keyed.clone() }),
+        ]);
     });
+    let key = json!({ "nqn": NQN, "host": locked, "dhchap_key": "/host.key" });
     let saved = fixture.saved("nvmf_subsystem_add_host");
-    assert_eq!(saved, [json!({ "nqn": NQN, "host": open })]);
+    assert_eq!(saved, [key, json!({ "nqn": NQN, "host": open })]);
+    let named = json!({ "name": "/host.key", "path": "/host.key" });
+    assert_eq!(fixture.saved("keyring_file_add_key"), [named]);
+}
+
+#[test]
+fn a_key_is_a_name_for_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let add = "keyring_file_add_key";
+    let (one, open) = (key_file(folder.path(), "one"), key_file(folder.path(), "open"));
+    std::fs::set_permissions(&open, Permissions::from_mode(0o640)).unwrap();
+    fixture.ask(add, &json!({ "name": "key0", "path": one }));
+    let secret = "DHHC-1:00:c2VjcmV0:";
+    let missing = folder.path().join("missing");
+    for (name, path, code) in [
+        ("key0", one.as_str(), -17),
+        (":key0", &one, -17),
+        ("ring:key", &one, -22),
+        ("", &one, -22),
+        ("key1", "one", -1),
+        ("key1", secret, -1),
+        ("key1", &open, -1),
+        ("key1", missing.to_str().unwrap(), -2),
+    ] {
+        let answer = fixture.answer(add, &json!({ "name": name, "path": path }));
+        assert_eq!(answer["error"]["code"], code, "{name} {path}: {answer}");
+        assert!(!answer.to_string().contains("c2VjcmV0"), "{answer}");
+    }
+    let host = "nqn.2026-11.h:a";
+    let with = |key: &str, name: &str| json!({ "nqn": NQN, "host": host, key: name });
+    let method = "nvmf_subsystem_add_host";
+    for (key, name, code) in [
+        ("dhchap_key", "nope", message::INVALID_PARAMETERS),
+        ("psk", "nope", message::INTERNAL_ERROR),
+        ("dhchap_ctrlr_key", "key0", message::INTERNAL_ERROR),
+    ] {
+        let answer = fixture.answer(method, &with(key, name));
+        assert_eq!(answer["error"]["code"], code, "{key}: {answer}");
+    }
+    fixture.ask(method, &with("dhchap_key", "key0"));
+    let listed = fixture.document().subsystems[NQN].hosts[host].clone();
+    assert_eq!(listed, Host { dhchap_key: Some(one.clone()), ..Host::default() });
+    let shown = fixture.ask("nvmf_get_subsystems", &json!({ "nqn": NQN }));
+    assert_eq!(shown[0]["hosts"], json!([{ "nqn": host, "dhchap_key": "key0" }]));
+    let keys = fixture.ask("keyring_get_keys", &json!({}));
+    assert_eq!((&keys[0]["path"], &keys[0]["refcnt"]), (&json!(one), &json!(2)));
+    let name = json!({ "name": "key0" });
+    let answer = fixture.answer("keyring_file_remove_key", &name);
+    assert_eq!(answer["error"]["code"], -16, "{answer}");
+    fixture.ask("nvmf_subsystem_remove_host", &json!({ "nqn": NQN, "host": host }));
+    fixture.ask("keyring_file_remove_key", &name);
+    let answer = fixture.answer("keyring_file_remove_key", &name);
+    assert_eq!(answer["error"]["code"], -126, "{answer}");
+    // Where every host may connect, nobody is asked for a key.
+    fixture.ask("nvmf_subsystem_allow_any_host", &json!({ "nqn": NQN, "allow_any_host": true }));
+    fixture.ask(add, &json!({ "name": "key0", "path": one }));
+    let answer = fixture.answer(method, &with("dhchap_key", "key0"));
+    assert_eq!(answer["error"]["code"], message::INTERNAL_ERROR, "{answer}");
 }
 
 #[test]
