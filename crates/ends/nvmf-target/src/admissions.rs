@@ -4,6 +4,7 @@
 use farblock_proto::controller::Refusal as QueueRefusal;
 use farblock_proto::host::{ConnectError, refused};
 use farblock_proto::tcp::fault::Fault;
+use farblock_tls::TlsError;
 use farblock_wire::auth::FailureReason;
 use farblock_wire::tcp::FatalErrorStatus;
 use std::collections::BTreeMap;
@@ -41,20 +42,49 @@ pub(crate) enum Reason {
     Late,
     /// Others needed the memory that waited for it.
     Memory,
+    /// It came without TLS and has to use it.
+    TlsMissing,
+    /// There is no key for TLS of the identity that it offered.
+    TlsUnknownIdentity,
+    /// It has another key for its identity.
+    TlsWrongKey,
+    /// Its key for TLS is another host's, or for another subsystem.
+    TlsOtherHost,
+    /// TLS failed in another way.
+    TlsFailed,
 }
 
 impl Reason {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 10] = [
         (Self::Full, "full"),
         (Self::AddressShare, "address_share"),
         (Self::NotServed, "not_served"),
         (Self::Late, "late"),
         (Self::Memory, "memory"),
+        (Self::TlsMissing, "tls_missing"),
+        (Self::TlsUnknownIdentity, "tls_unknown_identity"),
+        (Self::TlsWrongKey, "tls_wrong_key"),
+        (Self::TlsOtherHost, "tls_other_host"),
+        (Self::TlsFailed, "tls_failed"),
     ];
 
     fn name(self) -> &'static str {
         let found = Self::ALL.into_iter().find(|(reason, _)| *reason == self);
         found.map_or("other", |(_, name)| name)
+    }
+}
+
+impl From<&TlsError> for Reason {
+    fn from(error: &TlsError) -> Self {
+        match error {
+            TlsError::NotTls => Self::TlsMissing,
+            TlsError::UnknownIdentity(_) => Self::TlsUnknownIdentity,
+            TlsError::WrongKey(_) => Self::TlsWrongKey,
+            TlsError::Unavailable(_)
+            | TlsError::Refused(_)
+            | TlsError::Broken(_)
+            | TlsError::Closed => Self::TlsFailed,
+        }
     }
 }
 
@@ -201,7 +231,7 @@ mod tests {
         assert!(before.refused.keys().eq(after.refused.keys()));
         assert!(before.not_authenticated.keys().eq(after.not_authenticated.keys()));
         assert!(after.not_authenticated.values().all(|count| *count == 1));
-        assert_eq!(after.refused.values().sum::<u64>(), 5);
+        assert_eq!(after.refused.values().sum::<u64>(), Reason::ALL.len() as u64);
         assert_eq!((before.faults[DATA_DIGEST], after.faults[DATA_DIGEST]), (0, 1));
     }
 }

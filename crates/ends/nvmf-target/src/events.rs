@@ -28,11 +28,11 @@ pub enum Event {
     Ended(Visitor, &'static str),
     /// A host was refused: its name, where it is, what it wanted, and why not.
     Refused {
-        /// The host's name, as far as it said one.
+        /// The host's name, as far as it said one; nothing if it did not.
         host: String,
         /// Where it is.
         address: IpAddr,
-        /// The subsystem that it wanted.
+        /// The subsystem that it wanted, as far as it said.
         subsystem: String,
         /// A few words.
         reason: String,
@@ -85,6 +85,9 @@ impl fmt::Display for Event {
                 "host {host} at {} has left {subsystem} (controller {controller}): {reason}",
                 where_from(address)
             ),
+            Self::Refused { host, address, reason, .. } if host.is_empty() => {
+                write!(f, "a host at {} was refused: {reason}", where_from(address))
+            }
             Self::Refused { host, address, subsystem, reason } => write!(
                 f,
                 "host {host} at {} was refused at {subsystem}: {reason}",

@@ -6,10 +6,12 @@
 //! counted for the others from then on. No sum becomes less by that.
 
 use crate::by_namespace::ByNamespace;
+use crate::by_status::ByStatus;
 use crate::limits::METERED_HOSTS;
 use crate::meter::{Answered, IoCounts, Meter};
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
+use farblock_wire::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +23,7 @@ type PerCore = BTreeMap<usize, Arc<Meter>>;
 #[derive(Default)]
 pub(crate) struct Meters {
     all: Mutex<All>,
+    pub(crate) by_status: ByStatus,
     measures_latency: AtomicBool,
 }
 
@@ -203,6 +206,9 @@ impl QueueMeters {
     /// Counts a command, for a namespace if there is one.
     pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
         self.host.count(answered);
+        if answered.status.code() != Status::SUCCESS.code() {
+            self.meters.by_status.count(answered.status);
+        }
         if let Some(nsid) = namespace {
             self.namespace(nsid).count(answered);
         }
@@ -234,7 +240,6 @@ impl QueueMeters {
 mod tests {
     use super::*;
     use crate::meter::Kind;
-    use farblock_wire::Status;
 
     const READ: Answered =
         Answered { kind: Kind::Read, bytes: 512, status: Status::SUCCESS, took: None };

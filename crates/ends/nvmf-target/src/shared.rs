@@ -13,9 +13,9 @@ mod visitors;
 pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
-pub use stats::{CoreStats, HostStats, Stats, SubsystemStats};
+pub use stats::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
 
-use crate::admissions::Admissions;
+use crate::admissions::{Admissions, Reason};
 use crate::authentication::Authenticator;
 use crate::backings::{BackingId, Backings};
 use crate::claims::{Claim, Claims};
@@ -32,6 +32,7 @@ use crate::reservations::{Desk, Keeper};
 use crate::session::{Asking, ConnectionKey};
 use crate::slots::Slots;
 use crate::tls::TlsTerms;
+use crate::troubles::Troubles;
 use farblock_proto::capsule::{RemoteForm, SlotId};
 use farblock_proto::controller::{
     AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
@@ -205,8 +206,8 @@ pub(crate) struct Denied {
 pub(crate) enum Why {
     /// What the host is told says it.
     Told,
-    /// What is wrong about TLS.
-    Tls(String),
+    /// What is wrong about TLS: what is counted, and the sentence.
+    Tls(Reason, String),
     /// What is wrong with the host's identifier.
     Identifier(String),
 }
@@ -222,8 +223,11 @@ pub(crate) struct Shared {
     management: Mutex<Management>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) admissions: Admissions,
+    /// How often hosts were to reach namespaces in another way.
+    ana_changes: AtomicU64,
     pub(crate) cores_seen: CoresSeen,
     pub(crate) observed: Observed,
+    pub(crate) troubles: Troubles,
     pub(crate) authenticator: Authenticator,
     pub(crate) tls: TlsTerms,
     claims: Claims,
@@ -277,6 +281,8 @@ impl Shared {
             connections: AtomicUsize::new(0),
             crowd: Crowd::default(),
             serial: AtomicU64::new(0),
+            ana_changes: AtomicU64::new(0),
+            troubles: Troubles::default(),
             stopping: AtomicBool::new(false),
             resting: AtomicUsize::new(0),
             notices: Notices::default(),
@@ -406,6 +412,7 @@ impl Shared {
         let has_to = terms.is_some_and(|terms| terms.demand == Demand::SecureChannel);
         if has_to && shown.is_none() && offer == Concatenation::NONE {
             return Err(not_by_tls(
+                Reason::TlsMissing,
                 "it has to use TLS, and may come without on its admin queue alone, to \
                  authenticate, where a listener has TLS",
             ));
@@ -422,10 +429,11 @@ impl Shared {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
             // Without TLS the registry says what is wrong with them.
-            return if shown.is_none() { Ok(()) } else { Err(not_by_tls("its names are none")) };
+            let invalid = || not_by_tls(Reason::TlsOtherHost, "its names are none");
+            return if shown.is_none() { Ok(()) } else { Err(invalid()) };
         };
         let checked = self.tls.check(request.port, shown, host, subsystem);
-        checked.map_err(|reason| not_by_tls(&reason))
+        checked.map_err(|(reason, sentence)| not_by_tls(reason, &sentence))
     }
 
     /// How many bytes of data an admin command brings.
@@ -714,9 +722,9 @@ impl Shared {
     }
 }
 
-fn not_by_tls(reason: &str) -> Denied {
+fn not_by_tls(reason: Reason, sentence: &str) -> Denied {
     let refusal = Refusal { status: Status::CONNECT_INVALID_HOST.with_dnr(), result: 0 };
-    Denied { refusal, why: Why::Tls(reason.to_owned()) }
+    Denied { refusal, why: Why::Tls(reason, sentence.to_owned()) }
 }
 
 /// The result of Connect for a host that has to authenticate.

@@ -1,5 +1,6 @@
 //! Who has to use TLS, and with which keys.
 
+use crate::admissions::Reason;
 use crate::config::{TargetConfig, TlsPolicy};
 use farblock_proto::controller::{ChannelSecurity, PortId};
 use farblock_reactor::os;
@@ -148,31 +149,34 @@ impl TlsTerms {
     /// says. What is not certain is refused.
     ///
     /// # Errors
-    /// One sentence why not.
+    /// Why not, and one sentence.
     pub(crate) fn check(
         &self,
         port: Option<PortId>,
         peer: Option<&Named>,
         host: &str,
         subsystem: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), (Reason, String)> {
         let now = self.read();
+        let missing = |sentence: &str| Err((Reason::TlsMissing, sentence.to_owned()));
         match peer {
             Some(peer) if (peer.host.as_str(), peer.subsystem.as_str()) != (host, subsystem) => {
                 let (host, subsystem) = (&peer.host, &peer.subsystem);
-                Err(format!("its TLS key is that of host {host} for {subsystem}"))
+                let sentence = format!("its TLS key is that of host {host} for {subsystem}");
+                Err((Reason::TlsOtherHost, sentence))
             }
             Some(peer) if !now.keys.is_good(peer) => {
-                Err("its TLS key was taken away meanwhile".to_owned())
+                let sentence = "its TLS key was taken away meanwhile".to_owned();
+                Err((Reason::TlsUnknownIdentity, sentence))
             }
             Some(_) => Ok(()),
             None if now.policy(port) == TlsPolicy::Required => {
-                Err("it came without TLS, which is required here".to_owned())
+                missing("it came without TLS, which is required here")
             }
             // What is there for whom is no secret from who may come without TLS.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
-                Err("it has a key for TLS here, and came without TLS".to_owned())
+                missing("it has a key for TLS here, and came without TLS")
             }
             None => Ok(()),
         }

@@ -100,10 +100,11 @@ impl Happening {
                 ("host_ended", Self { reason, ..this.with_visitor(visitor) })
             }
             Event::Refused { host, address, subsystem, reason } => {
+                let said = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
                 let this = Self {
-                    host: Some(host.clone()),
+                    host: said(host),
                     address: Some(address.to_canonical().to_string()),
-                    subsystem: Some(subsystem.clone()),
+                    subsystem: said(subsystem),
                     reason: Some(reason.clone()),
                     ..this
                 };

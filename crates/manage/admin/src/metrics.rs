@@ -22,6 +22,15 @@ const OTHERS: &str = "others";
 /// Bounds of latencies: what took less, or longer than a second, tells nobody more.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
+/// The most histograms of one name: 256 and one more, as many as hosts are told apart. Each is 21
+/// series; beyond it, in the order of their names, namespaces and subsystems have their counters.
+const MAX_HISTOGRAMS: usize = 257;
+
+/// What a leg of a mirror can be.
+const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
+/// What a part of another disk can be.
+const PART_STATES: [&str; 2] = ["ready", "away"];
+
 type Labels = Vec<(&'static str, String)>;
 
 /// Labels with all signs in their values as themselves: hosts choose their names, and the crate
@@ -156,6 +165,24 @@ impl Writer<'_> {
         self.counters(&format!("{whose}_errors"), help, errors)
     }
 
+    /// How long that took.
+    fn io_latencies(
+        &mut self,
+        whose: &str,
+        bounds_us: &[u64],
+        rows: &[(Labels, &IoStats)],
+    ) -> fmt::Result {
+        let latencies = |of: fn(&IoStats) -> &Latency| -> Vec<(Labels, &Latency)> {
+            let rows = rows.iter().take(MAX_HISTOGRAMS);
+            rows.map(|(labels, io)| (labels.clone(), of(io))).collect()
+        };
+        let (reads, writes) = (latencies(|io| &io.read_latency), latencies(|io| &io.write_latency));
+        let help = "How long reads took at the target";
+        self.latencies(&format!("{whose}_read_seconds"), help, bounds_us, &reads)?;
+        let help = "How long writes took at the target";
+        self.latencies(&format!("{whose}_write_seconds"), help, bounds_us, &writes)
+    }
+
     fn latencies(
         &mut self,
         name: &str,
@@ -198,6 +225,7 @@ impl Collector for Scrape {
         self.cores(&mut writer)?;
         self.subsystems(&mut writer)?;
         self.namespaces(&mut writer)?;
+        self.parts(&mut writer)?;
         self.hosts(&mut writer)
     }
 }
@@ -221,7 +249,11 @@ impl Scrape {
         writer.counters("authentications", help, one(connections.authenticated))?;
         let help = "Queues whose hosts could not authenticate";
         let failures = &connections.not_authenticated;
-        writer.by_reason("authentication_failures", help, "reason", failures)
+        writer.by_reason("authentication_failures", help, "reason", failures)?;
+        let help = "ANA states of listeners and ANA groups of namespaces that became others";
+        writer.counters("ana_changes", help, one(stats.ana_changes))?;
+        let help = "I/O commands that failed, by their status";
+        writer.by_reason("errors_by_status", help, "status", &stats.errors_by_status)
     }
 
     fn cores(&self, writer: &mut Writer<'_>) -> fmt::Result {
@@ -238,7 +270,10 @@ impl Scrape {
             let io = &core.io;
             (vec![name(core.core)], io.reads + io.writes + io.others)
         });
-        writer.counters("reactor_commands_completed", "I/O commands that succeeded", rows)
+        writer.counters("reactor_commands_completed", "I/O commands that succeeded", rows)?;
+        let rows: Vec<_> = cores.iter().map(|core| (vec![name(core.core)], &core.io)).collect();
+        writer.io("reactor", &rows)?;
+        writer.io_latencies("reactor", &self.stats.latency_bounds_us, &rows)
     }
 
     fn subsystems(&self, writer: &mut Writer<'_>) -> fmt::Result {
@@ -246,6 +281,7 @@ impl Scrape {
         let rows: Vec<_> =
             all.iter().map(|one| (vec![("nqn", one.nqn.clone())], &one.io)).collect();
         writer.io("subsystem", &rows)?;
+        writer.io_latencies("subsystem", &self.stats.latency_bounds_us, &rows)?;
         let counts = self.status.subsystems.iter();
         let counts =
             counts.map(|one| (vec![("nqn", one.nqn.clone())], one.namespaces.len() as u64));
@@ -259,15 +295,7 @@ impl Scrape {
         let all = all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it)));
         let rows: Vec<_> = all.map(|(nqn, it)| (labels(nqn, it.nsid), &it.io)).collect();
         writer.io("namespace", &rows)?;
-        let bounds_us = &self.stats.latency_bounds_us;
-        let latencies = |of: fn(&IoStats) -> &Latency| -> Vec<(Labels, &Latency)> {
-            rows.iter().map(|(labels, io)| (labels.clone(), of(io))).collect()
-        };
-        let (reads, writes) = (latencies(|io| &io.read_latency), latencies(|io| &io.write_latency));
-        let help = "How long reads took at the target";
-        writer.latencies("namespace_read_seconds", help, bounds_us, &reads)?;
-        let help = "How long writes took at the target";
-        writer.latencies("namespace_write_seconds", help, bounds_us, &writes)?;
+        writer.io_latencies("namespace", &self.stats.latency_bounds_us, &rows)?;
         let all = self.status.subsystems.iter();
         let all: Vec<_> =
             all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it))).collect();
@@ -277,6 +305,39 @@ impl Scrape {
         writer.gauges("namespace_read_only", "1 if writes are refused", read_only)
     }
 
+    /// Legs of mirrors, and remote parts of other disks.
+    fn parts(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let all = self.status.subsystems.iter();
+        let all = all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it)));
+        let all: Vec<_> = all.collect();
+        let labels =
+            |nqn: &String, nsid: u32| vec![("nqn", nqn.clone()), ("nsid", nsid.to_string())];
+        let mut states = Vec::new();
+        for (nqn, namespace) in &all {
+            let is_mirror = namespace.mirror.is_some();
+            let known = if is_mirror { &LEG_STATES[..] } else { &PART_STATES[..] };
+            for (number, leg) in namespace.legs.iter().enumerate() {
+                // What comes behind it is how it is connected to, which is nobody's business here.
+                let name = leg.name.split('?').next().unwrap_or_default();
+                for state in known {
+                    let mut labels = labels(nqn, namespace.nsid);
+                    labels.push(("part", number.to_string()));
+                    labels.push(("name", name.to_owned()));
+                    labels.push(("state", (*state).to_owned()));
+                    states.push((labels, u64::from(leg.state == *state)));
+                }
+            }
+        }
+        let help = "1 for the state that a leg of a mirror, or a remote part, is in";
+        writer.gauges("namespace_part_state", help, states)?;
+        let dirty = all.iter().filter_map(|(nqn, namespace)| {
+            let mirror = namespace.mirror.as_ref()?;
+            Some((labels(nqn, namespace.nsid), mirror.dirty_bytes))
+        });
+        let help = "What the legs of a mirror may differ in, or lack";
+        writer.gauges("namespace_mirror_dirty_bytes", help, dirty)
+    }
+
     fn hosts(&self, writer: &mut Writer<'_>) -> fmt::Result {
         let known: BTreeSet<_> = self.stats.hosts.iter().map(|host| host.nqn.as_str()).collect();
         let hosts = self.stats.hosts.iter().map(|host| (host.nqn.as_str(), &host.io));
@@ -284,6 +345,7 @@ impl Scrape {
         let rows: Vec<_> =
             hosts.map(|(nqn, io)| (vec![("host_nqn", nqn.to_owned())], io)).collect();
         writer.io("host", &rows)?;
+        writer.io_latencies("host", &self.stats.latency_bounds_us, &rows)?;
         let mut connected: BTreeMap<_, (u64, u64, u64)> = BTreeMap::new();
         for one in &self.status.controllers {
             let Some(nqn) = &one.subsystem else { continue };
@@ -316,6 +378,7 @@ impl Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{ConnectionStats, SubsystemStats};
 
     #[test]
     fn counts_outside_of_the_bounds_are_in_the_first_and_the_last() {
@@ -330,6 +393,70 @@ mod tests {
         assert_eq!(made[18], (f64::MAX, 48));
         assert_eq!(made.len(), 19);
         assert_eq!(buckets(&bounds_us, &[]).iter().map(|(_, count)| count).sum::<u64>(), 0);
+    }
+
+    fn scraped(subsystems: usize, namespace: &serde_json::Value) -> String {
+        let named = |number: usize| format!("nqn.2026-11.h:{number:04}");
+        let seen = serde_json::json!({
+            "nqn": named(0), "allow_any_host": true, "hosts": [], "reads": 0, "writes": 0,
+            "read_bytes": 0, "written_bytes": 0, "media_errors": 0, "namespaces": [namespace],
+        });
+        let status = serde_json::json!({
+            "listening": [], "pid": 1, "uptime_seconds": 1, "connections": 0,
+            "subsystems": [seen], "controllers": [],
+        });
+        let (io, namespaces) = (IoStats::default(), Vec::new());
+        let counted = |number| SubsystemStats {
+            nqn: named(number),
+            io: io.clone(),
+            namespaces: namespaces.clone(),
+        };
+        let none = BTreeMap::new;
+        let stats = Stats {
+            uptime_ms: 1,
+            time_ms: 1,
+            latency_bounds_us: vec![8, 16],
+            connections: ConnectionStats {
+                open: 0,
+                accepted: 0,
+                refused: none(),
+                faults: none(),
+                authenticated: 0,
+                not_authenticated: none(),
+            },
+            ana_changes: 3,
+            errors_by_status: BTreeMap::from([("Invalid Field in Command".to_owned(), 2)]),
+            total: IoStats::default(),
+            cores: Vec::new(),
+            subsystems: (0..subsystems).map(counted).collect(),
+            hosts: Vec::new(),
+            other_hosts: IoStats::default(),
+        };
+        render(serde_json::from_value(status).unwrap(), stats)
+    }
+
+    #[test]
+    fn histograms_are_so_many_and_parts_have_their_states() {
+        let url = "nvme+tcp://192.0.2.7/nqn.2026-11.h:there";
+        let text = scraped(
+            300,
+            &serde_json::json!({
+                "nsid": 1, "bytes": 512, "block_size": 512, "read_only": false, "uuid": "",
+                "legs": [{ "name": format!("{url}?tls-key=/a.key"), "state": "away" }],
+            }),
+        );
+        let lines = |part: &str| text.lines().filter(|line| line.starts_with(part)).count();
+        assert_eq!(lines("farblock_subsystem_read_seconds_count{"), MAX_HISTOGRAMS);
+        assert_eq!(lines("farblock_subsystem_reads_completed_total{"), 300);
+        for (state, value) in [("ready", 0), ("away", 1)] {
+            let labels = format!("part=\"0\",name=\"{url}\",state=\"{state}\"");
+            let sample = format!("{labels}}} {value}\n");
+            assert!(text.contains(&sample), "{sample}: {text}");
+        }
+        assert!(!text.contains("a.key"), "{text}");
+        assert!(text.contains("farblock_ana_changes_total 3\n"), "{text}");
+        let failed = "farblock_errors_by_status_total{status=\"Invalid Field in Command\"} 2\n";
+        assert!(text.contains(failed), "{text}");
     }
 
     #[test]

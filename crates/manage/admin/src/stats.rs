@@ -3,6 +3,7 @@
 use farblock_target::{
     AdmissionCounts, ByReason, CoreStats as Core, ErrorCounts, HostStats as Host, IoCounts,
     LATENCY_STEPS, LatencyCounts, Stats as Counted, SubsystemStats as Subsystem, latency_bound_us,
+    status_name,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +25,12 @@ pub struct Stats {
     pub latency_bounds_us: Vec<u64>,
     /// Who came, and who was not let in.
     pub connections: ConnectionStats,
+    /// How often an ANA state of a listener, or the ANA group of a namespace, became another.
+    #[serde(default)]
+    pub ana_changes: u64,
+    /// I/O commands that did not succeed, by the name of their status; those that there were.
+    #[serde(default)]
+    pub errors_by_status: BTreeMap<String, u64>,
     /// All I/O.
     pub total: IoStats,
     /// By core.
@@ -93,7 +100,7 @@ pub struct ConnectionStats {
     /// Connections that were accepted.
     pub accepted: u64,
     /// Connections and queues that were refused, by reason: `host_not_allowed`, `no_subsystem`,
-    /// `full` and others.
+    /// `full`, `tls_missing`, `tls_wrong_key` and others.
     pub refused: BTreeMap<String, u64>,
     /// `header_digest`, `data_digest`, and other breaches of the `protocol`.
     pub faults: BTreeMap<String, u64>,
@@ -159,6 +166,8 @@ impl Stats {
             time_ms: ms(since),
             latency_bounds_us: (0..LATENCY_STEPS).filter_map(latency_bound_us).collect(),
             connections: connections(counted.connections, &counted.admissions),
+            ana_changes: counted.ana_changes,
+            errors_by_status: by_status(&counted.by_status),
             total: io(&counted.total),
             cores: (0..).zip(&counted.cores).map(core).collect(),
             subsystems: counted.subsystems.iter().map(subsystem).collect(),
@@ -166,6 +175,14 @@ impl Stats {
             other_hosts: io(&counted.other_hosts),
         }
     }
+}
+
+fn by_status(counts: &BTreeMap<u16, u64>) -> BTreeMap<String, u64> {
+    let mut named = BTreeMap::new();
+    for (code, count) in counts {
+        *named.entry(status_name(*code)).or_default() += count;
+    }
+    named
 }
 
 fn connections(open: usize, counts: &AdmissionCounts) -> ConnectionStats {

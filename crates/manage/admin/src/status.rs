@@ -7,7 +7,14 @@ use farblock_target::{ControllerReport, NamespaceReport, Report, SubsystemReport
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// How long a disk whose storage has failed is taken for one that fails.
+const FAILING: Duration = Duration::from_secs(60);
+
+/// What stores each namespace, by subsystem and identifier.
+pub(crate) type Paths = BTreeMap<(String, u32), String>;
 
 /// A running target at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
@@ -77,6 +84,16 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// What tells it from other disks.
     pub uuid: String,
+    /// What stores it, as `farblock serve` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// `ok`; `failing` if its storage has failed within the last minute, `away` if a part of it
+    /// does not answer, `degraded` if a leg of a mirror is not in sync.
+    #[serde(default)]
+    pub health: String,
+    /// What its storage said when it failed last, since it is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
     /// What it is a mirror of, or which of its parts are remote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
@@ -109,7 +126,7 @@ pub struct ControllerStatus {
 }
 
 impl Status {
-    pub(crate) fn of(report: &Report, legs: &AllLegs) -> Self {
+    pub(crate) fn of(report: &Report, legs: &AllLegs, paths: &Paths) -> Self {
         Self {
             listening: report.addresses.iter().map(ToString::to_string).collect(),
             tls: report.tls.iter().map(|(at, tls)| (at.to_string(), said(*tls))).collect(),
@@ -118,7 +135,7 @@ impl Status {
             connections: report.connections,
             warnings: warnings(report),
             confinement: None,
-            subsystems: report.subsystems.iter().map(|one| subsystem(one, legs)).collect(),
+            subsystems: report.subsystems.iter().map(|one| subsystem(one, legs, paths)).collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }
     }
@@ -173,10 +190,13 @@ pub fn warnings(report: &Report) -> Vec<String> {
     )]
 }
 
-fn subsystem(report: &SubsystemReport, legs: &AllLegs) -> SubsystemStatus {
+fn subsystem(report: &SubsystemReport, legs: &AllLegs, paths: &Paths) -> SubsystemStatus {
     let count = |counter: u128| u64::try_from(counter).unwrap_or(u64::MAX);
     let counters = &report.counters;
-    let namespace = |one| namespace(one, legs.of(&report.nqn, one.nsid));
+    let namespace = |one: &NamespaceReport| {
+        let path = paths.get(&(report.nqn.clone(), one.nsid)).cloned();
+        NamespaceStatus { path, ..namespace(one, legs.of(&report.nqn, one.nsid)) }
+    };
     SubsystemStatus {
         nqn: report.nqn.clone(),
         allow_any_host: report.allow_any_host,
@@ -203,8 +223,23 @@ fn namespace(
         block_size: report.block_size,
         read_only: report.read_only,
         uuid: Uuid::from_bytes(report.uuid).to_string(),
+        path: None,
+        health: health(report, &legs).to_owned(),
+        last_failure: report.trouble.as_ref().map(|(_, sentence)| sentence.clone()),
         legs,
         mirror,
+    }
+}
+
+/// How the storage of a namespace is, in a word.
+fn health(report: &NamespaceReport, legs: &[LegStatus]) -> &'static str {
+    let is_failing = report.trouble.as_ref().is_some_and(|(ago, _)| *ago < FAILING);
+    let is_some = |states: &[&str]| legs.iter().any(|leg| states.contains(&leg.state.as_str()));
+    match () {
+        () if is_failing => "failing",
+        () if is_some(&["away"]) => "away",
+        () if is_some(&["out", "catching_up"]) => "degraded",
+        () => "ok",
     }
 }
 

@@ -7,7 +7,7 @@ use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::{Disks, Keys, Live, Open};
 use crate::patience::Aside;
 use crate::stats::Stats;
-use crate::status::Status;
+use crate::status::{Paths, Status};
 use farblock_state::{Document, Failed, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
 use farblock_target::{Control, Observer, Report};
@@ -100,6 +100,7 @@ pub struct Steering {
     inner: Mutex<Inner>,
     control: Control,
     legs: AllLegs,
+    paths: Arc<Mutex<Paths>>,
     configured: Option<Configured>,
     confined: Option<Confined>,
     /// Somebody has asked for what the target counts.
@@ -121,6 +122,17 @@ struct Inner {
     store: Option<Store>,
     /// Counted while this is held; whoever has only the counter need not wait for that.
     revision: Arc<AtomicU64>,
+    /// What stores the namespaces, for whoever has only that.
+    paths: Arc<Mutex<Paths>>,
+}
+
+/// What stores the namespaces of a document.
+fn paths(document: &Document) -> Paths {
+    let all = document.subsystems.iter().flat_map(|(nqn, subsystem)| {
+        let namespaces = subsystem.namespaces.iter();
+        namespaces.map(move |(nsid, one)| ((nqn.clone(), *nsid), one.path.clone()))
+    });
+    all.collect()
 }
 
 impl Steering {
@@ -132,6 +144,7 @@ impl Steering {
         let configured = shared.clone();
         let started = shared.listeners.keys().copied().collect();
         let revision = Arc::new(AtomicU64::new(1));
+        let paths = Arc::new(Mutex::new(paths(&shared)));
         Self {
             started,
             inner: Mutex::new(Inner {
@@ -140,7 +153,9 @@ impl Steering {
                 shared,
                 store: None,
                 revision: Arc::clone(&revision),
+                paths: Arc::clone(&paths),
             }),
+            paths,
             revision,
             control,
             legs,
@@ -278,7 +293,8 @@ impl Steering {
     /// The same, for people and programs.
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
-        Status { confinement, ..Status::of(&self.report(), &self.legs) }
+        let paths = self.paths.lock().expect("no holder panics").clone();
+        Status { confinement, ..Status::of(&self.report(), &self.legs, &paths) }
     }
 
     /// Asks a mirror for something; what it is then. Without the document, as what is shared stays
@@ -377,6 +393,7 @@ impl Inner {
             self.revision.fetch_add(1, Ordering::Relaxed);
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
+        *self.paths.lock().expect("no holder panics") = paths(&self.shared);
         // Whoever asked for it logs it, and who they are.
         Ok(said)
     }

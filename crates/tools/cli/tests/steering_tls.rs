@@ -3,6 +3,11 @@
 
 mod support;
 
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 use support::{Outcome, Reserved, Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:sealed";
@@ -157,4 +162,91 @@ fn a_listener_that_requires_tls_is_not_warned_of() {
     assert!(!told(&["--listen", "0.0.0.0:0", "--tls-key", &given]));
     assert!(told(&["--listen", "0.0.0.0:0", "--tls-key", &given, "--tls", "allowed"]));
     scratch.run(["serve", "mem:1MiB", "--tls", "required"]).fails(2, &["--tls-key NQN=FILE"]);
+}
+
+/// What is at a path of the control socket.
+fn get(socket: &str, path: &str) -> String {
+    let mut stream = UnixStream::connect(socket).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+/// How many were refused, by each reason that has to do with TLS.
+fn refused(socket: &str) -> BTreeMap<String, u64> {
+    let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("JSON");
+    let all = stats["connections"]["refused"].as_object().expect("counts").clone();
+    let tls = all.into_iter().filter(|(reason, _)| reason.starts_with("tls_"));
+    tls.map(|(reason, count)| (reason, count.as_u64().expect("a count"))).collect()
+}
+
+/// The next event of a stream that tells of a host that was refused.
+fn next_refusal(events: &mut impl BufRead) -> Value {
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut is_next = false;
+    loop {
+        assert!(Instant::now() < end, "nobody was refused");
+        let mut line = String::new();
+        assert!(events.read_line(&mut line).expect("events") > 0, "the stream ended");
+        match line.trim_end().split_once(": ") {
+            Some(("event", name)) => is_next = name == "host_refused",
+            Some(("data", data)) if is_next => return serde_json::from_str(data).expect("JSON"),
+            _ => {}
+        }
+    }
+}
+
+/// Everybody who cannot come in for reasons of TLS is counted, by the reason, and told of.
+#[test]
+fn whoever_fails_at_tls_is_counted_and_told_of() {
+    let scratch = Scratch::new();
+    let [key, other] = scratch.keys(["host.key", "other.key"], &["--tls"]);
+    let given = format!("{HOST}={key}");
+    let socket = scratch.text("control");
+    let args = ["--nqn", NQN, "mem:1MiB", "--tls-key", &given, "--control", &socket];
+    let server = scratch.serve(args);
+    let mut events = UnixStream::connect(&socket).expect("it listens");
+    events.write_all(b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut events = BufReader::new(events);
+    // The first counters are there: it is told from now on.
+    let mut line = String::new();
+    while !line.starts_with("event: stats") {
+        line.clear();
+        assert!(events.read_line(&mut line).expect("events") > 0, "the stream ended");
+    }
+    let before = refused(&socket);
+    assert!(before.len() >= 5 && before.values().all(|count| *count == 0), "{before:?}");
+    let mut expect = |reasons: &[&str], words: &[&str], named: Option<&str>, key: Option<&str>| {
+        let before = refused(&socket);
+        scratch.connect(&server, HOST, key).fails(1, &[]);
+        let after = refused(&socket);
+        let more = after.iter().filter(|(name, count)| **count > before[*name]);
+        let more: BTreeSet<_> = more.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(more, reasons.iter().copied().collect(), "{after:?}");
+        let mut left: BTreeSet<_> = words.iter().copied().collect();
+        while !left.is_empty() {
+            let event = next_refusal(&mut events);
+            assert_eq!(event["host"].as_str(), named, "{event}");
+            assert!(event["sentence"].as_str().expect("words").contains("refused"), "{event}");
+            left.retain(|words| !event["reason"].as_str().expect("words").contains(words));
+        }
+    };
+    expect(&["tls_missing"], &["does not speak TLS"], None, None);
+    let address =
+        scratch.run(["status", "--control", &socket, "--json"]).ok().json()["listening"][0].clone();
+    let address = address.as_str().expect("an address");
+    scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
+    // Now it can say who it is, and that one has a key.
+    expect(&["tls_missing"], &["came without TLS"], Some(HOST), None);
+    // Five are told of one address, and the rest counted: this is the last here.
+    // Identities of today have a digest of the key in them; one of before has none.
+    let reasons = ["tls_unknown_identity", "tls_wrong_key"];
+    let words = ["no key for the identity", "another key for the identity"];
+    expect(&reasons, &words, Some(HOST), Some(&other));
+    let metrics = get(&socket, "/metrics");
+    let sample = "farblock_connections_refused_total{reason=\"tls_missing\"} 2";
+    assert!(metrics.contains(sample), "{metrics}");
+    drop(events);
+    server.stop();
 }

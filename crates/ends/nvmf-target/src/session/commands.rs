@@ -100,22 +100,17 @@ impl<T: Transport> Session<T> {
                 }
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }
-            Err(Denied { refusal, why: Why::Tls(reason) }) => {
-                let host = data.host_nqn().unwrap_or("(malformed)");
-                let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
-                cx.notice(Kind::Refused, self.peer.ip(), || {
-                    tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
-                });
-                self.respond_and_release(cx, slot, refusal.status, refusal.result);
-            }
             Err(Denied { refusal, why }) => {
-                cx.shared.admissions.queue_refused(&refusal);
+                match &why {
+                    Why::Tls(reason, _) => cx.shared.admissions.refused(*reason),
+                    Why::Told | Why::Identifier(_) => cx.shared.admissions.queue_refused(&refusal),
+                }
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
                 cx.notice(Kind::Refused, self.peer.ip(), || {
-                    let reason = match &why {
-                        Why::Identifier(reason) => reason.clone(),
-                        _ => refused(refusal.status, refusal.result).to_string(),
+                    let reason = match why {
+                        Why::Told => refused(refusal.status, refusal.result).to_string(),
+                        Why::Tls(_, sentence) | Why::Identifier(sentence) => sentence,
                     };
                     tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
                     cx.shared.observed.tell(&Event::Refused {

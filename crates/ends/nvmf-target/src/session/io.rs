@@ -304,6 +304,10 @@ impl<T: Transport> Session<T> {
         let Work::Io(command) = self.request(slot).work else { return };
         let Queue::Io(queue) = &self.queue else { return };
         let (namespace, what) = describe(&command);
+        if let Some(owner) = &self.owner {
+            let sentence = format!("{what} failed: {error}");
+            cx.shared.troubles.note((owner.subsystem, namespace), sentence);
+        }
         cx.notice(Kind::Storage(namespace), self.peer.ip(), || {
             tracing::warn!(
                 host = %queue.host, namespace = namespace.0,

@@ -404,6 +404,11 @@ impl<T: Transport> Session<T> {
         }
     }
 
+    /// Whether its Connect command was not accepted yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.state == State::Waiting
+    }
+
     /// Whether what the host sends is still looked at.
     pub(crate) fn takes_commands(&self) -> bool {
         matches!(self.state, State::Waiting | State::Open | State::Draining)

@@ -11,6 +11,7 @@ use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -125,8 +126,12 @@ impl Shared {
         let found = all.iter().find(|listened| listened.address == address);
         let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
         let mut management = self.lock_running()?;
+        let before = management.registry.port_access(Some(port));
         let changed = management.registry.set_port_access(port, access.clone());
         changed.map_err(|error| refused(address, error))?;
+        if before != *access {
+            self.ana_changes.fetch_add(1, Ordering::Relaxed);
+        }
         self.act(&mut management);
         Ok(())
     }

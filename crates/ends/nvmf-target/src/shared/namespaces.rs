@@ -338,6 +338,7 @@ impl Shared {
             let removed = management.exports.of(subsystem).remove(&nsid);
             self.keeper.forget((subsystem, nsid));
             self.meters.forget_namespace(subsystem, nsid);
+            self.troubles.forget((subsystem, nsid));
             self.observed.log_change(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
             Ok(Some(removed.expect("the registry had it")))
         })?;
@@ -366,6 +367,7 @@ impl Shared {
             replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
             let backing = management.exports.backing(export);
             changed_in = Some(subsystem);
+            self.troubles.forget((subsystem, nsid));
             self.observed.log_change(&changed(nqn.to_owned(), nsid, &to.of(info)));
             let exported = management.exports.find(subsystem, nsid)?;
             let backing = Backing { pace: exported.backing.pace.clone(), ..backing };
@@ -409,7 +411,10 @@ impl Shared {
         ana_group: u32,
     ) -> Result<(), ChangeError> {
         self.adjust(nqn, nsid, |exported| {
-            exported.info.ana_group = ana_group;
+            let before = std::mem::replace(&mut exported.info.ana_group, ana_group);
+            if before != ana_group {
+                self.ana_changes.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(())
         })
     }

@@ -60,6 +60,8 @@ pub struct NamespaceReport {
     pub uuid: [u8; 16],
     /// Its NGUID.
     pub nguid: [u8; 16],
+    /// What its storage said when it failed last, and how long ago.
+    pub trouble: Option<(Duration, String)>,
 }
 
 /// A host's controller.
@@ -120,6 +122,7 @@ impl Shared {
                     read_only: info.read_only,
                     uuid: info.uuid,
                     nguid: info.nguid,
+                    trouble: self.troubles.last((id, *nsid)),
                 })
                 .collect(),
         });

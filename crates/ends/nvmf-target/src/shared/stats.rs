@@ -5,7 +5,8 @@ use crate::admissions::AdmissionCounts;
 use crate::meter::IoCounts;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
-use std::collections::HashMap;
+use farblock_wire::Status;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ pub struct Stats {
     pub connections: usize,
     /// Who came, and who was not let in.
     pub admissions: AdmissionCounts,
+    /// How often an ANA state of a listener, or the ANA group of a namespace, became another.
+    pub ana_changes: u64,
+    /// I/O commands that did not succeed, by Status Code Type and Status Code.
+    pub by_status: BTreeMap<u16, u64>,
     /// All I/O.
     pub total: IoCounts,
     /// By core.
@@ -68,6 +73,12 @@ pub struct HostStats {
     pub io: IoCounts,
 }
 
+/// The name of a status, by its Status Code Type and Status Code.
+#[must_use]
+pub fn status_name(code: u16) -> String {
+    Status(code).to_string()
+}
+
 impl Shared {
     pub(crate) fn stats(&self) -> Stats {
         let mut hosts: HashMap<String, (usize, usize)> = HashMap::new();
@@ -109,6 +120,8 @@ impl Shared {
             measures_latency: self.meters.measures_latency(),
             connections: self.connections.load(Ordering::Relaxed),
             admissions: self.admissions.counts(),
+            ana_changes: self.ana_changes.load(Ordering::Relaxed),
+            by_status: self.meters.by_status.counts(),
             total,
             cores,
             subsystems,

@@ -72,6 +72,7 @@ impl Shared {
         if let Some(id) = gone {
             self.lock().exports.forget_hosts(id);
             self.meters.forget_subsystem(id);
+            self.troubles.forget_subsystem(id);
             self.observed.log_change(&Event::SubsystemRemoved(nqn.to_owned()));
         }
         self.authenticator.forget(nqn);

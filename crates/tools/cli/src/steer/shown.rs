@@ -29,6 +29,7 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
         text.push_str(&traffic(subsystem, stats, before));
         text.push_str(&namespaces(subsystem));
     }
+    text.push_str(&statuses(stats));
     text.push('\n');
     text.push_str(&hosts(status));
     if let Some(before) = before {
@@ -38,6 +39,15 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
         }
     }
     text
+}
+
+/// Commands that failed since the target started, by their status.
+fn statuses(stats: &Stats) -> String {
+    if stats.errors_by_status.is_empty() {
+        return String::new();
+    }
+    let named = stats.errors_by_status.iter().map(|(name, count)| format!("{count} {name}"));
+    format!("\nErrors by status: {}\n", printable(&named.collect::<Vec<_>>().join(", ")))
 }
 
 fn duration(seconds: u64) -> String {
@@ -126,7 +136,9 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
         ("SIZE", Align::Right),
         ("BLOCK", Align::Right),
         ("ACCESS", Align::Left),
+        ("HEALTH", Align::Left),
         ("UUID", Align::Left),
+        ("STORED IN", Align::Left),
     ]);
     for namespace in &subsystem.namespaces {
         table.row(vec![
@@ -134,10 +146,21 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
             Size(namespace.bytes).to_string(),
             namespace.block_size.to_string(),
             if namespace.read_only { "read only" } else { "read, write" }.to_owned(),
+            printable(&namespace.health),
             namespace.uuid.clone(),
+            namespace.path.as_deref().map(printable).unwrap_or_default(),
         ]);
     }
-    table.render(2) + &legs(subsystem)
+    table.render(2) + &troubles(subsystem) + &legs(subsystem)
+}
+
+/// What the storage of namespaces said when it failed last, a line each.
+fn troubles(subsystem: &SubsystemStatus) -> String {
+    let failed = subsystem.namespaces.iter().filter_map(|namespace| {
+        let sentence = namespace.last_failure.as_ref()?;
+        Some(format!("  last failure of {}: {}\n", namespace.nsid, printable(sentence)))
+    });
+    failed.collect()
 }
 
 /// What mirrors are made of, a line each.

@@ -16,14 +16,18 @@
 //! nothing.
 
 use super::Tcp;
+use crate::admissions::Reason;
 use crate::config::TlsPolicy;
 use crate::core::Context;
+use crate::events::Event;
 use crate::limits;
 use crate::notices::Kind;
 use crate::session::Session;
 use farblock_reactor::{Buffer, BufferPool, SendBatch};
 use farblock_tls::limits::PORTION_BYTES;
 use farblock_tls::{Named, Portions, ServerKeys, Tls, TlsError};
+use farblock_wire::nqn;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The type of the record that TLS begins with: a handshake.
@@ -169,8 +173,14 @@ impl Session<Tcp> {
 
     /// Says why there is no TLS with this host, and ends its connection.
     fn refuse_tls(&mut self, cx: &mut Context, error: &TlsError) {
+        cx.shared.admissions.refused(Reason::from(error));
+        let was_let_in = !self.is_waiting();
         cx.notice(Kind::Refused, self.peer.ip(), || {
             let peer = self.peer;
+            // Of a host that was let in, it is told that it has left.
+            if !was_let_in {
+                cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
+            }
             match error {
                 TlsError::NotTls => tracing::warn!(
                     %peer, "refused: it came without TLS, which is required here (`--tls-key` at \
@@ -200,6 +210,22 @@ impl Session<Tcp> {
         self.transport.outbox = plain;
         sealed.ok().map(|()| batch)
     }
+}
+
+/// A host that came to nothing by TLS, with the names that it gave there, if it gave some.
+fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
+    let identity = match error {
+        TlsError::UnknownIdentity(offered) => offered.first(),
+        TlsError::WrongKey(identity) => Some(identity),
+        _ => None,
+    };
+    let mut names = identity.into_iter().flat_map(|text| text.split(' ')).skip(1);
+    let mut name = || {
+        let name = names.next().filter(|name| nqn::validate_name(name).is_ok());
+        name.unwrap_or_default().to_owned()
+    };
+    let (host, subsystem) = (name(), name());
+    Event::Refused { host, address, subsystem, reason: error.to_string() }
 }
 
 /// Puts what is to be sent, in records, into a batch: in buffers of a size that the pool keeps.

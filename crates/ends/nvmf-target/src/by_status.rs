@@ -1,0 +1,48 @@
+//! How often I/O commands were answered with each status that is no success: of the whole target,
+//! since a table of every status is too much for each namespace or host.
+
+use farblock_wire::Status;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One for each Status Code Type and Status Code.
+const CODES: usize = 1 << 11;
+
+/// See the module's text.
+pub(crate) struct ByStatus(Box<[AtomicU64]>);
+
+impl Default for ByStatus {
+    fn default() -> Self {
+        Self((0..CODES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl ByStatus {
+    pub(crate) fn count(&self, status: Status) {
+        if let Some(count) = self.0.get(usize::from(status.code())) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that there were.
+    pub(crate) fn counts(&self) -> BTreeMap<u16, u64> {
+        let counts = (0..).zip(&self.0).map(|(code, it)| (code, it.load(Ordering::Relaxed)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_is_counted_whatever_is_said_besides() {
+        let all = ByStatus::default();
+        let last = Status(0x7ff);
+        for status in [Status::INVALID_FIELD, Status::INVALID_FIELD.with_dnr(), last] {
+            all.count(status);
+        }
+        let expected = BTreeMap::from([(Status::INVALID_FIELD.code(), 2), (last.code(), 1)]);
+        assert_eq!(all.counts(), expected);
+    }
+}
