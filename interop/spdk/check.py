@@ -142,22 +142,37 @@ def noise(length):
 
 
 def parameters_are_the_packages():
-    """Every parameter that the package knows is known here, and no other."""
+    """Every parameter that the package knows is known here, as what it sends, and no other; what is
+    needed here it sends always, and what it asks for is needed here."""
     with Target("parameters") as target:
         methods = target.rpc("rpc_get_methods", "--current")
-        judged = ("bdev_set_qos_limit", "nvmf_subsystem_listener_set_ana_state")
-        taken_whatever = [one for one in methods if "set_" in one and one not in judged]
-        methods = [one for one in methods if one not in taken_whatever]
+        assert TUNING <= set(methods), TUNING - set(methods)
+        methods = [one for one in methods if one not in TUNING]
         package = parameters.of_package(methods)
-        assert len(package) >= 37, sorted(package)
-        for method, names in sorted(package.items()):
-            ours = known(target, method)
+        assert len(package) >= 40, sorted(package)
+        typed = 0
+        for method, sent in sorted(package.items()):
+            ours, names = known(target, method), set(sent.kinds)
             # Those that the command line has no option for are in SPDK's own documents.
             extra = ours - names - UNSENT.get(method, set())
             assert not names - ours, f"{method} does not know {names - ours}"
             assert not extra, f"{method} knows {extra}, and the package does not"
-        print(f"parameters: those of {len(package)} methods are the package's")
+            for name, kinds in sent.kinds.items():
+                kind = kind_of(target, method, name)
+                assert kind is None or kinds == {kind}, f"{method}: {name} is {kind}, not {kinds}"
+                typed += kind is not None
+            needed = needed_here(target, method, ours)
+            unsent = needed - (sent.always or set())
+            assert not unsent, f"{method} needs {unsent}, which the package may leave out"
+            lax = {one for one in sent.needed & ours if one not in needed}
+            assert lax <= OPTIONAL.get(method, set()), f"{method} does not need {lax}"
+        assert typed > 100, typed
+        print(f"parameters: those of {len(package)} methods are the package's, {typed} with types")
 
+
+# Methods that tune what only SPDK has, and take whatever comes.
+TUNING = {"bdev_nvme_set_options", "bdev_nvme_set_hotplug", "bdev_iscsi_set_options",
+          "bdev_raid_set_options", "framework_set_scheduler", "fsdev_set_opts"}
 
 # Parameters that SPDK has and its command line does not send, or not with what is tried.
 UNSENT = {
@@ -165,6 +180,50 @@ UNSENT = {
     "nvmf_subsystem_add_ns": {"namespace.hide_metadata"},
     "nvmf_subsystem_add_listener": {"numa_id"},
 }
+
+
+# What farblock can do without, and the command line asks for.
+OPTIONAL = {}
+
+# What serde says that it expected, in the words of JSON.
+EXPECTED = (("a sequence", "array"), ("boolean", "boolean"), ("string", "string"),
+            ("UUID", "string"), (r"[ui]\d+", "number"), ("struct", "object"))
+
+
+def kind_of(target, method, name):
+    """The type that farblock wants of a parameter; none if it takes whatever comes."""
+    params = {}
+    outer, _, inner = name.rpartition(".")
+    params[outer or inner] = {inner: {}} if outer else {}
+    error = target.call(method, params).get("error", {})
+    said = re.search(r"invalid type: map, expected (.*)", error.get("data") or "")
+    if not said:
+        return None
+    kinds = [kind for words, kind in EXPECTED if re.search(words, said[1])]
+    assert kinds, f"{method}: {name}: {error}"
+    return kinds[0]
+
+
+def needed_here(target, method, names):
+    """The parameters without which farblock refuses a method."""
+    values = {"number": 1, "string": "x", "boolean": True, "array": [], "object": {}, None: "x"}
+    outer_of = {one.split(".")[1]: one.split(".")[0] for one in names if "." in one}
+    params, needed = {}, set()
+    for _ in range(16):
+        error = target.call(method, params).get("error", {})
+        said = re.search(r"missing field `(\w+)`", error.get("data") or "")
+        if not said:
+            return needed
+        name, outer = said[1], outer_of.get(said[1])
+        if outer:
+            needed.add(f"{outer}.{name}")
+            params.setdefault(outer, {})[name] = values[kind_of(target, method, f"{outer}.{name}")]
+        elif name in outer_of.values():
+            params[name] = {}
+        else:
+            needed.add(name)
+            params[name] = values[kind_of(target, method, name)]
+    raise AssertionError(f"{method} needs {needed}, and something else")
 
 
 def known(target, method, prefix=""):
@@ -352,6 +411,60 @@ def spdk_lays_out_the_same(data, bases):
     assert bytes(whole[1024:1024 + len(data)]) == data
 
 
+def keys_come_back_with_their_hosts():
+    """A host with a key is saved with the file of the key, and needs it where that is loaded."""
+    secret, tls, other = (path(name) for name in ("dhchap.key", "tls.key", "other.key"))
+    for kind, name in ((["--tls"], tls), ([], secret), ([], other)):
+        subprocess.run([FARBLOCK, "keys", "new", *kind, "--output", name], check=True,
+                       timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    port, strict = free_port(), free_port()
+
+    def comes_in(at, nqn, *keys):
+        url = f"nvme+tcp://127.0.0.1:{at}/{nqn}?ns=1&hostnqn={HOST}"
+        command = ["timeout", "20", FARBLOCK, "--quiet", "read", url, "--length", "512", *keys]
+        return subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0
+
+    def judge():
+        assert comes_in(port, NQN, "--dhchap-secret", secret)
+        assert not comes_in(port, NQN) and not comes_in(port, NQN, "--dhchap-secret", other)
+        assert comes_in(strict, OTHER, "--tls-key", tls) and not comes_in(strict, OTHER)
+
+    with Target("keyed") as target:
+        rpc = target.rpc
+        rpc("nvmf_create_transport", "-t", "TCP")
+        for name, file in (("secret", secret), ("own", other), ("psk", tls)):
+            rpc("keyring_file_add_key", name, file)
+        target.refused(-17, "File exists", "keyring_file_add_key", "psk", tls)
+        target.refused(-1, "Operation not permitted", "keyring_file_add_key", "x", "tls.key")
+        target.refused(-2, "No such file or directory", "keyring_file_add_key", "x", path("none"))
+        target.refused(-126, "Required key not available", "keyring_file_remove_key", "x")
+        for nqn, name in ((NQN, "M0"), (OTHER, "M1")):
+            rpc("bdev_malloc_create", "1", "512", "-b", name)
+            rpc("nvmf_create_subsystem", nqn)
+            rpc("nvmf_subsystem_add_ns", nqn, name)
+        add = ["nvmf_subsystem_add_host", NQN, HOST]
+        target.refused(-32602, "Invalid parameters", *add, "--dhchap-key", "x")
+        target.refused(-32603, "Internal error", *add, "--dhchap-ctrlr-key", "own")
+        rpc(*add, "--dhchap-key", "secret", "--dhchap-ctrlr-key", "own")
+        rpc("nvmf_subsystem_add_host", OTHER, HOST, "--psk", "psk")
+        listen = ["-t", "tcp", "-a", "127.0.0.1", "-s"]
+        rpc("nvmf_subsystem_add_listener", NQN, *listen, str(port))
+        rpc("nvmf_subsystem_add_listener", OTHER, *listen, str(strict), "--secure-channel")
+        judge()
+        saved = json.dumps(rpc("save_config"))
+        seen = rpc("nvmf_get_subsystems"), rpc("keyring_get_keys")
+        everything = saved + json.dumps(seen) + target.said()
+        for file in (secret, tls, other):
+            with open(file, encoding="utf-8") as text:
+                assert re.search(r":([\w+/=]{40,}):", text.read())[1] not in everything
+    with Target("keyed-again") as target:
+        target.rpc("load_config", input=saved)
+        assert (target.rpc("nvmf_get_subsystems"), target.rpc("keyring_get_keys")) == seen
+        assert json.dumps(target.rpc("save_config")) == saved
+        judge()
+    print("keys: by their files, saved, loaded, asked for")
+
+
 def errors_are_spdks():
     """Numbers and words, as clients match on them."""
     image = disk("errors.img", 1 << 20)
@@ -504,6 +617,7 @@ def main():
     parameters_are_the_packages()
     errors_are_spdks()
     everything_is_made_used_and_saved()
+    keys_come_back_with_their_hosts()
     removal_under_load()
     broken_clients_are_answered_once()
 

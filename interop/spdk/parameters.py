@@ -24,15 +24,28 @@ class Recorder:
         return lambda **params: self.call(name, {k: v for k, v in params.items() if v is not None})
 
 
-def flat(params):
-    """The names of parameters, those within others with dots."""
-    names = set()
-    for name, value in params.items():
-        if isinstance(value, dict) and name in ("listen_address", "address", "namespace"):
-            names |= {f"{name}.{inner}" for inner in value}
-        else:
-            names.add(name)
-    return names
+# What JSON calls the types of values.
+KINDS = {bool: "boolean", int: "number", str: "string", list: "array", tuple: "array"}
+
+
+class Parameters:
+    """What the package sends with a method: types by names, those within others with dots."""
+
+    def __init__(self):
+        self.kinds = {}
+        # Those that it sends always, and those that its command line asks for.
+        self.always, self.needed = None, set()
+
+    def saw(self, params):
+        sent = {}
+        for name, value in params.items():
+            if isinstance(value, dict) and name in ("listen_address", "address", "namespace"):
+                sent |= {f"{name}.{inner}": it for inner, it in value.items()}
+            else:
+                sent[name] = value
+        for name, value in sent.items():
+            self.kinds.setdefault(name, set()).add(KINDS.get(type(value), "object"))
+        self.always = set(sent) if self.always is None else self.always & set(sent)
 
 
 def words(action):
@@ -70,16 +83,19 @@ def of_method(parser, method, command):
     for group in groups:
         if not any(action in needed for action in group):
             base += words(group[0])[0]
-    names, tried = set(), 0
+    found, tried = Parameters(), 0
     for action in [None] + [one for one in actions if one not in needed]:
         for way in [[]] if action is None else words(action):
             calls = recorded(parser, [method] + base + way)
             if calls:
                 tried += 1
-                names |= set().union(*(flat(params) for name, params in calls if name == method))
+                for name, params in calls:
+                    if name == method:
+                        found.saw(params)
                 break
     assert tried, f"no command line for {method} was found: {base}"
-    return names
+    found.needed = {one.dest for one in needed if one.nargs not in ("?", "*")}
+    return found
 
 
 def _accepts(action, way):
