@@ -10,8 +10,8 @@
 //! the legs' own records call in sync. A leg that failed, or that is away, is recorded as behind,
 //! durably and on every other leg, before a write that it lacks is acknowledged. A flush likewise.
 //!
-//! **Reads come from legs in sync**, from the one with the least to do. A read that fails is tried
-//! on another one. Reads never go back in time: where a power cut may have left legs that differ,
+//! **Reads come from legs in sync**, from the one that is expected to answer first. A read that
+//! fails is tried on another one. Reads never go back in time: where a power cut may have left legs that differ,
 //! the range is made equal before it is read.
 //!
 //! **The last leg in sync is never put out**: its errors are the mirror's.

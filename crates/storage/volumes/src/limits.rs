@@ -24,6 +24,12 @@ pub const LAST_RETRY: Duration = Duration::from_secs(60);
 pub const HISTORY: usize = 400;
 /// How often regions that nobody writes any more are taken out of the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
+/// How long a leg that other legs answer faster than is not read by a queue, at least.
+pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
+/// Reads that other legs have meanwhile, and how many times longer than one of its reads that takes.
+pub const PASSED_OVER: u32 = 100;
+/// What a read that fails counts as at least, where the faster leg is looked for.
+pub const FAILED_READ: Duration = Duration::from_millis(100);
 /// How long writes of a queue that was dropped may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);
 

@@ -1,6 +1,7 @@
 //! A mirror: the same blocks on several legs. The [crate] has its contract.
 
 mod assemble;
+mod choice;
 mod claim;
 mod copy;
 mod find;
@@ -33,6 +34,11 @@ use shared::{Leg, LegSet, Shared, bit, lock, members};
 pub trait LegSource: Send + Sync {
     /// What people call it.
     fn name(&self) -> String;
+
+    /// It is in this machine: it is read first, as long as no other one turns out to be faster.
+    fn is_local(&self) -> bool {
+        true
+    }
 
     /// Opens it. May take as long as it needs.
     ///
@@ -170,7 +176,7 @@ impl Mirror {
             }
         }
         let read = gather(&plan, &found, &reads);
-        let shared = share(&plan, &found, &opened, &read.bitmap);
+        let shared = share(&plan, &sources, (&found, &opened), &read.bitmap);
         let speed = options.copy_bytes_per_second.map_or(0, |speed| speed.max(1));
         shared.copy_speed.store(speed, Ordering::Relaxed);
         let record = plan.record.clone();
@@ -266,7 +272,8 @@ fn probe(
     opened: &[keeper::Opening],
     engine: EngineKind,
 ) -> Result<Vec<(Found, find::Read)>, MirrorError> {
-    let legs = names.iter().map(|name| Leg::new(name.clone(), LegState::CatchingUp)).collect();
+    let leg = |name: &String| Leg::new(name.clone(), true, LegState::CatchingUp);
+    let legs = names.iter().map(leg).collect();
     let shared = Arc::new(Shared::new(Geometry::new(512, 1), 512, legs));
     for (leg, opened) in opened.iter().enumerate() {
         if let Ok(namespace) = opened {
@@ -322,7 +329,12 @@ fn gather(plan: &Plan, found: &[Found], reads: &[find::Read]) -> Read {
     Read { record: plan.record.clone(), slots, bitmap, page_count, newest }
 }
 
-fn share(plan: &Plan, found: &[Found], opened: &[keeper::Opening], bitmap: &[u8]) -> Arc<Shared> {
+fn share(
+    plan: &Plan,
+    sources: &[Arc<dyn LegSource>],
+    (found, opened): (&[Found], &[keeper::Opening]),
+    bitmap: &[u8],
+) -> Arc<Shared> {
     let record = &plan.record;
     let geometry = Geometry {
         volatile_cache: true,
@@ -332,7 +344,7 @@ fn share(plan: &Plan, found: &[Found], opened: &[keeper::Opening], bitmap: &[u8]
     };
     let legs = plan.named.iter().zip(&plan.in_sync).map(|(&named, &in_sync)| {
         let state = if in_sync { LegState::InSync } else { LegState::Out };
-        let leg = Leg::new(found[named].name.clone(), state);
+        let leg = Leg::new(found[named].name.clone(), sources[named].is_local(), state);
         if let What::Absent(reason) = &found[named].what {
             leg.say(reason.clone());
         }

@@ -7,11 +7,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use farblock_block::{BlockError, Command, Completion, Op, Queue};
 use farblock_reactor::{Event, Reactor, TaskId, os};
 
 use super::Life;
+use super::choice::{Candidate, Speed, choose};
 use super::regions::Entry;
 use super::shared::{LegSet, Shared, bit, lock, members};
 use farblock_block::slab::Slab;
@@ -48,13 +50,15 @@ struct Part {
     leg: usize,
     /// None for a read that was given to another leg meanwhile.
     whole: Option<u64>,
+    /// When a read was given to the leg, if it still has it.
+    begun: Option<Instant>,
 }
 
 /// A queue into a leg.
 struct Way {
     instance: u64,
     queue: Option<Box<dyn Queue>>,
-    reads: usize,
+    speed: Speed,
 }
 
 pub(crate) struct MirrorQueue {
@@ -70,6 +74,8 @@ pub(crate) struct MirrorQueue {
     parts: Slab<Part>,
     /// The epoch when all operations were looked at.
     seen: u64,
+    /// Reads that were given to legs.
+    turn: u64,
     /// Kept for their capacity.
     arrived: Vec<Completion>,
     wanted: Vec<usize>,
@@ -84,10 +90,12 @@ impl MirrorQueue {
         let shared = Arc::clone(&life.shared);
         let task = reactor.add_child(parent);
         let id = shared.add_queue(reactor.waker(task));
-        let way = |_| Way { instance: u64::MAX, queue: None, reads: 0 };
+        let now = os::now();
+        let way = |_| Way { instance: u64::MAX, queue: None, speed: Speed::new(now) };
         MirrorQueue {
             ways: (0..shared.legs.len()).map(way).collect(),
             seen: shared.epoch(),
+            turn: 0,
             shared,
             _life: Arc::clone(life),
             id,
@@ -152,7 +160,7 @@ impl MirrorQueue {
         }
         self.wholes.at(key).pending = legs;
         for leg in members(legs) {
-            let part = self.parts.insert(Part { leg, whole: Some(key) });
+            let part = self.parts.insert(Part { leg, whole: Some(key), begun: None });
             let op = self.wholes.at(key).op.as_ref().expect("it is not completed");
             let copy = op.buffer.as_ref().map(|buffer| {
                 let mut copy = self.reactor.buffers().take(buffer.len());
@@ -189,7 +197,7 @@ impl MirrorQueue {
                 self.close_way(leg);
                 let namespace = self.shared.legs[leg].namespace();
                 let queue = namespace.and_then(|leg| leg.open(&self.reactor, self.parent).ok());
-                self.ways[leg] = Way { instance, queue, reads: 0 };
+                self.ways[leg] = Way { instance, queue, speed: Speed::new(os::now()) };
             }
         }
     }
@@ -200,6 +208,8 @@ impl MirrorQueue {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
+            // The queue after this one has not been asked.
+            self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);
                 self.arrived.push(Completion { token, result, buffer: None });
@@ -220,25 +230,36 @@ impl MirrorQueue {
         self.read_from(key, legs);
     }
 
-    /// Reads from the leg with the fewest reads to do.
+    /// Reads from the leg that is expected to answer first.
     fn read_from(&mut self, key: u64, legs: LegSet) {
         let untried = legs & !self.wholes.at(key).failed;
-        let Some(leg) = members(untried).min_by_key(|&leg| self.ways[leg].reads) else {
+        let (now, turn) = (os::now(), self.turn + 1);
+        let candidates = members(untried).map(|leg| Candidate {
+            leg,
+            is_local: self.shared.legs[leg].is_local,
+            speed: &self.ways[leg].speed,
+        });
+        let Some(leg) = choose(candidates, now, turn) else {
             let error = self.wholes.at(key).error.unwrap_or(BlockError::Disconnected);
             return self.finish(key, Err(error));
         };
-        let part = self.parts.insert(Part { leg, whole: Some(key) });
+        self.turn = turn;
+        self.ways[leg].speed.ask(now, turn);
+        let part = self.parts.insert(Part { leg, whole: Some(key), begun: Some(now) });
         let whole = self.wholes.at(key);
         (whole.pending, whole.part) = (bit(leg), Some(part));
         let op = whole.op.as_ref().expect("it is not completed");
         let (lba, blocks) = (op.lba, op.blocks);
         let buffer = self.reactor.buffers().take(self.shared.geometry.bytes(blocks));
-        self.ways[leg].reads += 1;
         self.give(leg, Op::read(lba, blocks, buffer, part));
     }
 
-    fn arrive(&mut self, done: Completion) {
-        let Part { leg, whole } = self.parts.remove(done.token);
+    fn arrive(&mut self, done: Completion, now: Instant) {
+        let Part { leg, whole, begun } = self.parts.remove(done.token);
+        if let Some(begun) = begun {
+            let took = now.saturating_duration_since(begun);
+            self.ways[leg].speed.answer(took, done.result.is_err());
+        }
         let Some(key) = whole else { return self.arrive_read(leg, None, done) };
         let whole = self.wholes.at(key);
         if whole.part.is_some() {
@@ -273,7 +294,6 @@ impl MirrorQueue {
     }
 
     fn arrive_read(&mut self, leg: usize, whole: Option<u64>, done: Completion) {
-        self.ways[leg].reads = self.ways[leg].reads.saturating_sub(1);
         if let Some(key) = whole {
             let whole = self.wholes.at(key);
             (whole.pending, whole.part) = (0, None);
@@ -463,8 +483,9 @@ impl Queue for MirrorQueue {
                 self.arrived = arrived;
                 break;
             }
+            let now = os::now();
             for completion in arrived.drain(..) {
-                self.arrive(completion);
+                self.arrive(completion, now);
             }
             if self.arrived.is_empty() {
                 self.arrived = arrived;

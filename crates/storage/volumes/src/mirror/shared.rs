@@ -42,7 +42,7 @@ pub(crate) fn bit(leg: usize) -> LegSet {
     1 << leg
 }
 
-pub(crate) fn members(set: LegSet) -> impl Iterator<Item = usize> {
+pub(crate) fn members(set: LegSet) -> impl Iterator<Item = usize> + Clone {
     (0..64).filter(move |&leg| set & bit(leg) != 0)
 }
 
@@ -56,6 +56,8 @@ pub(crate) struct Opened {
 
 pub(crate) struct Leg {
     pub(crate) name: String,
+    /// It is in this machine.
+    pub(crate) is_local: bool,
     state: AtomicU8,
     /// Counts what was opened: a queue into an earlier one is of no use.
     pub(crate) instance: AtomicU64,
@@ -68,11 +70,11 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
-    pub(crate) fn new(name: String, state: LegState) -> Leg {
+    pub(crate) fn new(name: String, is_local: bool, state: LegState) -> Leg {
         let state = AtomicU8::new(number(state));
         let (instance, opened) = (AtomicU64::new(0), Mutex::new(None));
         let (late, reason) = (AtomicU64::new(0), Mutex::new(String::new()));
-        Leg { name, state, instance, opened, late, reason }
+        Leg { name, is_local, state, instance, opened, late, reason }
     }
 
     pub(crate) fn state(&self) -> LegState {

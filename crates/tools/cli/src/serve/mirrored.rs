@@ -46,6 +46,11 @@ impl LegSource for Local {
         self.spec.to_string()
     }
 
+    fn is_local(&self) -> bool {
+        let is_far = |leaf: &&Spec| matches!(leaf, Spec::Remote(_) | Spec::Rbd(_));
+        !self.spec.leaves().iter().any(is_far)
+    }
+
     fn open(&self) -> Opening {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| {
@@ -63,6 +68,10 @@ struct Remote {
 impl LegSource for Remote {
     fn name(&self) -> String {
         self.url.to_string()
+    }
+
+    fn is_local(&self) -> bool {
+        false
     }
 
     fn open(&self) -> Opening {

@@ -1,0 +1,198 @@
+//! The leg that a read goes to.
+//!
+//! It is the one that is expected to answer first: the mean time of its reads, times the reads that
+//! it has to do. Each queue measures for itself, so nothing is shared. A leg that is passed over is
+//! not measured; it is read again now and then, rarely enough that its slowness costs next to
+//! nothing, in case it has become fast.
+
+use std::time::{Duration, Instant};
+
+use crate::limits::{FAILED_READ, PASSED_OVER, TRIED_AGAIN};
+
+/// A mean takes an eighth of each new time.
+const MEAN_SHIFT: u32 = 3;
+
+/// How a leg answers the reads of one queue.
+pub(crate) struct Speed {
+    /// The mean time of a read, with more weight on later ones; none yet: 0.
+    mean_nanos: u64,
+    /// Reads without an answer.
+    pub(crate) reads: u64,
+    /// When it was read last, and as the queue's how many-th read.
+    asked: (Instant, u64),
+    /// What was measured is too old to count.
+    is_stale: bool,
+}
+
+impl Speed {
+    pub(crate) fn new(now: Instant) -> Speed {
+        Speed { mean_nanos: 0, reads: 0, asked: (now, 0), is_stale: false }
+    }
+
+    /// It was passed over for long. Its slowness makes that longer: all its reads together may take
+    /// a hundredth of the time, and be a hundredth of the reads.
+    fn is_due(&self, now: Instant, turn: u64) -> bool {
+        let (at, last) = self.asked;
+        let pause = TRIED_AGAIN.max(Duration::from_nanos(self.mean_nanos) * PASSED_OVER);
+        self.reads == 0
+            && turn.saturating_sub(last) > u64::from(PASSED_OVER)
+            && now.saturating_duration_since(at) > pause
+    }
+
+    /// When another read would be answered, roughly; `usual` is the time of a leg that nobody has
+    /// measured.
+    fn expected_nanos(&self, usual: u64) -> u64 {
+        let mean = if self.mean_nanos == 0 { usual } else { self.mean_nanos };
+        mean.saturating_mul(self.reads + 1)
+    }
+
+    /// The leg was given a read, the queue's `turn`-th.
+    pub(crate) fn ask(&mut self, now: Instant, turn: u64) {
+        self.is_stale |= self.is_due(now, turn);
+        self.asked = (now, turn);
+        self.reads += 1;
+    }
+
+    /// It has answered one. An error comes fast, perhaps, and is no reason to go on reading there.
+    pub(crate) fn answer(&mut self, took: Duration, failed: bool) {
+        self.reads = self.reads.saturating_sub(1);
+        let took = if failed { took.max(FAILED_READ) } else { took };
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
+        if self.mean_nanos == 0 || std::mem::take(&mut self.is_stale) {
+            self.mean_nanos = took;
+        } else {
+            self.mean_nanos -= self.mean_nanos >> MEAN_SHIFT;
+            self.mean_nanos = self.mean_nanos.saturating_add(took >> MEAN_SHIFT).max(1);
+        }
+    }
+}
+
+/// A leg that may be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) leg: usize,
+    pub(crate) is_local: bool,
+    pub(crate) speed: &'a Speed,
+}
+
+/// Chooses one for a queue's `turn`-th read; where nothing tells them apart, a local one.
+pub(crate) fn choose<'a>(
+    legs: impl Iterator<Item = Candidate<'a>> + Clone,
+    now: Instant,
+    turn: u64,
+) -> Option<usize> {
+    if let Some(due) = legs.clone().find(|it| it.speed.is_due(now, turn)) {
+        return Some(due.leg);
+    }
+    let known = legs.clone().map(|it| it.speed.mean_nanos).filter(|&mean| mean > 0);
+    let usual = known.min().unwrap_or(1);
+    legs.min_by_key(|it| (it.speed.expected_nanos(usual), !it.is_local)).map(|it| it.leg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two legs, the second of which is local, with the same reads again and again.
+    struct Legs {
+        begun: Instant,
+        now: Duration,
+        turn: u64,
+        speeds: [Speed; 2],
+    }
+
+    impl Legs {
+        fn new() -> Legs {
+            let begun = Instant::now();
+            let speeds = [Speed::new(begun), Speed::new(begun)];
+            Legs { begun, now: Duration::ZERO, turn: 0, speeds }
+        }
+
+        fn ask(&mut self) -> usize {
+            let candidate = |(leg, speed)| Candidate { leg, is_local: leg == 1, speed };
+            let now = self.begun + self.now;
+            self.turn += 1;
+            let legs = self.speeds.iter().enumerate().map(candidate);
+            let leg = choose(legs, now, self.turn).unwrap();
+            self.speeds[leg].ask(now, self.turn);
+            leg
+        }
+
+        /// So many reads, one at a time; how many each leg had.
+        fn one_by_one(&mut self, reads: usize, times: [Duration; 2]) -> [usize; 2] {
+            let mut had = [0; 2];
+            for _ in 0..reads {
+                let leg = self.ask();
+                had[leg] += 1;
+                self.now += times[leg];
+                self.speeds[leg].answer(times[leg], false);
+            }
+            had
+        }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_local_leg_is_read_where_nothing_is_known() {
+        let mut legs = Legs::new();
+        assert_eq!(legs.one_by_one(50, [MS; 2]), [0, 50]);
+    }
+
+    #[test]
+    fn reads_at_once_are_spread_over_legs_of_one_speed() {
+        let mut legs = Legs::new();
+        let asked: Vec<usize> = (0..6).map(|_| legs.ask()).collect();
+        assert_eq!(asked, [1, 0, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_faster_leg_has_more_of_reads_at_once() {
+        let mut legs = Legs::new();
+        for (leg, time) in [(0, MS), (1, MS * 3)] {
+            legs.speeds[leg].ask(legs.begun, 0);
+            legs.speeds[leg].answer(time, false);
+        }
+        let to_first = (0..40).filter(|_| legs.ask() == 0).count();
+        assert_eq!(to_first, 30);
+    }
+
+    #[test]
+    fn a_leg_that_is_slow_is_tried_a_hundredth_of_the_time() {
+        let mut legs = Legs::new();
+        let [slow, fast] = legs.one_by_one(100_000, [MS * 40, MS]);
+        // 100 s: at each fourth second.
+        assert!((20..30).contains(&slow), "{slow} slow reads and {fast} fast ones");
+    }
+
+    #[test]
+    fn a_leg_that_has_become_fast_is_found() {
+        let mut legs = Legs::new();
+        legs.one_by_one(5000, [MS * 40, MS * 10]);
+        let [first, _] = legs.one_by_one(5000, [MS, MS * 10]);
+        assert!(first > 4000, "the first leg had {first} reads of 5000");
+    }
+
+    #[test]
+    fn a_queue_that_reads_rarely_does_not_try_slow_legs() {
+        let mut legs = Legs::new();
+        legs.one_by_one(1000, [MS * 40, MS * 2]);
+        let slow = (0..50).map(|_| {
+            legs.now += Duration::from_secs(60);
+            legs.one_by_one(1, [MS * 40, MS * 2])[0]
+        });
+        assert!(slow.sum::<usize>() <= 1);
+    }
+
+    #[test]
+    fn errors_do_not_attract_reads() {
+        let mut legs = Legs::new();
+        legs.one_by_one(10, [MS; 2]);
+        let leg = legs.ask();
+        legs.speeds[leg].answer(Duration::from_micros(1), true);
+        // The other one was read instead.
+        legs.speeds[0].ask(legs.begun, 11);
+        legs.speeds[0].answer(MS * 2, false);
+        assert_eq!(legs.one_by_one(100, [MS; 2]), [100, 0]);
+    }
+}
