@@ -1,6 +1,6 @@
 //! The running target, as what takes steps.
 
-use crate::legs::{AllLegs, Legs};
+use crate::legs::{AllLegs, Legs, MirrorOrder};
 use crate::patience::{Aside, Patience, Wanted};
 use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;
@@ -68,6 +68,8 @@ pub(crate) struct Live {
     pub(crate) keys: Keys,
     /// What hosts may do, by the names of subsystem and host, if it is limited.
     limits: BTreeMap<(String, String), Limits>,
+    /// At which speed mirrors copy, as the document has it.
+    copy_speeds: BTreeMap<(String, u32), u64>,
     /// What earlier steps of the change took away, until it is over.
     parked: Vec<Opened>,
 }
@@ -100,9 +102,10 @@ impl Live {
         for ((nqn, nsid), opened) in &disks {
             legs.set(nqn, *nsid, opened.legs.as_ref());
         }
-        let (keys, limits) = (Keys::new(), BTreeMap::new());
+        let (keys, limits, copy_speeds) = (Keys::new(), BTreeMap::new(), BTreeMap::new());
         let patience = Patience::default();
-        Self { control, opener, patience, disks, legs, keys, limits, parked: Vec::new() }
+        let parked = Vec::new();
+        Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, parked }
     }
 
     /// Reads the keys of a host.
@@ -336,6 +339,7 @@ impl Live {
         added.map_err(|error| error.to_string())?;
         self.legs.set(nqn, nsid, opened.legs.as_ref());
         self.disks.insert((nqn.to_owned(), nsid), opened);
+        self.pace(nqn, nsid, namespace);
         Ok(())
     }
 
@@ -343,6 +347,7 @@ impl Live {
         let removal = self.control.remove_namespace(nqn, NamespaceId(nsid));
         drain(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, None);
+        self.copy_speeds.remove(&(nqn.to_owned(), nsid));
         Ok(self.disks.remove(&(nqn.to_owned(), nsid)).expect("what is shared is known"))
     }
 
@@ -360,6 +365,7 @@ impl Live {
         let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
         drain(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, new.legs.as_ref());
+        self.copy_speeds.remove(&(nqn.to_owned(), nsid));
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
         Ok(old.expect("what is shared is known"))
     }
@@ -382,6 +388,22 @@ impl Live {
         }
     }
 
+    /// Sets the speed at which a mirror copies, if it is to be another one than before. What was
+    /// asked for meanwhile stays in force else.
+    fn pace(&mut self, nqn: &str, nsid: u32, namespace: &Namespace) {
+        let (key, speed) = ((nqn.to_owned(), nsid), namespace.copy_bytes_per_second);
+        let before = match speed {
+            Some(speed) => self.copy_speeds.insert(key, speed),
+            None => self.copy_speeds.remove(&key),
+        };
+        if before != speed
+            && let Some(legs) = self.legs.find(nqn, nsid)
+        {
+            let copy_bytes_per_second = Some(speed.unwrap_or(0));
+            legs.order(&MirrorOrder { verify: false, copy_bytes_per_second });
+        }
+    }
+
     /// Gives a namespace the size, the protection and all else that it is to have.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
@@ -393,14 +415,16 @@ impl Live {
 
     /// The same for one that is as long as it has to be. Taking back does no more: it is not to
     /// wait for a file that hangs.
-    fn share_as(&self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
+    fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
         }
-        self.control.set_sharing(nqn, id, &sharing(to)).map_err(|error| error.to_string())
+        self.control.set_sharing(nqn, id, &sharing(to)).map_err(|error| error.to_string())?;
+        self.pace(nqn, nsid, to);
+        Ok(())
     }
 
     fn take_simple(&mut self, step: &Step) -> Result<Step, String> {

@@ -202,7 +202,7 @@ impl Steering {
         self
     }
 
-    /// Gives namespaces the sizes that the document has for them.
+    /// Gives namespaces what the document has for them: their sizes, and the speed of copying.
     ///
     /// # Errors
     /// One sentence.
@@ -211,7 +211,8 @@ impl Steering {
         let shared = inner.shared.clone();
         for (nqn, subsystem) in &shared.subsystems {
             for (nsid, namespace) in &subsystem.namespaces {
-                if namespace.size.is_some() || !namespace.limits.is_empty() {
+                let is_paced = namespace.copy_bytes_per_second.is_some();
+                if is_paced || namespace.size.is_some() || !namespace.limits.is_empty() {
                     inner.live.shape(nqn, *nsid, namespace)?;
                 }
             }

@@ -343,6 +343,24 @@ fn check_group(field: &str, group: u32) -> Result<(), Problem> {
     }
 }
 
+/// Whether a mirror's speed of copying can be meant.
+fn check_copy_speed(field: &str, namespace: &Namespace) -> Result<(), Problem> {
+    match namespace.copy_bytes_per_second {
+        Some(0) => {
+            let sentence = "at 0 bytes a second no leg is ever filled: leave it out for any speed";
+            Err(Problem::new(field, sentence))
+        }
+        Some(_) if !namespace.path.trim_start().starts_with("mirror:") => {
+            let sentence = format!(
+                "{} is no mirror, and nothing is copied: leave it out, or use limits",
+                namespace.path
+            );
+            Err(Problem::new(field, sentence))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     let at = |name: &str| format!("{field}.{name}");
     if namespace.path.trim().is_empty() {
@@ -360,6 +378,7 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         }
     }
     check_group(&at("ana_group"), namespace.ana_group)?;
+    check_copy_speed(&at("copy_bytes_per_second"), namespace)?;
     namespace.limits.check_of_namespace().map_err(|problem| {
         Problem::new(format!("{}.{}", at("limits"), problem.field), problem.sentence)
     })?;

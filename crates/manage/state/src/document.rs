@@ -306,6 +306,10 @@ pub struct Namespace {
     /// out.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// Of a mirror: the most bytes a second that are copied to legs that catch up, or compared; as
+    /// fast as it goes if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_bytes_per_second: Option<u64>,
 }
 
 /// What hosts may do with a namespace, or a host with a subsystem's, in a second; no limit where
@@ -376,6 +380,7 @@ impl Namespace {
             ana_group: USUAL_ANA_GROUP,
             visible_to: None,
             limits: Limits::default(),
+            copy_bytes_per_second: None,
         }
     }
 

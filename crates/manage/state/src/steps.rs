@@ -150,6 +150,11 @@ impl fmt::Display for Step {
                     Some(hosts) => write_hosts(f, hosts),
                     None => f.write_str(" visible to all hosts"),
                 }?;
+                match to.copy_bytes_per_second {
+                    speed if speed == from.copy_bytes_per_second => Ok(()),
+                    Some(speed) => write!(f, " copying {speed} bytes a second at most"),
+                    None => f.write_str(" copying as fast as it goes"),
+                }?;
                 write_limits(f, &from.limits, &to.limits)
             }
             Self::AllowHost { nqn, host, entry } => {

@@ -1,9 +1,11 @@
 //! What hosts can see of a change while it is made.
 
+use crate::legs::{LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
+use crate::live::{Open, Opened};
 use crate::steering::Reread;
 use crate::trial::{Opener, start};
-use farblock_state::{Document, Limits, Namespace};
-use farblock_target::{Event, Observer};
+use farblock_state::{Document, Host, Limits, Namespace};
+use farblock_target::{Event, HostKeys, Observer};
 use std::sync::{Arc, Mutex};
 
 const NQN: &str = "nqn.2026-11.org.farblock:whole";
@@ -49,4 +51,52 @@ fn a_namespace_comes_and_changes_as_a_whole() {
     assert_eq!(changed.iter().map(now).collect::<Vec<_>>(), [Some((1 << 20, false))]);
     let back = make(&guarded);
     assert_eq!(back.iter().map(now).collect::<Vec<_>>(), [Some((4096, true))]);
+}
+
+/// A mirror that writes down at which speeds it is to copy.
+#[derive(Default)]
+struct Copies(Mutex<Vec<Option<u64>>>);
+
+impl Mirrored for Copies {
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)> {
+        None
+    }
+
+    fn order(&self, order: &MirrorOrder) {
+        self.0.lock().unwrap().push(order.copy_bytes_per_second);
+    }
+}
+
+struct Mirrors(Arc<Copies>);
+
+impl Open for Mirrors {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+        let legs: Option<Legs> = Some(Arc::clone(&self.0) as _);
+        Ok(Opened { legs, ..Opener.open(namespace)? })
+    }
+
+    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
+        Opener.keys(host)
+    }
+}
+
+/// A mirror copies at the speed that the document has, from the beginning and when that changes;
+/// what else changes does not undo what was asked for at run time.
+#[test]
+fn a_mirror_copies_as_fast_as_the_document_has_it() {
+    let copies = Arc::new(Copies::default());
+    let (_target, steering) = start(Arc::new(Mirrors(Arc::clone(&copies))));
+    let make = |speed: Option<u64>, ana_group: u32| {
+        let usual = Namespace::new("mirror:a,b");
+        let namespace = Namespace { copy_bytes_per_second: speed, ana_group, ..usual };
+        let done =
+            steering.change(None, &Reread::Nothing, |document| Ok(with(document, &namespace)));
+        done.map(|_| std::mem::take(&mut *copies.0.lock().unwrap()))
+    };
+    assert_eq!(make(Some(1000), 1).unwrap(), [Some(1000)]);
+    assert_eq!(make(Some(1000), 2).unwrap(), []);
+    assert_eq!(make(Some(3000), 2).unwrap(), [Some(3000)]);
+    assert_eq!(make(None, 2).unwrap(), [Some(0)]);
+    assert!(make(Some(0), 2).unwrap_err().to_string().contains("no leg is ever filled"));
+    assert_eq!(make(None, 3).unwrap(), []);
 }

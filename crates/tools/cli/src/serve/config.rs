@@ -115,6 +115,8 @@ struct NamespaceConfig {
     #[serde(alias = "visible-to")]
     visible_to: Option<Spanned<Vec<Spanned<String>>>>,
     limits: Option<Spanned<Limits>>,
+    #[serde(alias = "copy-bytes-per-second")]
+    copy_bytes_per_second: Option<u64>,
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<Uuid>>,
 }
@@ -224,8 +226,8 @@ fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) ->
         place.hosts.extend(hosts);
         for (nsid, disk) in disks {
             let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);
-            let Namespace { ana_group, visible_to, limits, uuid, nguid, .. } = disk.terms.clone();
-            let namespace = Namespace { ana_group, visible_to, limits, uuid, nguid, ..namespace };
+            let Namespace { path, block_size, read_only, .. } = namespace;
+            let namespace = Namespace { path, block_size, read_only, ..disk.terms.clone() };
             place.namespaces.insert(nsid.0, namespace);
         }
     }
@@ -494,6 +496,7 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
     let uuid = identifier(&config.uuid, "UUID")?;
     let nguid = identifier(&config.nguid, "NGUID")?;
     let mut terms = Namespace { ana_group, visible_to, uuid, nguid, ..Namespace::new("") };
+    terms.copy_bytes_per_second = config.copy_bytes_per_second;
     if let Some(limits) = &config.limits {
         terms.limits = *limits.as_ref();
         terms.limits.check_of_namespace().map_err(|problem| {
