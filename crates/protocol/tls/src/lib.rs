@@ -26,9 +26,9 @@
 //! **What it holds.** Part of a record, until its end comes, and nothing of OpenSSL's once the
 //! handshake is done.
 //!
-//! **The libraries.** The handshake is by the system's OpenSSL 3 (`libssl.so.3`), loaded when TLS
-//! is first used and not before (decision 27). Records are our own, by the ciphers of `ring`
-//! (decision 63).
+//! **The libraries.** The handshake is by the system's OpenSSL 3 (`libssl.so.3`), on Windows by the
+//! one in the program's folder (`libssl-3-x64.dll`), loaded when TLS is first used and not before
+//! (decision 27). Records are our own, by the ciphers of `ring` (decision 63).
 //!
 //! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption.
 
@@ -37,7 +37,6 @@ mod keys;
 pub mod limits;
 mod openssl;
 mod portions;
-#[cfg_attr(not(unix), path = "no_records.rs")]
 mod records;
 mod secrets;
 

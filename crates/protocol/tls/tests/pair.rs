@@ -1,5 +1,4 @@
 //! A client and a server that hand each other bytes, and strangers.
-#![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};

@@ -1,13 +1,15 @@
-//! The functions of OpenSSL that are used, found in the system's library when TLS is first used.
+//! The functions of OpenSSL that are used, found in its libraries when TLS is first used.
 
+use super::files;
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
 use std::sync::OnceLock;
 
-/// Names that the library has, the oldest version that is good enough first. It brings `libcrypto`,
-/// whose functions are found through it.
-const NAMES: [&str; 2] = ["libssl.so.3", "libssl.so.4"];
 /// Not to tidy up at the program's end, while other threads still use it.
 const INIT_NO_ATEXIT: u64 = 0x0008_0000;
+/// Not to look at a configuration, which may name libraries to be loaded. A system's OpenSSL has the
+/// system's. On Windows it is where whoever built it wanted it, often a folder that is not there and
+/// that anybody can make, or where the environment says.
+const INIT_NO_LOAD_CONFIG: u64 = 0x80;
 const CTRL_SET_MODE: c_int = 33;
 const CTRL_SET_SESSION_CACHE: c_int = 44;
 const CTRL_SET_GROUPS: c_int = 92;
@@ -66,12 +68,11 @@ macro_rules! functions {
         }
 
         impl Functions {
-            #[cfg(unix)]
-            fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
+            fn find(libraries: &[libloading::Library]) -> Result<Self, String> {
                 $(
                     // SAFETY: the types are those of OpenSSL 3's headers, where they are stable.
                     #[expect(non_snake_case, reason = "OpenSSL's names")]
-                    let $name = unsafe { *library.get(stringify!($name))? };
+                    let $name = unsafe { symbol(libraries, stringify!($name))? };
                 )*
                 Ok(Self { $($name),* })
             }
@@ -153,8 +154,12 @@ impl Library {
     }
 
     fn set_up(functions: Functions, callbacks: &Callbacks) -> Result<Self, String> {
+        let options = match cfg!(windows) {
+            true => INIT_NO_ATEXIT | INIT_NO_LOAD_CONFIG,
+            false => INIT_NO_ATEXIT,
+        };
         // SAFETY: it may be called at any time.
-        unsafe { (functions.OPENSSL_init_crypto)(INIT_NO_ATEXIT, std::ptr::null()) };
+        unsafe { (functions.OPENSSL_init_crypto)(options, std::ptr::null()) };
         let (server, client) = (functions.context()?, functions.context()?);
         let f = &functions;
         // SAFETY: the contexts are whole and not shared yet, the callbacks are functions of this
@@ -200,30 +205,36 @@ impl Functions {
     }
 }
 
-#[cfg(unix)]
+/// Loads the first version that is there.
 fn open() -> Result<Functions, String> {
     let mut problem = String::new();
-    for name in NAMES {
-        // SAFETY: it is a library of the system, whose beginning does nothing to ours.
-        let found = unsafe { libloading::Library::new(name) }.and_then(|library| {
-            let functions = Functions::find(&library)?;
-            #[cfg(feature = "sim")]
-            super::seeded::install(&library)?;
-            // It stays: the functions are used until the end.
-            std::mem::forget(library);
+    for version in files::VERSIONS {
+        let found = files::load(version).and_then(|libraries| {
+            let functions = Functions::find(&libraries)?;
+            #[cfg(all(feature = "sim", unix))]
+            super::seeded::install(&libraries)?;
+            // They stay: the functions are used until the end.
+            std::mem::forget(libraries);
             Ok(functions)
         });
         match found {
             Ok(functions) => return Ok(functions),
-            Err(error) if problem.is_empty() => problem = error.to_string(),
+            Err(error) if problem.is_empty() => problem = error,
             Err(_) => {}
         }
     }
-    Err(format!("TLS needs OpenSSL 3: install the package libssl3 or openssl-libs ({problem})"))
+    Err(format!("TLS needs OpenSSL 3: {} ({problem})", files::advice()))
 }
 
-#[cfg(not(unix))]
-fn open() -> Result<Functions, String> {
-    let _ = NAMES;
-    Err("farblock has TLS on Unix only so far".to_owned())
+/// A function of the first library that has it.
+///
+/// # Safety
+/// It is of this type.
+pub(super) unsafe fn symbol<T: Copy>(
+    libraries: &[libloading::Library],
+    name: &str,
+) -> Result<T, String> {
+    // SAFETY: by this function's contract.
+    let found = libraries.iter().find_map(|library| unsafe { library.get::<T>(name).ok() });
+    found.map(|symbol| *symbol).ok_or_else(|| format!("this OpenSSL has no {name}"))
 }

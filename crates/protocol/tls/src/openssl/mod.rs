@@ -1,8 +1,8 @@
 //! The handshake by OpenSSL, over two memory BIOs, and then records of our own with the keys that
 //! come of it.
-#![cfg_attr(not(unix), allow(dead_code))]
 
 mod callbacks;
+mod files;
 mod library;
 #[cfg(all(feature = "sim", unix))]
 mod seeded;
@@ -524,7 +524,7 @@ impl Tls for Session {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use farblock_secure::TlsKey;
@@ -538,8 +538,8 @@ mod tests {
         type Set = unsafe extern "C" fn(*mut Ssl, u8) -> c_int;
         // SAFETY: the library is loaded, the type is that of its headers, and the `SSL` is whole.
         let is_set = unsafe {
-            let library = libloading::Library::new("libssl.so.3").expect("it is loaded");
-            let set = library.get::<Set>("SSL_set_tlsext_max_fragment_length");
+            let libraries = files::load(files::VERSIONS[0]).expect("it is loaded");
+            let set = library::symbol::<Set>(&libraries, "SSL_set_tlsext_max_fragment_length");
             set.expect("it has it")(handle.ssl.as_ptr(), mode)
         };
         assert_eq!(is_set, 1);

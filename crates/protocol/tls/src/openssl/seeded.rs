@@ -4,6 +4,7 @@
 //! same run has the same bytes on the wire. Everything else is OpenSSL as it is. Who is in no
 //! simulation has OpenSSL's own numbers, also in a program that knows simulations.
 
+use super::library::symbol;
 use std::ffi::{c_int, c_uchar, c_void};
 use std::sync::OnceLock;
 
@@ -45,13 +46,13 @@ pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
 }
 
 /// Has the library ask here.
-pub(super) fn install(library: &libloading::Library) -> Result<(), libloading::Error> {
+pub(super) fn install(libraries: &[libloading::Library]) -> Result<(), String> {
     // SAFETY: the types are those of OpenSSL 3's headers, where they are stable; its own method is
     // static, and so is ours.
     unsafe {
-        let own = *library.get::<unsafe extern "C" fn() -> *const RandMethod>("RAND_OpenSSL")?;
-        let set = *library
-            .get::<unsafe extern "C" fn(*const RandMethod) -> c_int>("RAND_set_rand_method")?;
+        let own: unsafe extern "C" fn() -> *const RandMethod = symbol(libraries, "RAND_OpenSSL")?;
+        let set: unsafe extern "C" fn(*const RandMethod) -> c_int =
+            symbol(libraries, "RAND_set_rand_method")?;
         if let Some(bytes) = own().as_ref().and_then(|own| own.bytes) {
             let _ = OWN.set(bytes);
             set(&raw const METHOD);
