@@ -1,7 +1,6 @@
 //! What a controller is told when the host ends a connection because of what came on it: a
 //! terminate PDU, in plain and in TLS, or an alert of TLS. It comes although nobody turns the event
 //! loop of the queue any more: whose operation has failed may have nothing else to do.
-#![cfg(unix)] // Key files have owners.
 
 mod peer;
 
@@ -17,7 +16,6 @@ use peer::connection::Pdu;
 use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, engines, options};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -124,9 +122,11 @@ impl KeyFile {
     fn new(key: &TlsKey, name: &str) -> KeyFile {
         let name = format!("farblock-last-words-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options();
-        file.create(true).truncate(true).write(true).mode(0o600);
-        let mut file = file.open(&path).expect("a file");
+        let mut options = std::fs::File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.create(true).truncate(true).write(true);
+        let mut file = options.open(&path).expect("a file");
         writeln!(file, "{}", key.text().as_str()).expect("room");
         KeyFile(path)
     }

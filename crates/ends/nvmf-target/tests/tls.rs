@@ -1,6 +1,5 @@
 //! farblock's host and target with TLS between them; who has no key stays outside, and so do
 //! strangers.
-#![cfg(unix)] // Key files have owners.
 
 mod rig;
 
@@ -10,13 +9,12 @@ use farblock_host::{ConnectError, Controller, Error, HostId, Options, discover};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
-use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey};
+use farblock_secure::{Hash, TlsKey};
 use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
 use rig::keys::{KeyFile, secret};
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -321,130 +319,140 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     moves_data(&controller);
 }
 
-/// `openssl s_client` as a stranger.
-fn s_client(target: &Target, arguments: &[&str]) -> String {
-    let output = Command::new("openssl")
-        .args(["s_client", "-connect", &target.addresses()[0].to_string()])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("openssl is there: interop/packages.sh installs it");
-    let text = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&text).into_owned()
-}
+/// `openssl s_client`, which is a program of Linux's also where these tests run under Wine.
+#[cfg(unix)]
+mod others {
+    use super::*;
+    use farblock_secure::{Derivation, IdentityForm};
+    use std::process::{Command, Stdio};
 
-#[test]
-fn another_client_with_the_key_is_let_in_and_without_is_not() {
-    let good = key(Hash::Sha256, 1);
-    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
-    let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
-    let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let with = |identity: &str, secret: &str, more: &[&str]| {
-        let arguments = [&["-psk_identity", identity, "-psk", secret][..], more].concat();
-        s_client(&target, &arguments)
-    };
-    let text = with(&psk.identity, &secret, &[]);
-    assert!(text.contains("Reused, TLSv1.3, Cipher is TLS_AES_128_GCM_SHA256"), "{text}");
-    let wrong = "00".repeat(32);
-    for text in [
-        with(&psk.identity, &wrong, &[]),
-        with("NVMe0R01 somebody else", &secret, &[]),
-        with(&psk.identity, &secret, &["-tls1_2"]),
-        s_client(&target, &[]),
-    ] {
-        assert!(text.contains("Cipher is (NONE)"), "{text}");
-    }
-    // With a key, but no fresh exchange.
-    let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
-    assert!(!text.contains("Reused, "), "{text}");
-}
-
-/// `gnutls-cli` as a stranger, with AES-128-GCM; whether there was a handshake, and what it says.
-fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
-    const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
-                            +AES-128-GCM";
-    let output = Command::new("gnutls-cli")
-        .args(["--no-ca-verification", "--port", &target.addresses()[0].port().to_string()])
-        .args(["--priority", PRIORITY, "--pskusername", identity, "--pskkey", secret])
-        .arg("127.0.0.1")
-        .stdin(Stdio::null())
-        .output()
-        .expect("gnutls-cli is there: interop/packages.sh installs it");
-    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    (text.contains("Handshake was completed"), text)
-}
-
-#[test]
-fn a_stranger_by_another_library_needs_the_key_as_well() {
-    for hash in [Hash::Sha256, Hash::Sha384] {
-        let good = key(hash, 1);
-        let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
-        let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified);
-        let psk = psk.expect("it fits");
-        let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
-        // It offers the suite of a key with SHA-256 alone.
-        assert_eq!(is_in, hash == Hash::Sha256, "{said}");
-        let wrong = "00".repeat(psk.key.len());
-        for (identity, secret) in
-            [(&psk.identity, &wrong), (&"NVMe0R01 somebody else".to_owned(), &secret)]
-        {
-            let (is_in, said) = gnutls_cli(&target, identity, secret);
-            assert!(!is_in, "{said}");
-        }
-        // Nobody is harmed by them.
-        let file = KeyFile::of_key(&good);
-        moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
-    }
-}
-
-/// A client that takes new keys, and asks for them.
-#[test]
-fn keys_are_updated_as_another_client_asks() {
-    const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];
-    let good = key(Hash::Sha256, 1);
-    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
-    let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
-    let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut ic_req = vec![0; 128];
-    ic_req[..8].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0]);
-    for updates in [&[b"K\n"][..], &[b"k\n"], &[b"K\n", b"k\n", b"K\n"]] {
-        let mut client = Command::new("openssl")
+    /// As a stranger.
+    fn s_client(target: &Target, arguments: &[&str]) -> String {
+        let output = Command::new("openssl")
             .args(["s_client", "-connect", &target.addresses()[0].to_string()])
-            .args(["-psk_identity", &psk.identity, "-psk", &secret])
-            .arg("-msg")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
             .expect("openssl is there: interop/packages.sh installs it");
-        let mut input = client.stdin.take().expect("it is piped");
-        let mut output = client.stdout.take().expect("it is piped");
-        let mut said = Vec::new();
-        let mut wait_for = |part: &[u8], count: usize| {
-            let mut byte = [0];
-            while said.windows(part.len()).filter(|it| *it == part).count() < count {
-                assert_eq!(
-                    output.read(&mut byte).expect("it runs"),
-                    1,
-                    "{}",
-                    String::from_utf8_lossy(&said)
-                );
-                said.push(byte[0]);
-            }
+        let text = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    #[test]
+    fn another_client_with_the_key_is_let_in_and_without_is_not() {
+        let good = key(Hash::Sha256, 1);
+        let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+        let psk =
+            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+        let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let with = |identity: &str, secret: &str, more: &[&str]| {
+            let arguments = [&["-psk_identity", identity, "-psk", secret][..], more].concat();
+            s_client(&target, &arguments)
         };
-        wait_for(b"Verif", 1);
-        for (index, update) in updates.iter().enumerate() {
-            // A command is what is read at once: the one before has to be taken.
-            input.write_all(*update).expect("it runs");
-            wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
+        let text = with(&psk.identity, &secret, &[]);
+        assert!(text.contains("Reused, TLSv1.3, Cipher is TLS_AES_128_GCM_SHA256"), "{text}");
+        let wrong = "00".repeat(32);
+        for text in [
+            with(&psk.identity, &wrong, &[]),
+            with("NVMe0R01 somebody else", &secret, &[]),
+            with(&psk.identity, &secret, &["-tls1_2"]),
+            s_client(&target, &[]),
+        ] {
+            assert!(text.contains("Cipher is (NONE)"), "{text}");
         }
-        input.write_all(&ic_req).expect("it runs");
-        wait_for(&IC_RESP, 1);
-        let asked = updates.iter().filter(|update| **update == b"K\n").count();
-        wait_for(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate", asked);
-        drop(input);
-        client.kill().expect("it runs");
-        client.wait().expect("it ends");
+        // With a key, but no fresh exchange.
+        let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
+        assert!(!text.contains("Reused, "), "{text}");
+    }
+
+    /// `gnutls-cli` as a stranger, with AES-128-GCM; whether it was let in, and what it says.
+    fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
+        const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
+                                +AES-128-GCM";
+        let output = Command::new("gnutls-cli")
+            .args(["--no-ca-verification", "--port", &target.addresses()[0].port().to_string()])
+            .args(["--priority", PRIORITY, "--pskusername", identity, "--pskkey", secret])
+            .arg("127.0.0.1")
+            .stdin(Stdio::null())
+            .output()
+            .expect("gnutls-cli is there: interop/packages.sh installs it");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (text.contains("Handshake was completed"), text)
+    }
+
+    #[test]
+    fn a_stranger_by_another_library_needs_the_key_as_well() {
+        for hash in [Hash::Sha256, Hash::Sha384] {
+            let good = key(hash, 1);
+            let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+            let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified);
+            let psk = psk.expect("it fits");
+            let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+            let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
+            // It offers the suite of a key with SHA-256 alone.
+            assert_eq!(is_in, hash == Hash::Sha256, "{said}");
+            let wrong = "00".repeat(psk.key.len());
+            for (identity, secret) in
+                [(&psk.identity, &wrong), (&"NVMe0R01 somebody else".to_owned(), &secret)]
+            {
+                let (is_in, said) = gnutls_cli(&target, identity, secret);
+                assert!(!is_in, "{said}");
+            }
+            // Nobody is harmed by them.
+            let file = KeyFile::of_key(&good);
+            moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
+        }
+    }
+
+    /// A client that takes new keys, and asks for them.
+    #[test]
+    fn keys_are_updated_as_another_client_asks() {
+        const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];
+        let good = key(Hash::Sha256, 1);
+        let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+        let psk =
+            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+        let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut ic_req = vec![0; 128];
+        ic_req[..8].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0]);
+        for updates in [&[b"K\n"][..], &[b"k\n"], &[b"K\n", b"k\n", b"K\n"]] {
+            let mut client = Command::new("openssl")
+                .args(["s_client", "-connect", &target.addresses()[0].to_string()])
+                .args(["-psk_identity", &psk.identity, "-psk", &secret])
+                .arg("-msg")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("openssl is there: interop/packages.sh installs it");
+            let mut input = client.stdin.take().expect("it is piped");
+            let mut output = client.stdout.take().expect("it is piped");
+            let mut said = Vec::new();
+            let mut wait_for = |part: &[u8], count: usize| {
+                let mut byte = [0];
+                while said.windows(part.len()).filter(|it| *it == part).count() < count {
+                    assert_eq!(
+                        output.read(&mut byte).expect("it runs"),
+                        1,
+                        "{}",
+                        String::from_utf8_lossy(&said)
+                    );
+                    said.push(byte[0]);
+                }
+            };
+            wait_for(b"Verif", 1);
+            for (index, update) in updates.iter().enumerate() {
+                // A command is what is read at once: the one before has to be taken.
+                input.write_all(*update).expect("it runs");
+                wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
+            }
+            input.write_all(&ic_req).expect("it runs");
+            wait_for(&IC_RESP, 1);
+            let asked = updates.iter().filter(|update| **update == b"K\n").count();
+            wait_for(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate", asked);
+            drop(input);
+            client.kill().expect("it runs");
+            client.wait().expect("it ends");
+        }
     }
 }

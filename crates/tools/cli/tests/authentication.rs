@@ -104,7 +104,6 @@ fn keys_for_tls_are_made_shown_checked_and_derived() {
     run(&["new", "--tls", "--hash", "sha512"]).fails_in_a_line(2, &["sha256 or sha384"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn with_tls_or_not_at_all() {
     let scratch = Scratch::new();

@@ -229,9 +229,7 @@ fn a_target_that_wants_a_key() {
     doctor(&scratch, &url, &["--dhchap-secret", &key]).ok();
 }
 
-// There is TLS on Unix only so far.
 #[test]
-#[cfg(unix)]
 fn a_target_that_wants_tls() {
     let scratch = Scratch::new();
     let (key, other) = (scratch.text("tls.key"), scratch.text("other.key"));

@@ -133,8 +133,8 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
              '{url}'` finds out more",
             options.with_url(url).identity().nqn,
             match options.with_url(url).tls_key {
-                None if cfg!(unix) => ", or give --tls-key if it has a key for TLS there",
-                _ => "",
+                None => ", or give --tls-key if it has a key for TLS there",
+                Some(_) => "",
             },
             url = url.without_keys()
         ),

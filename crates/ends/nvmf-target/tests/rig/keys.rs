@@ -7,7 +7,6 @@ use farblock_reactor::EngineKind;
 use farblock_secure::{Secret, TlsKey};
 use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,8 +50,10 @@ impl KeyFile {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("farblock-key-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options();
-        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
+        let mut options = std::fs::File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.create_new(true).write(true).open(&path).expect("a file");
         writeln!(file, "{text}").expect("room");
         Self(path)
     }

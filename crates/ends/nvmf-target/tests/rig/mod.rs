@@ -7,7 +7,6 @@
 pub mod besieged;
 pub mod dirt;
 pub mod gate;
-#[cfg(unix)]
 pub mod keys;
 pub mod proxy;
 pub mod scripted;

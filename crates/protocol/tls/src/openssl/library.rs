@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 /// Not to tidy up at the program's end, while other threads still use it.
 const INIT_NO_ATEXIT: u64 = 0x0008_0000;
-/// Not to look at a configuration, which may name libraries to be loaded. A system's OpenSSL has the
-/// system's. On Windows it is where whoever built it wanted it, often a folder that is not there and
-/// that anybody can make, or where the environment says.
+/// Not to look at a configuration, which may name libraries to be loaded. On Windows it is where
+/// whoever built OpenSSL wanted it, often a folder that is not there and that anybody can make, or
+/// where the environment says. Elsewhere it is the system's, as OpenSSL is.
 const INIT_NO_LOAD_CONFIG: u64 = 0x80;
 const CTRL_SET_MODE: c_int = 33;
 const CTRL_SET_SESSION_CACHE: c_int = 44;
