@@ -84,10 +84,14 @@ case ${FARBLOCK_WINDOWS_ONLY:-} in
     peers) build build -p farblock ;;
     *) build_suites ;;
 esac
-start_session
-[ "${FARBLOCK_WINDOWS_ONLY:-}" = peers ] || run_suites
 exe=$(jq -r 'select(.executable != null and .target.name == "farblock"
     and .target.kind == ["bin"] and (.profile.test | not)).executable' "$scratch/built")
+# OpenSSL beside the programs, farblock.exe and the tests: they look for it nowhere else.
+openssl=$(dirname "$environment")/openssl
+"$here/openssl.sh" "$openssl"
+for folder in "${exe%/*}" "${exe%/*}/deps"; do cp "$openssl"/*.dll "$folder/"; done
+start_session
+[ "${FARBLOCK_WINDOWS_ONLY:-}" = peers ] || run_suites
 
 cd "$scratch"
 export XDG_CONFIG_HOME=$scratch/config
@@ -149,6 +153,69 @@ both_ways() {
     jq -e '[.patterns[].remote | select(.iops > 0 and .host_cpu.us_per_io > 0)] | length == 3' \
         out >/dev/null || die "$name: bench says: $(cat out)"
     ok "$name: bench, with the host's processor time"
+    stop_servers
+}
+
+host_nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
+
+# What one side writes comes back: data_moves NAME HOST OPTION...
+data_moves() {
+    local name=$1 host=$2
+    shift 2
+    "run_$host" write "$url" "$@" --offset 1MiB <noise
+    "run_$host" read "$url" "$@" --offset 1MiB --length "$(stat -c %s noise)" >back
+    cmp noise back || die "$name: what is read is not what was written"
+}
+
+# TLS between both, by a key of each hash and by one that comes of an authentication.
+secured() {
+    local target=$1 host=$2 name hash
+    name="$host host, $target target, TLS"
+    for hash in sha256 sha384; do
+        rm -f tls.key other.key
+        "run_$target" keys new --tls --hash "$hash" --output tls.key
+        "run_$host" keys new --tls --hash "$hash" --output other.key
+        chmod 600 tls.key other.key # Wine has files of everybody's.
+        serve "$target" mem:64MiB --tls-key "$host_nqn=tls.key"
+        url+="&hostnqn=$host_nqn"
+        data_moves "$name" "$host" --tls-key tls.key
+        ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: any key is good"
+        grep -q "refuses TLS" out || die "$name: with another key it says: $(cat out)"
+        ! "run_$host" id "$url" >out 2>&1 || die "$name: it is let in without a key"
+        ok "$name: write, read, with the key and no other ($hash)"
+        stop_servers
+    done
+    rm -f host.key
+    "run_$host" keys new --output host.key
+    chmod 600 host.key
+    serve "$target" mem:64MiB --tls allowed --host-key "$host_nqn=host.key"
+    url+="&hostnqn=$host_nqn"
+    data_moves "$name" "$host" --dhchap-secret host.key --concat
+    ok "$name: write, read, with a key out of an authentication"
+    stop_servers
+}
+
+# OpenSSL comes out of the program's folder and nowhere else, and does as farblock says alone.
+placed() {
+    local alone=$scratch/alone
+    mkdir "$alone"
+    cp "$exe" "$alone/farblock.exe"
+    own() { (cd "$openssl" && WINEPATH=$(windows_path "$openssl") wine "$alone/farblock.exe" "$@"); }
+    serve linux mem:64MiB --tls-key "$host_nqn=tls.key"
+    url+="&hostnqn=$host_nqn"
+    ! own id "$url" --tls-key "$(windows_path "$scratch/tls.key")" >out 2>&1 ||
+        die "OpenSSL is loaded from the working folder, or from PATH"
+    grep -q "put libcrypto-3-x64.dll and libssl-3-x64.dll into .*alone" out ||
+        die "without OpenSSL it says: $(cat out)"
+    ok "OpenSSL in the working folder and in PATH is not loaded"
+    cp "$openssl"/*.dll "$alone/"
+    # With this configuration OpenSSL would have no algorithm.
+    printf 'openssl_conf = init\n[init]\nproviders = some\n[some]\nnull = on\n[on]\nactivate = 1\n' \
+        >openssl.cnf
+    OPENSSL_CONF=$(windows_path "$scratch/openssl.cnf") \
+        own id "$url" --tls-key "$(windows_path "$scratch/tls.key")" >out 2>&1 ||
+        die "OpenSSL beside farblock.exe, with a configuration: $(cat out)"
+    ok "OpenSSL beside farblock.exe is loaded, and no configuration of OpenSSL's"
     stop_servers
 }
 
@@ -225,5 +292,8 @@ ok "the Linux target's file has what Windows wrote"
 both_ways windows linux "$(windows_path "$scratch/windows.img")"
 cmp -n "$(stat -c %s noise)" noise windows.img 0 1048576 || die "the Windows target's file is another"
 ok "the Windows target's file has what Linux wrote"
+secured linux windows
+secured windows linux
+placed
 service
 echo "windows: all $checks checks passed"
