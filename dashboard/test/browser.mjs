@@ -16,6 +16,22 @@ export function hold(condition, label, found) {
   console.log(`ok   ${label}`);
 }
 
+/** It is so in one of some tries: on a busy machine there may be a pause that is none of the page's. */
+export async function once(label, is_so) {
+  for (let left = 5; left > 0; left -= 1) if (await is_so()) return hold(true, label);
+  hold(false, label);
+}
+
+/** It takes less than this in one of some tries; `attempt` says how many milliseconds it took. */
+export async function takesLess(limit, label, attempt) {
+  const took = [];
+  await once(label, async () => {
+    took.push(Math.round(await attempt()));
+    console.log(`     ${took.at(-1)} ms of at most ${limit}`);
+    return took.at(-1) < limit;
+  });
+}
+
 /** A page that watches `base`; what it complains of itself fails the test. */
 export async function open(browser, base, wrongs) {
   const page = await browser.newPage({ viewport: { width: 1440, height: 1500 }, reducedMotion: "reduce" });
