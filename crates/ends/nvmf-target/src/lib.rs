@@ -66,7 +66,7 @@ pub use events::{Event, Observer, Visitor};
 pub use farblock_block::{LATENCY_STEPS, LatencyCounts, latency_bound_us};
 pub use farblock_secure::Demand;
 pub use farblock_tls::limits::KEYS_PER_HOST as TLS_KEYS_PER_HOST;
-pub use meter::{ErrorCounts, IoCounts};
+pub use meter::{ErrorCounts, IoCounts, WaitCounts};
 pub use pace::{DEFAULT_BURST, MAX_BURST, Rate, Rates};
 pub use reservations::ReservationStore;
 pub use shared::{ControllerReport, NamespaceReport, Report, SubsystemReport};

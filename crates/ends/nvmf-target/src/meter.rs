@@ -25,6 +25,26 @@ pub struct ErrorCounts {
     pub vendor: u64,
 }
 
+/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is ten.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WaitCounts {
+    /// For a limit of their namespace.
+    pub namespace_limit_ns: u64,
+    /// For a limit of their host.
+    pub host_limit_ns: u64,
+    /// Connections, for the turn of their host on a core that several hosts fill. No namespace has
+    /// any of that: what waits is not looked at yet.
+    pub turn_ns: u64,
+}
+
+/// What something waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    NamespaceLimit,
+    HostLimit,
+    Turn,
+}
+
 /// What was done, as far as it was counted. Nothing here ever becomes less.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IoCounts {
@@ -44,6 +64,8 @@ pub struct IoCounts {
     pub storage_errors: u64,
     /// Those of them that could not read or write what is there.
     pub media_errors: u64,
+    /// How long they waited for a limit or a turn.
+    pub waited: WaitCounts,
     /// How long reads took, of those that were timed.
     pub read_latency: LatencyCounts,
     /// How long writes took, of those that were timed.
@@ -64,6 +86,9 @@ impl AddAssign<&Self> for IoCounts {
         self.errors.vendor += other.errors.vendor;
         self.storage_errors += other.storage_errors;
         self.media_errors += other.media_errors;
+        self.waited.namespace_limit_ns += other.waited.namespace_limit_ns;
+        self.waited.host_limit_ns += other.waited.host_limit_ns;
+        self.waited.turn_ns += other.waited.turn_ns;
         self.read_latency += &other.read_latency;
         self.write_latency += &other.write_latency;
     }
@@ -101,6 +126,8 @@ pub(crate) struct Meter {
     media_errors: AtomicU64,
     /// By type, in the order of [`ErrorCounts`].
     errors: [AtomicU64; 5],
+    /// By what was waited for, in the order of [`WaitCounts`].
+    waited: [AtomicU64; 3],
     read_latency: Latency,
     write_latency: Latency,
 }
@@ -149,7 +176,18 @@ impl Meter {
         add(&self.media_errors, u64::from(is_media_error));
     }
 
+    /// Counts that something waited so long. Only the owner does.
+    pub(crate) fn count_wait(&self, wait: Wait, ns: u64) {
+        let place = match wait {
+            Wait::NamespaceLimit => 0,
+            Wait::HostLimit => 1,
+            Wait::Turn => 2,
+        };
+        add(&self.waited[place], ns);
+    }
+
     pub(crate) fn counts(&self) -> IoCounts {
+        let [namespace_limit_ns, host_limit_ns, turn_ns] = self.waited.each_ref().map(load);
         let [generic, command_specific, media, path, vendor] = self.errors.each_ref().map(load);
         IoCounts {
             reads: load(&self.reads),
@@ -160,6 +198,7 @@ impl Meter {
             errors: ErrorCounts { generic, command_specific, media, path, vendor },
             storage_errors: load(&self.storage_errors),
             media_errors: load(&self.media_errors),
+            waited: WaitCounts { namespace_limit_ns, host_limit_ns, turn_ns },
             read_latency: self.read_latency.counts(),
             write_latency: self.write_latency.counts(),
         }

@@ -8,7 +8,7 @@
 use crate::by_namespace::ByNamespace;
 use crate::by_status::ByStatus;
 use crate::limits::METERED_HOSTS;
-use crate::meter::{Answered, IoCounts, Meter};
+use crate::meter::{Answered, IoCounts, Meter, Wait};
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::Status;
@@ -71,6 +71,12 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
+/// The cores on which a queue has one of these.
+fn in_use(meters: &PerCore) -> Vec<usize> {
+    let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
+    meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
+}
+
 /// What all meters say at one moment.
 #[derive(Default)]
 pub(crate) struct Readings {
@@ -78,6 +84,8 @@ pub(crate) struct Readings {
     pub(crate) other_hosts: IoCounts,
     pub(crate) cores: BTreeMap<usize, IoCounts>,
     pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
+    /// The cores whose queues have used a namespace, and may do so still.
+    pub(crate) used_on: HashMap<(SubsystemId, NamespaceId), Vec<usize>>,
     /// Whole subsystems, with namespaces that they had before.
     pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,
 }
@@ -147,6 +155,7 @@ impl Meters {
             other_hosts,
             cores,
             namespaces: all.namespaces.iter().map(|(key, meters)| (*key, sum(meters))).collect(),
+            used_on: all.namespaces.iter().map(|(key, meters)| (*key, in_use(meters))).collect(),
             subsystems: all.subsystems(),
         }
     }
@@ -220,6 +229,14 @@ impl QueueMeters {
         self.namespace(nsid).count_storage_error(is_media_error);
     }
 
+    /// Counts that commands waited so long, for a namespace if it is known whose they are.
+    pub(crate) fn count_wait(&mut self, namespace: Option<NamespaceId>, wait: Wait, ns: u64) {
+        self.host.count_wait(wait, ns);
+        if let Some(nsid) = namespace {
+            self.namespace(nsid).count_wait(wait, ns);
+        }
+    }
+
     /// Whether the namespace has a meter here already.
     pub(crate) fn knows(&self, nsid: NamespaceId) -> bool {
         self.namespaces.find(nsid).is_some()
@@ -270,6 +287,17 @@ mod tests {
         assert_eq!((read.hosts["first"].reads, read.hosts["second"].reads), (1, 2));
         assert_eq!(read.hosts["second"].errors.generic, 1);
         assert_eq!((read.cores[&0].reads, read.cores[&1].reads), (1, 2));
+        first.count_wait(Some(NamespaceId(2)), Wait::HostLimit, 7);
+        first.count_wait(None, Wait::Turn, 5);
+        let read = meters.read();
+        let key = (subsystem, NamespaceId(2));
+        assert_eq!(read.namespaces[&key].waited.host_limit_ns, 7);
+        assert_eq!(read.namespaces[&key].waited.turn_ns, 0);
+        let waited = read.hosts["first"].waited;
+        assert_eq!((waited.host_limit_ns, waited.turn_ns), (7, 5));
+        assert_eq!(read.used_on[&key], [0]);
+        first.forget();
+        assert!(meters.read().used_on[&key].is_empty());
     }
 
     #[test]

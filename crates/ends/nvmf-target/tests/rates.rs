@@ -90,10 +90,16 @@ fn reads_and_writes_are_limited_apart() {
     }
     // Never sooner: ten gaps of 20 ms. How much later is the machine's affair.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
+    // 20 ms, 40 ms and so on up to 200 ms, all of them together.
+    let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;
+    assert!(waited.namespace_limit_ns >= 1_095_000_000, "{waited:?}");
+    assert_eq!((waited.host_limit_ns, waited.turn_ns), (0, 0));
     for token in 0..100 {
         user.write(0, 1, 1, token);
         assert_eq!(user.one().result, Ok(()));
     }
+    let after = target.control().stats().subsystems[0].namespaces[0].1.waited;
+    assert_eq!(after, waited, "writes have waited for nothing");
 }
 
 /// What waits is gone with its connection, or with its namespace.
@@ -156,6 +162,10 @@ fn a_host_is_limited_by_itself() {
     while done < 2 {
         done += slow.turn(Duration::from_secs(60)).len();
     }
+    let stats = target.control().stats();
+    let waited = stats.hosts.iter().find(|one| one.nqn == host).expect("it is known").io.waited;
+    assert!(waited.host_limit_ns >= 2 * NOTHING.as_nanos() as u64, "{waited:?}");
+    assert_eq!(waited, stats.subsystems[0].namespaces[0].1.waited);
 }
 
 /// What is limited or protected is so when the first host can connect, and not a moment later.

@@ -227,6 +227,9 @@ fn weights_say_how_much_each_gets() {
         let of_light = order[..384].iter().filter(|is_light| **is_light).count();
         // A quarter, and a round more or less.
         assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
+        let stats = target.control().stats();
+        let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("it is known");
+        assert!(light.io.waited.turn_ns > 0, "{engine:?}: it has waited for its turn");
         drop((heavy, light));
         target.stop().expect("it stops");
     }

@@ -1,7 +1,7 @@
 //! What a queue counts: every I/O command once, when it is answered.
 
 use super::{IoQueue, Queue, Session, Work};
-use crate::meter::{Answered, Kind};
+use crate::meter::{Answered, Kind, Wait};
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::IoCommand;
@@ -34,6 +34,14 @@ impl<T: Transport> Session<T> {
         let answered = Answered { kind, bytes: bytes.into(), status, took };
         let namespace = queue.has_meter(nsid).then_some(nsid);
         queue.meters.count(namespace, &answered);
+    }
+
+    /// Counts that something waited so long.
+    pub(super) fn count_wait(&mut self, nsid: Option<NamespaceId>, wait: Wait, ns: u64) {
+        if let Queue::Io(queue) = &mut self.queue {
+            let namespace = nsid.filter(|nsid| queue.has_meter(*nsid));
+            queue.meters.count_wait(namespace, wait, ns);
+        }
     }
 
     /// Counts an operation of a command that failed in what stores the namespace.

@@ -37,6 +37,7 @@ use crate::fence::Fence;
 use crate::limits;
 use crate::losses::Losses;
 use crate::memory::HolderId;
+use crate::meter::Wait;
 use crate::meters::QueueMeters;
 use crate::notices::Kind;
 use crate::pace::Pace;
@@ -239,7 +240,7 @@ struct Waiting {
     /// Reads of a round that is large enough.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
     /// What came and is not taken apart, until its host's part of the core is there again.
-    for_share: bool,
+    for_share: Option<Instant>,
 }
 
 /// Memory on somebody's account.
@@ -444,20 +445,24 @@ impl<T: Transport> Session<T> {
     /// What it has sent waits until it is its host's turn.
     pub(crate) fn wait_for_share(&mut self, cx: &mut Context) {
         if let Some(share) = self.share
-            && !std::mem::replace(&mut self.waiting.for_share, true)
+            && self.waiting.for_share.is_none()
         {
+            self.waiting.for_share = Some(cx.now());
             cx.shares.wait(share, self.route.key);
         }
     }
 
     /// Whether it waits for that.
     pub(crate) fn waits_for_share(&self) -> bool {
-        self.waiting.for_share
+        self.waiting.for_share.is_some()
     }
 
     /// Its turn has come.
     pub(crate) fn resume(&mut self, cx: &mut Context) {
-        self.waiting.for_share = false;
+        if let Some(since) = self.waiting.for_share.take() {
+            let waited = cx.now().saturating_duration_since(since).as_nanos();
+            self.count_wait(None, Wait::Turn, u64::try_from(waited).unwrap_or(u64::MAX));
+        }
         T::resume(self, cx);
     }
 

@@ -5,6 +5,7 @@
 use super::{Queue, Session, State, Work};
 use crate::backings::Backings;
 use crate::core::Context;
+use crate::meter::Wait;
 use crate::pace::{Cost, Pace};
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
@@ -34,7 +35,20 @@ struct Lane {
     booked: Booking,
     /// When the first may start.
     start: Instant,
+    /// What that is up to.
+    by: Wait,
+    /// Up to when it is counted how long they wait.
+    counted: Instant,
     slots: VecDeque<SlotId>,
+}
+
+impl Lane {
+    /// How long all of them have waited since this was last asked, in nanoseconds.
+    fn waited(&mut self, now: Instant) -> u64 {
+        let since = now.saturating_duration_since(self.counted).as_nanos();
+        self.counted = self.counted.max(now);
+        u64::try_from(since).unwrap_or(u64::MAX).saturating_mul(self.slots.len() as u64)
+    }
 }
 
 /// See the module's text.
@@ -64,15 +78,17 @@ impl<T: Transport> Session<T> {
         let Some(booking) = self.booking(slot, command) else { return false };
         let whose = |booking: Booking| (booking.cost.namespace, booking.cost.kind);
         let is_it = |lane: &&mut Lane| whose(lane.booked) == whose(booking);
-        if let Some(lane) = self.paced.lanes.iter_mut().find(is_it) {
-            lane.slots.push_back(slot);
+        let now = cx.now();
+        if let Some(index) = self.paced.lanes.iter_mut().position(|mut lane| is_it(&mut lane)) {
+            self.count_lane(index, now);
+            self.paced.lanes[index].slots.push_back(slot);
             return true;
         }
-        let now = cx.now();
-        let Some(start) = self.book(booking, now).filter(|start| *start > now) else {
+        let Some((start, by)) = self.book(booking, now).filter(|(start, _)| *start > now) else {
             return false;
         };
-        self.paced.lanes.push(Lane { booked: booking, start, slots: [slot].into() });
+        let slots = [slot].into();
+        self.paced.lanes.push(Lane { booked: booking, start, by, counted: now, slots });
         cx.alarms.set(start, self.route.key);
         true
     }
@@ -93,27 +109,41 @@ impl<T: Transport> Session<T> {
         Some(Booking { cost: self.cost(slot, command)?, read })
     }
 
-    /// When a command may start, if anything is said of that.
-    fn book(&self, booking: Booking, now: Instant) -> Option<Instant> {
-        self.booked_with(booking).map(|(cost, pace)| pace.book(cost, now)).max()
+    /// When a command may start, and whose limit says so, if anything is said of that.
+    fn book(&self, booking: Booking, now: Instant) -> Option<(Instant, Wait)> {
+        let starts = self.booked_with(booking).map(|(cost, pace, by)| (pace.book(cost, now), by));
+        starts.max_by_key(|(start, _)| *start)
     }
 
     fn give_booking_back(&self, booking: Booking) {
-        self.booked_with(booking).for_each(|(cost, pace)| pace.give_back(cost));
+        self.booked_with(booking).for_each(|(cost, pace, _)| pace.give_back(cost));
     }
 
-    fn booked_with(&self, booking: Booking) -> impl Iterator<Item = (Cost, &Pace)> {
-        let with = |cost: Cost| self.paces(cost.namespace).map(move |pace| (cost, pace));
+    fn booked_with(&self, booking: Booking) -> impl Iterator<Item = (Cost, &Pace, Wait)> {
+        let with = |cost: Cost| self.paces(cost.namespace).map(move |(pace, by)| (cost, pace, by));
         booking.costs().flat_map(with)
     }
 
     /// What a command for a namespace is booked with: its host's budgets and its namespace's.
-    fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = &Pace> {
+    fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = (&Pace, Wait)> {
         let host = match &self.queue {
             Queue::Io(queue) => queue.pace.as_deref(),
             _ => None,
         };
-        [self.pace(namespace), host].into_iter().flatten()
+        let namespaces = self.pace(namespace).map(|pace| (pace, Wait::NamespaceLimit));
+        namespaces.into_iter().chain(host.map(|pace| (pace, Wait::HostLimit)))
+    }
+
+    /// Counts how long those in a lane have waited up to now.
+    fn count_lane(&mut self, index: usize, now: Instant) {
+        let lane = &mut self.paced.lanes[index];
+        let (waited, by, namespace) = (lane.waited(now), lane.by, lane.booked.cost.namespace);
+        self.count_wait(Some(namespace), by, waited);
+    }
+
+    /// The same of all lanes.
+    fn count_lanes(&mut self, now: Instant) {
+        (0..self.paced.lanes.len()).for_each(|index| self.count_lane(index, now));
     }
 
     fn pace(&self, namespace: NamespaceId) -> Option<&Pace> {
@@ -125,6 +155,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn withdraw_paced(&mut self, cx: &mut Context, slot: SlotId) {
         let waits = |lane: &Lane| lane.slots.contains(&slot);
         let Some(index) = self.paced.lanes.iter().position(waits) else { return };
+        self.count_lane(index, cx.now());
         let lane = &mut self.paced.lanes[index];
         let was_first = lane.slots.front() == Some(&slot);
         lane.slots.retain(|waits| *waits != slot);
@@ -153,9 +184,10 @@ impl<T: Transport> Session<T> {
             unreachable!("only I/O commands are paced")
         };
         let booking = self.booking(first, &command);
-        let start = booking.and_then(|booking| self.book(booking, now)).unwrap_or(now);
+        let start = booking.and_then(|booking| self.book(booking, now));
         let lane = &mut self.paced.lanes[index];
-        (lane.start, lane.booked) = (start, booking.unwrap_or(lane.booked));
+        let (start, by) = start.unwrap_or((now, lane.by));
+        (lane.start, lane.by, lane.booked) = (start, by, booking.unwrap_or(lane.booked));
     }
 
     /// What waits that its host may not do any more ends now: its time may be far off.
@@ -173,6 +205,7 @@ impl<T: Transport> Session<T> {
 
     /// The connection ends: nothing of it waits any more.
     pub(super) fn stop_waiting(&mut self, cx: &mut Context) {
+        self.count_lanes(cx.now());
         for lane in &mut self.paced.lanes {
             lane.slots.clear();
             cx.alarms.unset(lane.start, self.route.key);
@@ -202,6 +235,7 @@ impl<T: Transport> Session<T> {
                 // Its alarm is set still.
                 continue;
             }
+            self.count_lane(index, now);
             while self.paced.lanes[index].start <= now
                 && let Some(slot) = self.paced.lanes[index].slots.pop_front()
             {
@@ -220,6 +254,7 @@ impl<T: Transport> Session<T> {
     /// Namespaces are others now: what waits for limits that are others, too, asks anew. All else
     /// keeps its turn, which it would lose by that.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
+        self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
         let backings = Arc::clone(&queue.backings);
         let pace = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

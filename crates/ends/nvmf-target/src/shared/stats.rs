@@ -58,6 +58,8 @@ pub struct SubsystemStats {
     pub io: IoCounts,
     /// By namespace.
     pub namespaces: Vec<(NamespaceId, IoCounts)>,
+    /// By namespace, in the same order, the cores whose queues have used it and may do so still.
+    pub used_on: Vec<Vec<usize>>,
 }
 
 /// What a host did.
@@ -95,9 +97,12 @@ impl Shared {
         drop(management);
         let mut read = self.meters.read();
         let subsystems = subsystems.into_iter().map(|(id, nqn, namespaces)| {
+            let cores = namespaces.iter().map(|nsid| read.used_on.remove(&(id, *nsid)));
+            let used_on = cores.map(Option::unwrap_or_default).collect();
             let mut counts = |nsid| (nsid, read.namespaces.remove(&(id, nsid)).unwrap_or_default());
             let namespaces = namespaces.into_iter().map(&mut counts).collect();
-            SubsystemStats { nqn, io: read.subsystems.remove(&id).unwrap_or_default(), namespaces }
+            let io = read.subsystems.remove(&id).unwrap_or_default();
+            SubsystemStats { nqn, io, namespaces, used_on }
         });
         let subsystems = subsystems.collect();
         let hosts = read.hosts.into_iter().map(|(nqn, io)| {
