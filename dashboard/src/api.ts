@@ -1,5 +1,7 @@
 // The way to the target: every question carries the token, and ends.
 
+import type { Kept } from "./types";
+
 const PATIENCE_MS = 1500;
 /** A change waits for disks; a page of several targets waits for 35 s. */
 const CHANGE_PATIENCE_MS = 40_000;
@@ -42,6 +44,18 @@ export async function ask<T>(path: string): Promise<T> {
     // The target ends each connection after a while, and may do so in the middle of an answer.
     if (error instanceof TypeError) return once();
     throw error;
+  }
+}
+
+/** What was kept of before this page, of all of it or of a part; none where nobody keeps anything. */
+export async function recalled(part?: string): Promise<Kept | null> {
+  const path = part === undefined ? "/history.json" : `/history.json?part=${encodeURIComponent(part)}`;
+  try {
+    const answer = await send("GET", path, undefined, AbortSignal.timeout(CHANGE_PATIENCE_MS));
+    return await answer.json();
+  } catch {
+    // An older program has none, and one that has just begun has nothing yet.
+    return null;
   }
 }
 

@@ -1,10 +1,10 @@
 // Several targets: each kept as if it were alone, and all of them summed.
 
-import { ask } from "./api";
+import { ask, recalled } from "./api";
 import { now as present } from "./clock";
 import { clock, duration } from "./format";
 import type { FleetStatus } from "./fleet";
-import { type Counters, Model, partKey, type Sample, TARGET } from "./model";
+import { type Counters, Model, NO_HOLDS, partKey, type Sample, TARGET } from "./model";
 import type { Happening } from "./story";
 import { type Ear, listen, type Listener } from "./stream";
 import type { StateDocument, Stats, Status } from "./types";
@@ -68,10 +68,24 @@ export class Cluster {
       polls: (why) => this.polls(why),
     };
     void listen(ear, listener);
+    void this.recall();
     setInterval(() => {
       this.sum();
       listener.changed();
     }, SUM_EVERY_MS);
+  }
+
+  /** One after the other: each is some hundred kilobytes after a month. */
+  private async recall(): Promise<void> {
+    const all = await recalled();
+    if (all) this.model.recall(TARGET, all, present() / 1000);
+    for (const { name, watch } of this.nodes) {
+      const key = partKey("node", name);
+      const kept = await recalled(key);
+      if (!kept) continue;
+      this.model.recall(key, kept, present() / 1000);
+      watch.model.recall(TARGET, kept, present() / 1000);
+    }
   }
 
   private polls(why: string | null): void {
@@ -174,7 +188,7 @@ export class Cluster {
   }
 }
 
-const NONE: Counters = { reads: 0, writes: 0, readBytes: 0, writtenBytes: 0, busy: 0, latency: [] };
+const NONE: Counters = { reads: 0, writes: 0, readBytes: 0, writtenBytes: 0, busy: 0, latency: [], holds: NO_HOLDS };
 
 /** Counters that only grow, whichever targets come, go and begin anew. */
 class Sums {
@@ -211,6 +225,7 @@ function plus(sum: Counters, pace: Counters, seconds: number, nodes: number): Co
     readBytes: sum.readBytes + pace.readBytes * seconds,
     writtenBytes: sum.writtenBytes + pace.writtenBytes * seconds,
     busy: sum.busy + (pace.busy * seconds) / nodes,
+    holds: NO_HOLDS,
     latency: Array.from(
       { length: steps },
       (_, step) => (sum.latency[step] ?? 0) + (pace.latency[step] ?? 0) * seconds,

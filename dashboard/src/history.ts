@@ -1,5 +1,7 @@
 // What was, in bounded memory: the last minutes by the second, and what is older ever coarser.
 
+import type { Kept } from "./types";
+
 /** Seconds that a point stands for, and how many points are kept. */
 export interface Level {
   step: number;
@@ -23,6 +25,7 @@ export const PARTS: Level[] = [
 /** Points of one step, the oldest overwritten by the newest. */
 class Ring {
   readonly step: number;
+  private readonly level: Level;
   private readonly values: Float32Array[];
   private readonly sums: Float64Array;
   private readonly counts: Float64Array;
@@ -31,6 +34,7 @@ class Ring {
   private length = 0;
 
   constructor(level: Level, series: number) {
+    this.level = level;
     this.step = level.step;
     this.values = Array.from({ length: series }, () => new Float32Array(level.points).fill(NaN));
     this.sums = new Float64Array(series);
@@ -41,14 +45,15 @@ class Ring {
     return this.values[0]!.length;
   }
 
-  push(second: number, sample: readonly number[]): void {
+  /** What holds for so many seconds counts for as much of a point. */
+  push(second: number, sample: readonly number[], seconds = 1): void {
     const start = second - (second % this.step);
     if (start > this.newest) this.open(start);
     const place = (this.newest / this.step) % this.points;
     sample.forEach((value, series) => {
       if (Number.isNaN(value)) return;
-      this.sums[series]! += value;
-      this.counts[series]! += 1;
+      this.sums[series]! += value * seconds;
+      this.counts[series]! += seconds;
       this.values[series]![place] = this.sums[series]! / this.counts[series]!;
     });
   }
@@ -64,6 +69,32 @@ class Ring {
     this.newest = start;
     this.sums.fill(0);
     this.counts.fill(0);
+  }
+
+  /** The same with what was before it: points of this step, oldest first, up to the second `now`. */
+  after(before: [number, number[]][], now: number): Ring {
+    const all = new Ring(this.level, this.values.length);
+    const own = this.newest < 0 ? Infinity : this.oldest;
+    const take = (isIt: (start: number) => boolean): void => {
+      for (const [at, sample] of before) {
+        const start = at - (at % this.step);
+        if (isIt(start)) all.push(start, sample, Math.min(this.step, Math.max(1, now - at)));
+      }
+    };
+    take((start) => start < own);
+    if (this.newest < 0) return all;
+    const [times, ...series] = this.slice(this.oldest, this.newest);
+    // The newest point goes on as the mean of all that was in it.
+    for (let place = 0; place < times!.length - 1; place += 1) {
+      all.push(times![place]!, series.map((values) => values[place]!));
+    }
+    take((start) => start === this.newest);
+    this.values.forEach((_, index) => {
+      const sample = new Array<number>(this.values.length).fill(NaN);
+      if (this.counts[index]! > 0) sample[index] = this.sums[index]! / this.counts[index]!;
+      all.push(this.newest, sample, this.counts[index]!);
+    });
+    return all;
   }
 
   get oldest(): number {
@@ -100,6 +131,24 @@ export class Past {
     if (this.first < 0) this.first = second;
     for (const ring of this.rings) ring.push(second, sample);
     sample.forEach((value, series) => (this.known[series] ||= !Number.isNaN(value)));
+  }
+
+  /** Puts what somebody else kept before what is here; `now` is this machine's, in seconds. */
+  recall(kept: Kept, now: number): void {
+    const shift = Math.round(now - kept.now);
+    for (const { step, newest, series } of kept.levels) {
+      const index = this.rings.findIndex((ring) => ring.step === step);
+      const points = series[0]?.length ?? 0;
+      if (index < 0 || points === 0 || series.length !== this.known.length) continue;
+      const before = Array.from({ length: points }, (_, place): [number, number[]] => {
+        const sample = series.map((values) => values[place] ?? NaN);
+        sample.forEach((value, which) => (this.known[which] ||= !Number.isNaN(value)));
+        return [newest - (points - 1 - place) * step + shift, sample];
+      });
+      this.rings[index] = this.rings[index]!.after(before, now);
+      const oldest = before[0]![0];
+      this.first = this.first < 0 ? oldest : Math.min(this.first, oldest);
+    }
   }
 
   /** Whether a series ever had a value. */

@@ -1,13 +1,17 @@
 // What holds a namespace back at the moment, as far as a target can know it.
 
-import { perSecond, short } from "./format";
-import { type Model, type Rates } from "./model";
+import { latency, perSecond, short } from "./format";
+import { type Model, NO_HOLDS, type Part, type Rates } from "./model";
 import type { Limit, NamespaceDocument } from "./types";
 
 /** A share of a limit from which on that is what holds it back. */
 const AT_LIMIT = 0.9;
 /** Percent of a processor's time from which on it has none left. */
 const ALL_BUSY = 95;
+/** Commands that wait on average from which on that for which they wait holds it back. */
+const WAITING = 0.05;
+/** Mean of a read, in milliseconds, from which on what stores it is slow: a disk with a head takes so long. */
+const SLOW_MS = 5;
 
 const MEASURED: Record<Limit, (rates: Rates) => number> = {
   iops: (rates) => rates.reads + rates.writes,
@@ -27,21 +31,29 @@ export const NAMES: Record<Limit, (value: number) => string> = {
   write_bytes: (value) => `${perSecond(value)} written`,
 };
 
-/** How busy the busiest processor is, in percent. */
-export function busiest(model: Model): number {
-  let most = 0;
+/** How busy the busiest of these cores is, in percent; of all of them where it is not known which. */
+function busiest(model: Model, cores: number[] | null): { name: string; busy: number } {
+  let most = { name: "a core", busy: 0 };
   for (const part of model.parts.values()) {
-    if (part.kind === "core" && part.rates.busy > most) most = part.rates.busy;
+    if (part.kind !== "core" || (cores && !cores.includes(Number(part.label)))) continue;
+    if (part.rates.busy > most.busy) most = { name: `core ${part.label}`, busy: part.rates.busy };
   }
   return most;
 }
 
+/** A namespace, and who uses it. */
+export interface Limited {
+  document: NamespaceDocument | undefined;
+  part: Part | undefined;
+  /** The keys of the hosts that are connected to its subsystem. */
+  hosts: Iterable<string>;
+}
+
 /** In a few words; a dash where nothing is known that holds it back. */
-export function limited(
-  document: NamespaceDocument | undefined,
-  rates: Rates | undefined,
-  busy: number,
-): string {
+export function limited({ document, part, hosts }: Limited, model: Model): string {
+  const rates = part?.rates;
+  const holds = part?.holds ?? NO_HOLDS;
+  if (holds.failures > 0) return `failing storage, ${short(holds.failures)} errors/s`;
   const set = (Object.keys(MEASURED) as Limit[]).filter((name) => document?.limits?.[name]);
   const shares = set.map((name) => {
     const most = document?.limits?.[name] ?? NaN;
@@ -49,8 +61,18 @@ export function limited(
   });
   shares.sort((a, b) => (b.share || 0) - (a.share || 0));
   const nearest = shares[0];
-  if (nearest && nearest.share >= AT_LIMIT) return `its limit, ${nearest.words}`;
+  const waits = holds.namespaceLimit >= WAITING && holds.namespaceLimit >= holds.hostLimit;
+  if (nearest && (waits || nearest.share >= AT_LIMIT)) return `its limit, ${nearest.words}`;
+  if (holds.hostLimit >= WAITING) return "a limit of its host";
   const isUsed = rates !== undefined && rates.reads + rates.writes > 0;
-  if (isUsed && busy >= ALL_BUSY) return "a busy processor";
+  if (isUsed && part) {
+    for (const host of hosts) {
+      if ((model.parts.get(host)?.holds.turn ?? 0) >= WAITING) return "weights on a full core";
+    }
+    const core = busiest(model, part.cores);
+    if (core.busy >= ALL_BUSY) return `${core.name}, which is full`;
+    const ms = (1000 * holds.reading) / rates.reads;
+    if (ms >= SLOW_MS) return `slow storage, ${latency(1000 * ms)} a read`;
+  }
   return nearest ? `– (limit ${nearest.words})` : "–";
 }

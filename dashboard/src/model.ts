@@ -1,7 +1,7 @@
 // From counters to what happens each second, for everything that has counters.
 
 import { PARTS, Past, TOTALS } from "./history";
-import type { IoStats, Stats } from "./types";
+import type { IoStats, Kept, Stats } from "./types";
 
 /** Counters that only grow while the target runs; NaN where it does not count. */
 export interface Counters {
@@ -13,7 +13,23 @@ export interface Counters {
   busy: number;
   /** How many took up to each of the reading's bounds, and longer than the one before. */
   latency: readonly number[];
+  holds: Holds;
 }
+
+/** What holds something back. As counters the waits are in nanoseconds. */
+export interface Holds {
+  /** Commands that wait, on average: for a limit of their namespace, for one of their host. */
+  namespaceLimit: number;
+  hostLimit: number;
+  /** Connections that wait for their host's turn on a core. */
+  turn: number;
+  /** Operations that fail in what stores it, each second. */
+  failures: number;
+  /** Reads that are under way, on average. */
+  reading: number;
+}
+
+export const NO_HOLDS: Holds = { namespaceLimit: 0, hostLimit: 0, turn: 0, failures: 0, reading: 0 };
 
 /** What is drawn: each a second, latencies in microseconds, busy in percent. */
 export const SERIES = ["reads", "writes", "readBytes", "writtenBytes", "p50", "p99", "busy"] as const;
@@ -28,6 +44,9 @@ export interface Part {
   label: string;
   rates: Rates;
   past: Past;
+  holds: Holds;
+  /** Which cores serve it; null where nobody says. */
+  cores: number[] | null;
 }
 
 export interface Sample {
@@ -35,6 +54,7 @@ export interface Sample {
   key: string;
   label: string;
   counters: Counters;
+  cores?: number[];
 }
 
 export interface Reading {
@@ -76,6 +96,8 @@ export class Model {
   readonly parts = new Map<string, Part>();
   /** What the target's own counters grow by in a second. */
   pace: Counters | null = null;
+  /** What others kept of parts that are not there yet, and when that was heard, in seconds. */
+  private readonly kept = new Map<string, { kept: Kept; now: number }>();
   private before: { at: number; began: number; second: number; counters: Map<string, Counters> } | null = null;
 
   get target(): Part | undefined {
@@ -91,16 +113,23 @@ export class Model {
     const known = isIt ? before : null;
     const seconds = known ? (reading.at - known.at) / 1000 : 0;
     this.pace = null;
-    for (const key of this.parts.keys()) if (!counters.has(key)) this.parts.delete(key);
+    for (const [key, part] of this.parts) {
+      // What a node did is known while it is away, too: nodes are few.
+      if (part.kind === "node") part.rates = { ...NOTHING };
+      else if (!counters.has(key)) this.parts.delete(key);
+    }
     for (const sample of reading.samples) {
       const part = this.part(sample);
       if (!part) continue;
       const was = known?.counters.get(sample.key);
       part.rates = { ...NOTHING };
+      part.holds = NO_HOLDS;
+      part.cores = sample.cores ?? null;
       if (!was || !known) continue;
       const pace = paceOf(was, sample.counters, seconds);
       if (sample.key === TARGET) this.pace = pace;
       part.rates = rates(pace, reading.bounds);
+      part.holds = pace.holds;
       const values = SERIES.map((series) => part.rates[series]);
       // A page in the background asks seldom: what it reads then is of all that time.
       const first = Math.max(known.second + 1, second - MOST_MISSED);
@@ -109,11 +138,18 @@ export class Model {
     this.before = { at: reading.at, began: reading.began, second, counters };
   }
 
+  /** What was before this page, by whoever kept it. */
+  recall(key: string, kept: Kept, now: number): void {
+    const part = this.parts.get(key);
+    if (part) part.past.recall(kept, now);
+    else this.kept.set(key, { kept, now });
+  }
+
   /** Nothing is known of now. */
   lose(): void {
     this.before = null;
     this.pace = null;
-    for (const part of this.parts.values()) part.rates = { ...NOTHING };
+    for (const part of this.parts.values()) [part.rates, part.holds] = [{ ...NOTHING }, NO_HOLDS];
   }
 
   private part(sample: Sample): Part | null {
@@ -122,8 +158,11 @@ export class Model {
       if (this.parts.size > MOST_PARTS) return null;
       const past = new Past(sample.kind === "target" ? TOTALS : PARTS, SERIES.length);
       const { kind, key, label } = sample;
-      part = { kind, key, label, rates: { ...NOTHING }, past };
+      part = { kind, key, label, rates: { ...NOTHING }, past, holds: NO_HOLDS, cores: null };
       this.parts.set(sample.key, part);
+      const before = this.kept.get(key);
+      if (before) past.recall(before.kept, before.now);
+      this.kept.delete(key);
     }
     return part;
   }
@@ -139,10 +178,17 @@ function paceOf(was: Counters, is: Counters, seconds: number): Counters {
     writtenBytes: rate(was.writtenBytes, is.writtenBytes),
     busy: rate(was.busy, is.busy),
     latency: is.latency.map((count, step) => rate(was.latency[step] ?? 0, count)),
+    holds: {
+      namespaceLimit: rate(was.holds.namespaceLimit, is.holds.namespaceLimit) / 1e9,
+      hostLimit: rate(was.holds.hostLimit, is.holds.hostLimit) / 1e9,
+      turn: rate(was.holds.turn, is.holds.turn) / 1e9,
+      failures: rate(was.holds.failures, is.holds.failures),
+      reading: rate(was.holds.reading, is.holds.reading) / 1e9,
+    },
   };
 }
 
-function rates({ latency, busy, ...pace }: Counters, bounds: number[]): Rates {
+function rates({ latency, busy, holds: _, ...pace }: Counters, bounds: number[]): Rates {
   const [p50, p99] = [quantile(latency, bounds, 0.5), quantile(latency, bounds, 0.99)];
   return { ...pace, p50, p99, busy: Math.min(100, busy / 1e7) };
 }
@@ -172,6 +218,13 @@ function counters(io: IoStats, busy: number): Counters {
     writtenBytes: io.written_bytes,
     busy,
     latency: Array.from({ length: steps }, (_, step) => (reads[step] ?? 0) + (writes[step] ?? 0)),
+    holds: {
+      namespaceLimit: io.waited?.namespace_limit_ns ?? 0,
+      hostLimit: io.waited?.host_limit_ns ?? 0,
+      turn: io.waited?.turn_ns ?? 0,
+      failures: io.storage_errors,
+      reading: io.read_latency.sum_ns,
+    },
   };
 }
 
@@ -188,8 +241,9 @@ export function read(stats: Stats): Reading {
   }
   for (const { nqn, io, namespaces } of stats.subsystems) {
     add("subsystem", partKey("subsystem", nqn), nqn, io);
-    for (const { nsid, io } of namespaces) {
+    for (const { nsid, io, cores } of namespaces) {
       add("namespace", partKey("namespace", nqn, nsid), `${nsid} of ${nqn}`, io);
+      if (cores) samples[samples.length - 1]!.cores = cores;
     }
   }
   for (const { nqn, controllers, io } of stats.hosts) {

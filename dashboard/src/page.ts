@@ -3,7 +3,7 @@
 import { el, say } from "./dom";
 import { now as present } from "./clock";
 import * as format from "./format";
-import { busiest, limited } from "./limits";
+import { limited } from "./limits";
 import { Model, type Part, partKey, type Rates, TARGET } from "./model";
 import { addSubsystem, desk, type Desk, steerHost, steerNamespace, steerSubsystem } from "./steer";
 import { Stretch } from "./stretch";
@@ -325,6 +325,12 @@ function coreTable(choose: (key: string) => void): Table<CoreRow> {
 }
 
 function namespaceRows(status: Status, model: Model, stored: Watch["document"]): NamespaceRow[] {
+  const hosts = new Map<string, Set<string>>();
+  for (const { subsystem, host_nqn } of status.controllers) {
+    if (subsystem === null) continue;
+    const known = hosts.get(subsystem) ?? new Set();
+    hosts.set(subsystem, known.add(partKey("host", host_nqn)));
+  }
   return status.subsystems.flatMap(({ nqn, namespaces }) =>
     namespaces.map((namespace): NamespaceRow => {
       const key = partKey("namespace", nqn, namespace.nsid);
@@ -335,7 +341,8 @@ function namespaceRows(status: Status, model: Model, stored: Watch["document"]):
         namespace,
         stored: document?.path ?? "",
         get limit() {
-          return limited(document, this.rates, busiest(model));
+          const part = model.parts.get(key);
+          return limited({ document, part, hosts: hosts.get(nqn) ?? [] }, model);
         },
         get rates() {
           return model.parts.get(key)?.rates;

@@ -5,6 +5,7 @@ import { Charts } from "./charts";
 import { now as present } from "./clock";
 import { Comparison } from "./compare";
 import { el, say } from "./dom";
+import { clock } from "./format";
 import type { Part } from "./model";
 
 const RANGES: [string, number][] = [
@@ -47,6 +48,7 @@ export class Stretch {
   private readonly scope = el("h2", { class: "scope" });
   private readonly whole: HTMLButtonElement;
   private readonly pause = el("button", { type: "button", "aria-pressed": "false", click: () => this.hold() }, "Pause");
+  private readonly since = el("time");
   private readonly ranges: HTMLButtonElement[];
   private readonly options: Options;
 
@@ -61,7 +63,8 @@ export class Stretch {
     const hint = el(
       "p",
       { class: "quiet hint" },
-      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back, c compares two periods, which a and b pick.",
+      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back, c compares two periods, which a and b pick. ",
+      this.since,
     );
     this.node = el("section", { "aria-label": "Charts" }, bar, this.charts.node, hint, this.comparison.node);
     addEventListener("keydown", (event) => this.key(event));
@@ -82,7 +85,16 @@ export class Stretch {
     });
     this.compare.setAttribute("aria-expanded", String(this.comparison.isOpen));
     this.charts.show(part?.past ?? null);
+    this.begins(part?.past.start ?? -1);
     this.comparison.show();
+  }
+
+  /** From when on something is known, which may be before this page was opened. */
+  private begins(second: number): void {
+    const at = new Date(second * 1000);
+    const isToday = at.toDateString() === new Date().toDateString();
+    say(this.since, second < 0 ? "" : `Known since ${isToday ? "" : `${at.toLocaleDateString("en-GB")} `}${clock(at.getTime())}.`);
+    this.since.dateTime = second < 0 ? "" : at.toISOString();
   }
 
   /** From when to when the charts are. */

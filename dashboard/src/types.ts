@@ -90,6 +90,12 @@ export interface About {
   nodes?: string[];
 }
 
+/** What was before the page: `now` is by the clock of who kept it, in seconds. */
+export interface Kept {
+  now: number;
+  levels: { step: number; newest: number; series: (number | null)[][] }[];
+}
+
 /** Something that happened, as it is told. */
 export interface Told {
   sentence?: string;
@@ -108,7 +114,10 @@ export interface IoStats {
   writes: number;
   read_bytes: number;
   written_bytes: number;
-  read_latency: { counts: number[] };
+  storage_errors: number;
+  /** Older targets do not count it. */
+  waited?: { namespace_limit_ns: number; host_limit_ns: number; turn_ns: number };
+  read_latency: { sum_ns: number; counts: number[] };
   write_latency: { counts: number[] };
 }
 
@@ -124,6 +133,6 @@ export interface Stats {
   };
   total: IoStats;
   cores: { core: number; busy_ns: number | null; io: IoStats }[];
-  subsystems: { nqn: string; io: IoStats; namespaces: { nsid: number; io: IoStats }[] }[];
+  subsystems: { nqn: string; io: IoStats; namespaces: { nsid: number; io: IoStats; cores?: number[] }[] }[];
   hosts: { nqn: string; controllers: number; io: IoStats }[];
 }

@@ -1,8 +1,8 @@
 // What is known of the target: what it tells, and what it is asked for.
 
-import { ask, Locked } from "./api";
+import { ask, Locked, recalled } from "./api";
 import { clock, duration, tail } from "./format";
-import { Model, read } from "./model";
+import { Model, read, TARGET } from "./model";
 import { Clock, now as present } from "./clock";
 import { differences, type Happening, News, refusals } from "./story";
 import { type Ear, listen, type Listener } from "./stream";
@@ -46,6 +46,7 @@ export class Watch {
       polls: (why) => this.polls(why),
     };
     void listen(ear, listener);
+    void recalled().then((kept) => kept && this.model.recall(TARGET, kept, present() / 1000));
   }
 
   /** Something was changed here: it is to be seen at once. */

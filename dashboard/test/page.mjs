@@ -105,7 +105,7 @@ async function strangers(base) {
   const policy = page.headers["content-security-policy"];
   hold(policy?.startsWith("default-src 'none'") && !policy.includes("unsafe"), "its policy is strict", policy);
   hold(page.headers["access-control-allow-origin"] === undefined, "other pages get nothing");
-  for (const path of ["/v1/status", "/v1/state", "/metrics", "/ui.json", "/nothing"]) {
+  for (const path of ["/v1/status", "/v1/state", "/metrics", "/ui.json", "/history.json", "/nothing"]) {
     for (const wrong of [{}, { Authorization: `Bearer ${TOKEN}x` }, { Authorization: TOKEN }]) {
       const { status } = await ask(base, "GET", path, wrong);
       if (status !== 401) throw new Error(`${path} answers ${status} to ${JSON.stringify(wrong)}`);
@@ -167,6 +167,13 @@ async function limits(page, base, address) {
   }
   await page.locator("tr", { hasText: "second.img" }).getByText("its limit, 100 IOPS").waitFor();
   hold(true, "a namespace that its limit holds back says so");
+  const { nqn } = JSON.parse((await ask(base, "GET", "/v1/stats", bearer)).body).hosts.find((host) => host.controllers > 0);
+  const host = `/v1/subsystems/${NQN}/hosts/${encodeURIComponent(nqn)}`;
+  const limited = await ask(base, "PUT", host, { ...bearer, "Content-Type": "application/json" }, { limits: { iops: 50 } });
+  if (limited.status !== 200) throw new Error(`${host}: ${limited.status} ${limited.body}`);
+  await page.locator("tr", { hasText: "first.img" }).getByText("a limit of its host").waitFor();
+  hold(true, "and so does one whose host is held back");
+  await ask(base, "DELETE", host, bearer);
   await page.locator(".box").getByText("non-optimized").first().waitFor();
   hold(true, "how hosts are told to reach it (ANA) is drawn");
   await ask(base, "PATCH", changes[1][0], json, { ana: "optimized" });
@@ -471,6 +478,18 @@ async function login(page, base) {
   hold(!page.url().includes(TOKEN), "the right one opens, and is in no address any more", page.url());
 }
 
+/** A page that is opened later has what was before it. */
+async function before(browser, base, wrongs, url) {
+  const opened = Date.now();
+  const page = await open(browser, base, wrongs);
+  await page.goto(url);
+  await page.locator(".state", { hasText: /^live$/ }).waitFor();
+  // By the second, and that the page was opened in may be half over.
+  await page.waitForFunction((opened) => Date.parse(document.querySelector(".hint time").dateTime) < opened - 2000, opened);
+  hold(true, "a page that is opened later has what was before it");
+  await page.close();
+}
+
 async function one(browser, wrongs) {
   for (const [name, size] of [["first.img", 64 << 20], ["second.img", 32 << 20]]) {
     writeFileSync(join(work, name), "");
@@ -536,6 +555,7 @@ async function one(browser, wrongs) {
   for (const one of loads) await stop(one, "SIGKILL");
   const more = load(address, NQN, 1);
   await rises(page, "Reads per second");
+  await before(browser, base, wrongs, `${base}#token=${TOKEN}`);
   await stop(more, "SIGKILL");
   await page.close();
   await stop(target);
@@ -625,7 +645,7 @@ async function cluster(browser, wrongs) {
   const door = new URL(other.said.dashboard).host;
   const shown = await begin("ui", "--json", "--node", "left=./left.sock", "--node", `right=${door}`, "--node-token", "token");
   const base = shown.said.dashboard.split("#")[0];
-  for (const path of ["/ui.json", "/v1/nodes", "/v1/status"]) {
+  for (const path of ["/ui.json", "/history.json", "/v1/nodes", "/v1/status"]) {
     const { status } = await ask(base, "GET", path, bearer);
     if (status !== 401) throw new Error(`${path} answers ${status} to another token`);
   }
@@ -668,6 +688,7 @@ async function cluster(browser, wrongs) {
     await page.locator(".state", { hasText: /^live$/ }).waitFor();
     return took;
   });
+  await before(browser, base, wrongs, shown.said.dashboard);
   await row("left").getByRole("button", { name: "Open" }).click();
   // A straight line has no height, which a browser does not call visible.
   await page.locator(".wire.flows").first().waitFor({ state: "attached" });

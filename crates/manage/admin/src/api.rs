@@ -63,6 +63,13 @@ struct ReloadOptions {
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
+struct StatsOptions {
+    /// Leave out subsystems and hosts, and measure no latency for this answer [default: false]
+    #[serde(default)]
+    totals: bool,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
 struct EventOptions {
     /// Tell the counters, too [default: true]
     #[serde(default = "yes")]
@@ -233,9 +240,11 @@ async fn status(State(steering): Steered) -> Response {
 }
 
 /// What the target has counted: I/O by core, subsystem, namespace and host, and who was let in.
-#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = Stats)))]
-async fn stats(State(steering): Steered) -> Response {
-    let text = serde_json::to_string(&steering.stats()).expect("our own types are JSON");
+#[utoipa::path(get, path = "/v1/stats", params(StatsOptions),
+    responses((status = 200, body = Stats)))]
+async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) -> Response {
+    let stats = if options.totals { steering.totals() } else { steering.stats() };
+    let text = serde_json::to_string(&stats).expect("our own types are JSON");
     json(StatusCode::OK, None, text)
 }
 

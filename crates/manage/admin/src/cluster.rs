@@ -9,6 +9,7 @@
 use crate::api;
 use crate::certificate::Trust;
 use crate::client::{self, Secure};
+use crate::history::History;
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::ui::{self, Token, Ui};
@@ -95,11 +96,16 @@ struct About {
     nodes: Vec<String>,
 }
 
-pub(crate) fn router(ui: Ui, nodes: Vec<Node>, fleets: Option<PathBuf>, is_secure: bool) -> Router {
+pub(crate) fn router(
+    ui: Ui,
+    nodes: Arc<[Node]>,
+    fleets: Option<PathBuf>,
+    history: History,
+    is_secure: bool,
+) -> Router {
     let names = nodes.iter().map(|node| node.name.clone()).collect();
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer, nodes: names };
     let about = serde_json::to_value(about).expect("our own types are JSON");
-    let nodes: Arc<[Node]> = nodes.into();
     let steered = if ui.may_steer { forward::router(Arc::clone(&nodes)) } else { Router::new() };
     let shown = Shown { nodes, fleets, readers: Arc::new(Semaphore::new(READERS)) };
     let nothing =
@@ -109,6 +115,7 @@ pub(crate) fn router(ui: Ui, nodes: Vec<Node>, fleets: Option<PathBuf>, is_secur
         .route("/v1/events", get(events))
         .with_state(shown)
         .merge(steered)
+        .merge(history.router())
         .fallback(nothing);
     ui::guarded(inside, about, ui, is_secure)
 }

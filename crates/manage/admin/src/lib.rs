@@ -50,6 +50,8 @@ mod forward;
 #[cfg(unix)]
 mod gather;
 #[cfg(unix)]
+mod history;
+#[cfg(unix)]
 mod remote;
 #[cfg(unix)]
 mod server;

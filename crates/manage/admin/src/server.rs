@@ -7,6 +7,7 @@ use crate::certificate::Certificate;
 use crate::cluster::{self, Node};
 use crate::door::Door;
 use crate::events::Events;
+use crate::history::History;
 use crate::remote::{self, Remote};
 use crate::socket;
 use crate::steering::Steering;
@@ -179,12 +180,15 @@ pub fn serve_cluster(
         Server { stop: None, thread: None, path: None, metrics: None, ui: address, api: None };
     let work = move || async move {
         let tls = certificate.as_ref();
-        let router = cluster::router(ui, nodes, fleets, tls.is_some());
+        let (nodes, history): (Arc<[Node]>, _) = (nodes.into(), History::default());
+        let kept = history.clone().keep_all(Arc::clone(&nodes));
+        let router = cluster::router(ui, nodes, fleets, history, tls.is_some());
         let router = router.into_make_service_with_connect_info::<Visitor>();
         let listener = tcp(Some(page), tls, UI_CONNECTIONS, UI_IDLE).await;
         tokio::select! {
             result = axum::serve(listener, router) => ended(result),
             () = renew(tls) => {}
+            () = kept => {}
         }
     };
     server.begin("dashboard", work)
@@ -282,10 +286,15 @@ async fn show(
     events: Events,
 ) {
     let Some((listening, ui)) = page else { return std::future::pending().await };
-    let router = ui::router(steering, ui, events, certificate.is_some());
+    let history = History::default();
+    let kept = history.clone().keep(Arc::clone(&steering));
+    let router = ui::router(steering, ui, events, history, certificate.is_some());
     let router = router.into_make_service_with_connect_info::<Visitor>();
     let listener = tcp(Some(listening), certificate, UI_CONNECTIONS, UI_IDLE).await;
-    ended(axum::serve(listener, router).await);
+    tokio::select! {
+        result = axum::serve(listener, router) => ended(result),
+        () = kept => {}
+    }
 }
 
 async fn offer(

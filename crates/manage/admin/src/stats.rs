@@ -60,6 +60,9 @@ pub struct IoStats {
     pub errors: ErrorStats,
     /// Operations that failed in what stores the namespaces: no space, media errors, lost disks.
     pub storage_errors: u64,
+    /// What they waited for before anything was done.
+    #[serde(default)]
+    pub waited: Waits,
     /// How long reads took that succeeded.
     pub read_latency: Latency,
     /// How long writes took that succeeded.
@@ -79,6 +82,19 @@ pub struct ErrorStats {
     pub path: u64,
     /// Vendor Specific, and reserved types.
     pub vendor: u64,
+}
+
+/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is
+/// ten.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Waits {
+    /// For a limit of their namespace.
+    pub namespace_limit_ns: u64,
+    /// For a limit of their host.
+    pub host_limit_ns: u64,
+    /// Connections, for the turn of their host on a core that several hosts fill. It is not known
+    /// for which namespaces.
+    pub turn_ns: u64,
 }
 
 /// How long commands took at the target, from their arrival to their answer. This is measured while
@@ -142,6 +158,9 @@ pub struct NamespaceStats {
     pub nsid: u32,
     /// Its I/O.
     pub io: IoStats,
+    /// The cores that serve queues which have used it.
+    #[serde(default)]
+    pub cores: Vec<u32>,
 }
 
 /// What a host did.
@@ -209,9 +228,15 @@ fn io(counts: &IoCounts) -> IoStats {
         written_bytes: counts.written_bytes,
         errors: ErrorStats { generic, command_specific, media, path, vendor },
         storage_errors: counts.storage_errors,
+        waited: waits(counts.waited),
         read_latency: latency(&counts.read_latency),
         write_latency: latency(&counts.write_latency),
     }
+}
+
+fn waits(counts: farblock_target::WaitCounts) -> Waits {
+    let farblock_target::WaitCounts { namespace_limit_ns, host_limit_ns, turn_ns } = counts;
+    Waits { namespace_limit_ns, host_limit_ns, turn_ns }
 }
 
 fn latency(counts: &LatencyCounts) -> Latency {
@@ -230,12 +255,17 @@ fn core((number, core): (u32, &Core)) -> CoreStats {
 }
 
 fn subsystem(subsystem: &Subsystem) -> SubsystemStats {
-    let namespaces = subsystem.namespaces.iter();
+    let namespaces = subsystem.namespaces.iter().zip(&subsystem.used_on);
+    let numbers = |cores: &Vec<usize>| cores.iter().map(|core| *core as u32).collect();
     SubsystemStats {
         nqn: subsystem.nqn.clone(),
         io: io(&subsystem.io),
         namespaces: namespaces
-            .map(|(nsid, counts)| NamespaceStats { nsid: nsid.0, io: io(counts) })
+            .map(|((nsid, counts), used_on)| NamespaceStats {
+                nsid: nsid.0,
+                io: io(counts),
+                cores: numbers(used_on),
+            })
             .collect(),
     }
 }

@@ -315,6 +315,15 @@ impl Steering {
         Stats::of(&self.control.stats())
     }
 
+    /// What it has counted altogether and by core. Nothing is measured for that which is not already.
+    #[cfg(unix)]
+    pub(crate) fn totals(&self) -> Stats {
+        let mut counted = self.control.stats();
+        counted.subsystems.clear();
+        counted.hosts.clear();
+        Stats::of(&counted)
+    }
+
     /// What it has counted, as it stands.
     #[cfg(unix)]
     pub(crate) fn counts(&self) -> farblock_target::Stats {

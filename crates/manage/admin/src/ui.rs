@@ -9,6 +9,7 @@ use crate::api;
 use crate::bounded::{Active, Activity, Bounded, busy};
 use crate::door::Door;
 use crate::events::Events;
+use crate::history::History;
 use crate::steering::Steering;
 use axum::body::Body;
 use axum::extract::connect_info::Connected;
@@ -136,10 +137,17 @@ struct About {
     may_steer: bool,
 }
 
-pub(crate) fn router(steering: Arc<Steering>, ui: Ui, events: Events, is_secure: bool) -> Router {
+pub(crate) fn router(
+    steering: Arc<Steering>,
+    ui: Ui,
+    events: Events,
+    history: History,
+    is_secure: bool,
+) -> Router {
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer };
     let about = serde_json::to_value(about).expect("our own types are JSON");
-    let inside = api::router(Arc::clone(&steering)).merge(api::told(steering, events));
+    let inside = api::router(Arc::clone(&steering));
+    let inside = inside.merge(api::told(steering, events)).merge(history.router());
     guarded(inside, about, ui, is_secure)
 }
 

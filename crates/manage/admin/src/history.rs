@@ -1,0 +1,401 @@
+//! What was since this began, in bounded memory, for pages that are opened later: the last minutes
+//! by the second, and what is older ever coarser. It is kept where a dashboard is, and nowhere else.
+//!
+//! One thing's past is at most [`POINTS`] points of [`SERIES`] numbers of four bytes, 217 KB; a target
+//! keeps its own, and `farblock ui` one for each node and their sum.
+
+use crate::cluster::{Node, within};
+use crate::stats::{IoStats, Stats};
+use crate::steering::Steering;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hyper::{Response, header};
+use serde::Deserialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Seconds that a point stands for, and how many points are kept: a quarter of an hour, three hours,
+/// a day, a month. The page keeps the same.
+const LEVELS: [(u64, usize); 4] = [(1, 900), (10, 1_080), (60, 1_440), (600, 4_320)];
+/// Points of all levels.
+#[cfg(test)]
+const POINTS: usize = 7_740;
+/// Reads, writes, bytes read and written, each in a second; median and 99th percentile of latency in
+/// microseconds; processors at work in percent. The page has them in this order.
+const SERIES: usize = 7;
+/// What a target as a whole is called, and all targets together.
+const WHOLE: &str = "target";
+/// How often there is a point.
+const EVERY: Duration = Duration::from_secs(1);
+/// Two counts so far apart have a gap between them.
+const MOST_MISSED_MS: u64 = 5_000;
+/// A clock that is set moves the moment when a target began; another target began at another one.
+const ANOTHER_MS: u64 = 2_000;
+
+type Point = [f32; SERIES];
+
+/// Points of one step, the oldest left out for the newest.
+struct Ring {
+    step: u64,
+    most: usize,
+    points: VecDeque<Point>,
+    /// The second in which the newest point begins.
+    newest: u64,
+    /// What the newest point is the mean of.
+    sums: [f64; SERIES],
+    counts: [u32; SERIES],
+}
+
+impl Ring {
+    fn new((step, most): (u64, usize)) -> Self {
+        let points = VecDeque::with_capacity(most);
+        Self { step, most, points, newest: 0, sums: [0.; SERIES], counts: [0; SERIES] }
+    }
+
+    fn push(&mut self, second: u64, point: &Point) {
+        let start = second - second % self.step;
+        if start > self.newest || self.points.is_empty() {
+            self.open(start);
+        }
+        let Some(newest) = self.points.back_mut() else { return };
+        for (series, value) in point.iter().enumerate().filter(|(_, value)| !value.is_nan()) {
+            self.sums[series] += f64::from(*value);
+            self.counts[series] += 1;
+            newest[series] = (self.sums[series] / f64::from(self.counts[series])) as f32;
+        }
+    }
+
+    /// Points in between that nobody saw are empty.
+    fn open(&mut self, start: u64) {
+        let missed = start.saturating_sub(self.newest) / self.step;
+        let missed = if self.points.is_empty() { 1 } else { missed.min(self.most as u64) };
+        for _ in 0..missed {
+            if self.points.len() == self.most {
+                self.points.pop_front();
+            }
+            self.points.push_back([f32::NAN; SERIES]);
+        }
+        self.newest = start;
+        (self.sums, self.counts) = ([0.; SERIES], [0; SERIES]);
+    }
+
+    fn write(&self, text: &mut String) {
+        let Self { step, newest, .. } = self;
+        let _ = write!(text, "{{\"step\":{step},\"newest\":{newest},\"series\":[");
+        for series in 0..SERIES {
+            text.push_str(if series == 0 { "[" } else { ",[" });
+            for (index, point) in self.points.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                // As much as a chart shows of it.
+                let _ = match point[series] {
+                    value if !value.is_finite() => write!(text, "null"),
+                    value if value >= 100. => write!(text, "{value:.0}"),
+                    value => write!(text, "{value:.2}"),
+                };
+            }
+            text.push(']');
+        }
+        text.push_str("]}");
+    }
+}
+
+/// One thing's past.
+struct Past([Ring; LEVELS.len()]);
+
+impl Past {
+    fn push(&mut self, second: u64, point: &Point) {
+        self.0.iter_mut().for_each(|ring| ring.push(second, point));
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Default)]
+pub(crate) struct History(Arc<Mutex<BTreeMap<String, Past>>>);
+
+impl History {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Past>> {
+        self.0.lock().expect("no holder panics")
+    }
+
+    fn push(&self, part: &str, second: u64, point: &Point) {
+        let mut all = self.lock();
+        if !all.contains_key(part) {
+            all.insert(part.to_owned(), Past(LEVELS.map(Ring::new)));
+        }
+        if let Some(past) = all.get_mut(part) {
+            past.push(second, point);
+        }
+    }
+
+    /// What was of this part, for the page.
+    fn written(&self, part: &str, now: u64) -> Option<String> {
+        let all = self.lock();
+        let past = all.get(part)?;
+        let mut text = format!("{{\"now\":{now},\"levels\":[");
+        for (index, ring) in past.0.iter().enumerate() {
+            if index > 0 {
+                text.push(',');
+            }
+            ring.write(&mut text);
+        }
+        text.push_str("]}");
+        Some(text)
+    }
+
+    /// Where the page takes it.
+    pub(crate) fn router(self) -> Router {
+        Router::new().route("/history.json", get(answer)).with_state(self)
+    }
+
+    /// Keeps what a target does, for as long as this is asked to. It has nothing measured for that:
+    /// latency is kept of the time in which somebody looks.
+    pub(crate) async fn keep(self, steering: Arc<Steering>) {
+        let mut before: Option<Stats> = None;
+        let mut every = interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            let counted = steering.totals();
+            let pace = before.as_ref().and_then(|before| Pace::between(before, &counted));
+            if let Some(pace) = pace {
+                self.push(WHOLE, seconds(), &pace.point(&counted.latency_bounds_us));
+            }
+            before = Some(counted);
+        }
+    }
+
+    /// Keeps what each of these does, and what all of them do together.
+    pub(crate) async fn keep_all(self, nodes: Arc<[Node]>) {
+        let mut before: BTreeMap<String, Stats> = BTreeMap::new();
+        let mut every = interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            let mut asked = JoinSet::new();
+            for node in nodes.iter().cloned() {
+                asked.spawn(async move {
+                    let counted = within(node.get::<Stats>("/v1/stats?totals=true")).await;
+                    (node.name, counted)
+                });
+            }
+            let (now, mut sum, mut bounds) = (seconds(), None::<Pace>, Vec::new());
+            for (name, counted) in asked.join_all().await {
+                let Ok(counted) = counted else {
+                    before.remove(&name);
+                    continue;
+                };
+                let was = before.get(&name);
+                if let Some(pace) = was.and_then(|was| Pace::between(was, &counted)) {
+                    let point = pace.point(&counted.latency_bounds_us);
+                    self.push(&format!("node {name}"), now, &point);
+                    sum.get_or_insert_default().add(&pace, nodes.len());
+                    bounds.clone_from(&counted.latency_bounds_us);
+                }
+                before.insert(name, counted);
+            }
+            if let Some(sum) = sum {
+                self.push(WHOLE, now, &sum.point(&bounds));
+            }
+        }
+    }
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    part: Option<String>,
+}
+
+async fn answer(State(history): State<History>, Query(asked): Query<Asked>) -> Response<Body> {
+    let part = asked.part.as_deref().unwrap_or(WHOLE);
+    let nothing = || "{\"now\":0,\"levels\":[]}".to_owned();
+    let text = history.written(part, seconds()).unwrap_or_else(nothing);
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// What happens in a second.
+#[derive(Default)]
+struct Pace {
+    /// Reads, writes, bytes read, bytes written.
+    done: [f64; 4],
+    /// By the steps of latency, reads and writes together.
+    latency: Vec<f64>,
+    /// Percent of all processors; not a number where the system does not tell.
+    busy: f64,
+}
+
+impl Pace {
+    /// None where one is not what the other became in a moment.
+    fn between(was: &Stats, is: &Stats) -> Option<Self> {
+        let ms = is.uptime_ms.checked_sub(was.uptime_ms).filter(|ms| *ms > 0)?;
+        let began = |stats: &Stats| stats.time_ms.saturating_sub(stats.uptime_ms);
+        if ms > MOST_MISSED_MS || began(is).abs_diff(began(was)) > ANOTHER_MS {
+            return None;
+        }
+        let each = |was: u64, is: u64| is.saturating_sub(was) as f64 * 1000. / ms as f64;
+        let done = |io: &IoStats| [io.reads, io.writes, io.read_bytes, io.written_bytes];
+        let (first, last) = (done(&was.total), done(&is.total));
+        let mut latency = Vec::new();
+        let kinds = |stats: &Stats| {
+            let IoStats { read_latency, write_latency, .. } = &stats.total;
+            [read_latency.counts.clone(), write_latency.counts.clone()]
+        };
+        for (was, is) in kinds(was).iter().zip(&kinds(is)) {
+            latency.resize(latency.len().max(is.len()), 0.);
+            for (step, count) in is.iter().enumerate() {
+                latency[step] += each(was.get(step).copied().unwrap_or(0), *count);
+            }
+        }
+        let worked =
+            |stats: &Stats| stats.cores.iter().map(|core| core.busy_ns).sum::<Option<u64>>();
+        let cores = is.cores.len().max(1) as f64;
+        let busy = worked(was).zip(worked(is)).map_or(f64::NAN, |(was, is)| each(was, is));
+        Some(Self {
+            done: std::array::from_fn(|index| each(first[index], last[index])),
+            latency,
+            busy: (busy / cores / 1e7).min(100.),
+        })
+    }
+
+    /// Adds one node's, of so many who share how busy they are.
+    fn add(&mut self, other: &Self, nodes: usize) {
+        for (sum, more) in self.done.iter_mut().zip(other.done) {
+            *sum += more;
+        }
+        let steps = self.latency.len().max(other.latency.len());
+        self.latency.resize(steps, 0.);
+        for (sum, more) in self.latency.iter_mut().zip(&other.latency) {
+            *sum += more;
+        }
+        self.busy += other.busy / nodes as f64;
+    }
+
+    fn point(&self, bounds: &[u64]) -> Point {
+        let [reads, writes, read, written] = self.done;
+        let (p50, p99) = (self.quantile(bounds, 0.5), self.quantile(bounds, 0.99));
+        [reads, writes, read, written, p50, p99, self.busy].map(|value| value as f32)
+    }
+
+    /// Microseconds that a share took at most: within a step, evenly.
+    fn quantile(&self, bounds: &[u64], share: f64) -> f64 {
+        let mut left = self.latency.iter().sum::<f64>() * share;
+        if left == 0. {
+            return f64::NAN;
+        }
+        let bound = |step: usize| bounds.get(step).map(|bound| *bound as f64);
+        for (step, count) in self.latency.iter().enumerate() {
+            if left > *count {
+                left -= count;
+                continue;
+            }
+            let low = step.checked_sub(1).and_then(bound).unwrap_or(0.);
+            return low + (bound(step).unwrap_or(low) - low) * (left / count);
+        }
+        f64::NAN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn counted(uptime_ms: u64, reads: u64) -> Stats {
+        let mut total = serde_json::to_value(IoStats::default()).expect("it is JSON");
+        total["reads"] = reads.into();
+        total["read_bytes"] = (reads * 512).into();
+        total["read_latency"]["counts"] = json!([reads / 2, reads / 2]);
+        let busy_ns = uptime_ms * 250_000;
+        let stats = json!({
+            "uptime_ms": uptime_ms, "time_ms": 1_000_000 + uptime_ms, "latency_bounds_us": [50, 100],
+            "connections": {
+                "open": 0, "accepted": 0, "refused": {}, "faults": {}, "authenticated": 0,
+                "not_authenticated": {},
+            },
+            "cores": [{ "core": 0, "connections": 1, "busy_ns": busy_ns, "io": IoStats::default() }],
+            "subsystems": [], "hosts": [], "total": total, "other_hosts": IoStats::default(),
+        });
+        serde_json::from_value(stats).expect("they are counts")
+    }
+
+    #[test]
+    fn counts_are_rates_unless_it_is_another_target() {
+        let (was, is) = (counted(1_000, 100), counted(3_000, 300));
+        let pace = Pace::between(&was, &is).expect("it is the same one");
+        assert_eq!(pace.point(&[50, 100]), [100., 0., 51_200., 0., 50., 99., 25.]);
+        let mut both = Pace::default();
+        both.add(&pace, 2);
+        both.add(&pace, 2);
+        assert_eq!(both.point(&[50, 100]), [200., 0., 102_400., 0., 50., 99., 25.]);
+        assert!(Pace::between(&is, &was).is_none(), "it was started anew");
+        let another = Stats { time_ms: is.time_ms + 60_000, ..is.clone() };
+        assert!(Pace::between(&was, &another).is_none());
+        assert!(Pace::between(&was, &counted(10_000, 300)).is_none(), "there is a gap");
+    }
+
+    #[test]
+    fn memory_is_bounded_however_long_it_is() {
+        let history = History::default();
+        for second in (0..40 * 86_400).step_by(100) {
+            history.push(WHOLE, 1_700_000_000 + second, &[1.; SERIES]);
+        }
+        let all = history.lock();
+        let points: usize = all[WHOLE].0.iter().map(|ring| ring.points.len()).sum();
+        assert_eq!(points, POINTS);
+        assert_eq!(LEVELS.iter().map(|(_, most)| most).sum::<usize>(), POINTS);
+        assert!(all[WHOLE].0.iter().all(|ring| ring.points.capacity() <= 2 * ring.most));
+    }
+
+    #[test]
+    fn what_is_older_is_coarser_and_what_nobody_saw_is_nothing() {
+        let history = History::default();
+        assert_eq!(history.written(WHOLE, 0), None);
+        let point = |reads: f32| {
+            let mut point = [f32::NAN; SERIES];
+            point[0] = reads;
+            point
+        };
+        for (second, reads) in [(100, 2.), (101, 4.), (105, 200.), (112, 8.)] {
+            history.push(WHOLE, second, &point(reads));
+        }
+        let text = history.written(WHOLE, 113).expect("it is kept");
+        let told: Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(told["now"], 113);
+        let level = |index: usize| &told["levels"][index];
+        let seconds = &level(0)["series"][0];
+        assert_eq!(
+            (seconds.as_array().map(Vec::len), &level(0)["newest"]),
+            (Some(13), &112.into())
+        );
+        assert_eq!(
+            (&seconds[0], &seconds[2], &seconds[12]),
+            (&2.0.into(), &Value::Null, &8.0.into())
+        );
+        assert_eq!(level(1)["series"][0], json!([68.67, 8.0]));
+        assert_eq!(level(1)["series"][1], json!([null, null]));
+    }
+
+    #[tokio::test]
+    async fn a_target_keeps_what_it_does_and_measures_nothing_for_it() {
+        let (_target, steering) = crate::trial::start(Arc::new(crate::trial::Opener));
+        let history = History::default();
+        let keeps = tokio::spawn(history.clone().keep(Arc::clone(&steering)));
+        while history.written(WHOLE, 0).is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(!steering.counts().measures_latency);
+        keeps.abort();
+    }
+}
