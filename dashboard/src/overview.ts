@@ -11,6 +11,8 @@ import { Stretch } from "./stretch";
 import { Table } from "./table";
 import { Tiles } from "./tiles";
 import { Alarms, Log } from "./told";
+import { Topology } from "./topology";
+import { clusterFlow, clusterParts, clusterScene } from "./whole";
 import type { About } from "./types";
 
 interface Row {
@@ -33,6 +35,7 @@ export class Overview {
   private readonly alarms = new Alarms();
   private readonly tiles = new Tiles();
   private readonly fleets = new Fleets();
+  private readonly topology = new Topology();
   private readonly log = new Log();
   private readonly table: Table<Row>;
   private readonly stretch: Stretch;
@@ -56,7 +59,7 @@ export class Overview {
     this.table = this.nodes();
     const badge = el("span", { class: "quiet badge" }, about.may_steer ? "changes allowed" : "read-only");
     const top = el("header", { class: "top" }, el("h1", {}, "farblock"), this.state, this.facts, badge);
-    const main = el("main", {}, this.alarms.node, this.tiles.node, this.fleets.node, this.stretch.node, this.table.node, this.log.node);
+    const main = el("main", {}, this.alarms.node, this.tiles.node, this.fleets.node, this.stretch.node, this.topology.node, this.table.node, this.log.node);
     this.all = el("div", { class: "page" }, top, main);
     this.node.append(this.all);
     document.addEventListener("visibilitychange", () => this.show());
@@ -83,6 +86,7 @@ export class Overview {
     this.tiles.show(this.part()?.rates, this.counts(live));
     this.stretch.show();
     this.fleets.show(this.cluster.fleets);
+    this.topology.show(clusterParts(nodes), () => clusterScene(nodes), clusterFlow(nodes));
     this.table.node.hidden = nodes.length === 0;
     this.rows();
   }

@@ -10,7 +10,7 @@ import { Stretch } from "./stretch";
 import { type Column, Table } from "./table";
 import { type Facts, Tiles } from "./tiles";
 import { Alarms, Log } from "./told";
-import { Topology } from "./topology";
+import { flowOf, targetScene, Topology } from "./topology";
 import type { About, NamespaceStatus, Status, SubsystemStatus } from "./types";
 import type { Watch } from "./watch";
 
@@ -171,7 +171,9 @@ export class Page {
     say(this.facts, `${status.listening.join(", ")} · process ${status.pid} · up ${up}`);
     this.tiles.show(this.part()?.rates, facts(status, this.watch));
     this.stretch.show();
-    this.topology.show(status, model, this.watch.document);
+    const { document: stored, losses } = this.watch;
+    const lost = losses.fade(present());
+    this.topology.show([status, stored, lost], () => targetScene(status, stored, lost), flowOf(model));
     this.tables(status);
   }
 

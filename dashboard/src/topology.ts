@@ -3,21 +3,22 @@
 import { el, say, svg } from "./dom";
 import * as format from "./format";
 import { type Model, partKey } from "./model";
-import type { LegStatus, StateDocument, Status } from "./types";
+import type { Lost } from "./lost";
+import type { ControllerStatus, LegStatus, StateDocument, Status } from "./types";
 
-interface Box {
+export interface Box {
   key: string;
   title: string;
   /** A second line, which changes with operations a second. */
   note: (flow: number) => string;
   full: string;
-  /** What its operations are counted by; those of nothing are none. */
-  part: string;
+  /** What its operations are counted by, all together; those of nothing are none. */
+  parts: string[];
   bad?: boolean;
 }
 
 /** A way that I/O takes, one of many between two boxes perhaps. */
-interface Way {
+export interface Way {
   from: string;
   to: string;
   /** What flows there is counted by the first of these that is counted at all. */
@@ -25,13 +26,17 @@ interface Way {
   active: boolean;
 }
 
-/** What is drawn of a status: names are made once, and only what flows is looked up again. */
-interface Scene {
-  of: Status;
-  with: StateDocument | null;
+/** What is to be drawn: names are made once, and only what flows is looked up again. */
+export interface Scene {
+  titles: string[];
   columns: Box[][];
   ways: Way[][];
+  /** All of it in words. */
+  words: string;
 }
+
+/** Operations a second of what is counted by a name; NaN of what is not. */
+export type Flow = (part: string) => number;
 
 interface Link {
   from: string;
@@ -39,8 +44,8 @@ interface Link {
   flow: number;
 }
 
-const COLUMNS = ["Hosts", "Controllers", "Subsystems", "Namespaces", "Legs"];
-const LEG_STATES: Record<LegStatus["state"], string> = {
+const TITLES = ["Hosts", "Controllers", "Subsystems", "Namespaces", "Legs"];
+export const LEG_STATES: Record<LegStatus["state"], string> = {
   in_sync: "in sync",
   catching_up: "catching up",
   out: "out",
@@ -59,6 +64,7 @@ export class Topology {
   private readonly summary = el("p", { class: "unseen" });
   private drawn = "";
   private scene: Scene | null = null;
+  private of: readonly unknown[] = [];
   private notes = new Map<string, Element>();
   private wires: { link: Link; path: SVGPathElement }[] = [];
 
@@ -77,41 +83,37 @@ export class Topology {
     );
   }
 
-  show(status: Status, model: Model, document: StateDocument | null): void {
-    if (this.scene?.of !== status || this.scene.with !== document) {
-      this.scene = { of: status, with: document, columns: boxes(status, document), ways: ways(status) };
-      this.describe(status);
+  /** Shows what is made of these, anew when one of them is another one. */
+  show(of: readonly unknown[], make: () => Scene, flows: Flow): void {
+    if (!this.scene || of.length !== this.of.length || of.some((one, index) => one !== this.of[index])) {
+      [this.of, this.scene] = [of, make()];
+      this.describe(this.scene.words);
     }
-    const columns = this.scene.columns.map((column, index) => shortened(column, index, model));
+    const { titles } = this.scene;
+    const columns = this.scene.columns.map((column, index) => shortened(column, index, titles, flows));
     const shown = new Set(columns.flat().map((box) => box.key));
-    const links = wires(this.scene.ways, model, shown);
+    const links = wires(this.scene.ways, flows, shown);
     const shape = JSON.stringify([
       columns.map((column) => column.map((box) => [box.key, box.title, box.bad])),
       links.map((link) => [link.from, link.to]),
     ]);
     if (shape !== this.drawn) {
-      this.draw(columns, links);
+      this.draw(titles, columns, links);
       this.drawn = shape;
     }
     for (const box of columns.flat()) {
       const note = this.notes.get(box.key);
-      if (note) say(note, box.note(operations(model, box.part)));
+      if (note) say(note, box.note(sum(flows, box.parts)));
     }
     links.forEach((link, index) => flow(this.wires[index]!.path, link.flow));
   }
 
-  private describe(status: Status): void {
-    const hosts = new Set(status.controllers.map((one) => one.host_nqn)).size;
-    const namespaces = status.subsystems.reduce((sum, one) => sum + one.namespaces.length, 0);
-    const words =
-      `${format.plural(hosts, "host")} with ${format.plural(status.controllers.length, "controller")} ` +
-      `on ${format.plural(status.subsystems.length, "subsystem")} with ` +
-      `${format.plural(namespaces, "namespace")}; the tables below have all of them`;
+  private describe(words: string): void {
     say(this.summary, words);
     if (this.picture.getAttribute("aria-label") !== words) this.picture.setAttribute("aria-label", words);
   }
 
-  private draw(columns: Box[][], links: Link[]): void {
+  private draw(titles: string[], columns: Box[][], links: Link[]): void {
     const tallest = Math.max(1, ...columns.map((column) => column.length));
     const height = BOX.top + tallest * (BOX.height + BOX.gap);
     const places = new Map<string, { x: number; y: number }>();
@@ -121,7 +123,7 @@ export class Topology {
     columns.forEach((column, index) => {
       const x = (index * (WIDTH - width)) / (columns.length - 1);
       const space = height - BOX.top - column.length * (BOX.height + BOX.gap);
-      nodes.push(svg("text", { x, y: 14, class: "column" }, COLUMNS[index]!));
+      nodes.push(svg("text", { x, y: 14, class: "column" }, titles[index]!));
       column.forEach((box, row) => {
         const y = BOX.top + space / 2 + row * (BOX.height + BOX.gap);
         places.set(box.key, { x, y: y + BOX.height / 2 });
@@ -162,12 +164,25 @@ function flow(path: SVGPathElement, rate: number): void {
   if (path.getAttribute("class") !== name) path.setAttribute("class", name);
 }
 
-function operations(model: Model, key: string): number {
-  const rates = model.parts.get(key)?.rates;
-  return rates ? rates.reads + rates.writes : NaN;
+/** Of what several names count together; NaN where none does. */
+function sum(flows: Flow, parts: string[]): number {
+  let all = NaN;
+  for (const part of parts) {
+    const flow = flows(part);
+    if (!Number.isNaN(flow)) all = (all || 0) + flow;
+  }
+  return all;
 }
 
-function rate(flow: number): string {
+/** Operations a second of parts of a model. */
+export function flowOf(model: Model): Flow {
+  return (part) => {
+    const rates = model.parts.get(part)?.rates;
+    return rates ? rates.reads + rates.writes : NaN;
+  };
+}
+
+export function rate(flow: number): string {
   return Number.isFinite(flow) ? `${format.short(flow)} IOPS` : "";
 }
 
@@ -184,7 +199,34 @@ function access(document: StateDocument | null, address: string): string {
   return states.size === 1 ? [...states].join("") : "optimized";
 }
 
-function boxes(status: Status, document: StateDocument | null): Box[][] {
+/** Of one target: who uses it, by which ways, and those that were lost a moment ago. */
+export function targetScene(status: Status, document: StateDocument | null, gone: readonly Lost[]): Scene {
+  const there = new Set(status.subsystems.map((one) => one.nqn));
+  const lost = gone.filter(({ one }) => there.has(one.subsystem ?? ""));
+  const hosts = new Set(status.controllers.map((one) => one.host_nqn)).size;
+  const namespaces = status.subsystems.reduce((sum, one) => sum + one.namespaces.length, 0);
+  const words =
+    `${format.plural(hosts, "host")} with ${format.plural(status.controllers.length, "controller")} ` +
+    `on ${format.plural(status.subsystems.length, "subsystem")} with ` +
+    `${format.plural(namespaces, "namespace")}; the tables below have all of them`;
+  const columns = boxes(status, document, lost);
+  return { titles: TITLES, columns, ways: ways(status, lost), words };
+}
+
+function lostBox({ one, at, why }: Lost): Box {
+  return {
+    key: lostKey(one),
+    title: `controller ${one.id}`,
+    note: () => `lost at ${format.clock(at)}`,
+    full: `Controller ${one.id} of ${one.host_nqn}, on ${one.local_address}, was lost at ${format.clock(at)}${why}`,
+    parts: [],
+    bad: true,
+  };
+}
+
+const lostKey = (one: ControllerStatus): string => `lost ${one.subsystem} ${one.host_nqn} ${one.id}`;
+
+function boxes(status: Status, document: StateDocument | null, lost: readonly Lost[]): Box[][] {
   const hosts = new Map<string, Box>();
   const controllers: Box[] = [];
   for (const one of status.controllers) {
@@ -194,7 +236,7 @@ function boxes(status: Status, document: StateDocument | null): Box[][] {
     const ana = access(document, one.local_address);
     if (!hosts.has(nqn)) {
       const note = (flow: number): string => rate(flow) || address;
-      hosts.set(nqn, { key: `host ${nqn}`, title: format.tail(nqn, 24), note, full: nqn, part: partKey("host", nqn) });
+      hosts.set(nqn, { key: `host ${nqn}`, title: format.tail(nqn, 24), note, full: nqn, parts: [partKey("host", nqn)] });
     }
     const words = [
       one.ready ? format.plural(one.io_queues, "I/O queue") : "not enabled",
@@ -205,13 +247,19 @@ function boxes(status: Status, document: StateDocument | null): Box[][] {
       title: `controller ${one.id}`,
       note: () => words,
       full: `Controller ${one.id} of ${nqn}, on ${one.local_address}, ${ana}`,
-      part: partKey("host", nqn),
+      parts: [partKey("host", nqn)],
       bad: !one.ready || ana === "inaccessible" || ana === "persistent-loss",
     });
   }
+  controllers.push(...lost.map(lostBox));
+  for (const { one } of lost) {
+    const nqn = one.host_nqn;
+    if (hosts.has(nqn)) continue;
+    hosts.set(nqn, { key: `host ${nqn}`, title: format.tail(nqn, 24), note: () => "lost", full: nqn, parts: [], bad: true });
+  }
   const subsystems = status.subsystems.map((one): Box => {
-    const [title, part] = [format.tail(one.nqn, 24), partKey("subsystem", one.nqn)];
-    return { key: `subsystem ${one.nqn}`, title, note: rate, full: one.nqn, part };
+    const [title, parts] = [format.tail(one.nqn, 24), [partKey("subsystem", one.nqn)]];
+    return { key: `subsystem ${one.nqn}`, title, note: rate, full: one.nqn, parts };
   });
   const namespaces = status.subsystems.flatMap((one) =>
     one.namespaces.map((namespace): Box => {
@@ -221,7 +269,7 @@ function boxes(status: Status, document: StateDocument | null): Box[][] {
         title: `namespace ${namespace.nsid}`,
         note: (flow) => [size, rate(flow)].filter((text) => text !== "").join(" · "),
         full: `Namespace ${namespace.nsid} of ${one.nqn}`,
-        part: partKey("namespace", one.nqn, namespace.nsid),
+        parts: [partKey("namespace", one.nqn, namespace.nsid)],
       };
     }),
   );
@@ -239,30 +287,30 @@ function legBox(nqn: string, nsid: number, leg: LegStatus): Box {
     title: format.tail(leg.name.replace(/\?ns=1$/, ""), 22),
     note: () => LEG_STATES[leg.state],
     full: `${leg.name}, a leg of namespace ${nsid} of ${nqn}, ${LEG_STATES[leg.state]}${why}`,
-    part: "",
+    parts: [],
     bad: leg.state === "out" || leg.state === "away",
   };
 }
 
-/** The busiest, in the order in which they are, and how many more. */
-function shortened(column: Box[], index: number, model: Model): Box[] {
+/** What is bad and what is busiest, in the order in which they are, and how many more. */
+function shortened(column: Box[], index: number, titles: string[], flows: Flow): Box[] {
   if (column.length <= MOST) return column;
-  const flowing = column.map((box, at) => ({ at, flow: operations(model, box.part) || 0 }));
-  flowing.sort((a, b) => b.flow - a.flow || a.at - b.at);
+  const flowing = column.map((box, at) => ({ at, bad: Number(box.bad ?? false), flow: sum(flows, box.parts) || 0 }));
+  flowing.sort((a, b) => b.bad - a.bad || b.flow - a.flow || a.at - b.at);
   const kept = flowing.slice(0, MOST - 1).map(({ at }) => at).sort((a, b) => a - b);
   const more = column.length - kept.length;
   const rest: Box = {
     key: `${REST} ${index}`,
     title: `${more} more`,
     note: () => "in the tables below",
-    full: `${more} more ${COLUMNS[index]!.toLowerCase()}`,
-    part: "",
+    full: `${more} more ${titles[index]!.toLowerCase()}`,
+    parts: [],
   };
   return [...kept.map((at) => column[at]!), rest];
 }
 
 /** By the column that they begin in. */
-function ways(status: Status): Way[][] {
+function ways(status: Status, lost: readonly Lost[]): Way[][] {
   const all: Way[][] = [[], [], [], []];
   for (const one of status.controllers) {
     if (one.subsystem === null) continue;
@@ -271,6 +319,10 @@ function ways(status: Status): Way[][] {
     const parts = [partKey("host", one.host_nqn), partKey("subsystem", one.subsystem)];
     all[0]!.push({ from: `host ${one.host_nqn}`, to: controller, parts, active });
     all[1]!.push({ from: controller, to: `subsystem ${one.subsystem}`, parts, active });
+  }
+  for (const { one } of lost) {
+    all[0]!.push({ from: `host ${one.host_nqn}`, to: lostKey(one), parts: [], active: false });
+    all[1]!.push({ from: lostKey(one), to: `subsystem ${one.subsystem}`, parts: [], active: false });
   }
   for (const { nqn, namespaces } of status.subsystems) {
     for (const { nsid, legs } of namespaces) {
@@ -285,7 +337,7 @@ function ways(status: Status): Way[][] {
   return all;
 }
 
-function wires(ways: Way[][], model: Model, shown: Set<string>): Link[] {
+function wires(ways: Way[][], flows: Flow, shown: Set<string>): Link[] {
   const all: Link[] = [];
   ways.forEach((column, index) => {
     const links = new Map<string, Map<string, Link>>();
@@ -295,7 +347,7 @@ function wires(ways: Way[][], model: Model, shown: Set<string>): Link[] {
       const to = shown.has(way.to) ? way.to : next;
       let flow = NaN;
       for (const part of way.active ? way.parts : []) {
-        if (Number.isNaN(flow)) flow = operations(model, part);
+        if (Number.isNaN(flow)) flow = flows(part);
       }
       let those = links.get(from);
       if (!those) links.set(from, (those = new Map()));

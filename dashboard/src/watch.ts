@@ -4,6 +4,7 @@ import { ask, Locked, recalled } from "./api";
 import { clock, duration, tail } from "./format";
 import { Model, read, TARGET } from "./model";
 import { Clock, now as present } from "./clock";
+import { Losses } from "./lost";
 import { differences, type Happening, News, refusals } from "./story";
 import { type Ear, listen, type Listener } from "./stream";
 import type { StateDocument, Stats, Status, Told } from "./types";
@@ -31,6 +32,7 @@ export class Watch {
   private documentAt = 0;
   private readonly clock = new Clock();
   private readonly news = new News();
+  readonly losses = new Losses();
   /** Who else is told what happened. */
   heard: ((more: Happening[]) => void) | null = null;
 
@@ -150,6 +152,7 @@ export class Watch {
 
   /** Who tells this and no counters that make sense has not answered. */
   takeStatus(status: Status, now: number): void {
+    if (this.status) this.losses.take(this.status, status, now, this.news);
     if (this.status) this.tell(differences(this.status, status, now, this.news));
     else this.tell([{ at: now, weight: "plain", text: "This page began to watch." }]);
     this.status = status;

@@ -149,9 +149,39 @@ async function keys(page) {
   hold((await pressed("5 min")) === "false", "dragging over a chart looks closer");
   await page.mouse.dblclick(plot.x + plot.width / 2, plot.y + 60);
   hold((await pressed("5 min")) === "true", "a double click comes back");
-  await page.getByRole("button", { name: NQN, exact: true }).click();
-  hold((await page.locator(".scope").textContent()).includes(NQN), "one subsystem can be looked at");
+  await parts(page);
+}
+
+/** A figure of a tile, as it is written: 1.2k is 1200. */
+const figure = async (page, title) => {
+  const text = await tile(page, title).textContent();
+  return Number.parseFloat(text) * (text.includes("k") ? 1000 : 1);
+};
+
+/** Each kind of part is chosen, and tiles and charts have its figures then. */
+async function parts(page) {
+  const row = (name) => page.locator("tr").filter({ has: page.getByRole("button", { name, exact: true }) });
+  const chosen = async (button, words) => {
+    await button.click();
+    await page.locator(".scope", { hasText: words }).waitFor();
+    // A chart that is of it has a line whose last figure is said.
+    await page.locator('.plot[aria-label^="Operations per second: reads "]:not([aria-label*="–"])').waitFor({ state: "attached" });
+    const all = await page.locator("tr.chosen").count();
+    hold(all === 1, `${words} is looked at, and its row is marked`, all);
+  };
+  const idle = page.getByRole("button", { name: OTHER, exact: true });
+  await idle.click();
+  await page.locator(".scope", { hasText: OTHER }).waitFor();
+  await page.waitForFunction(() => [...document.querySelectorAll(".tile")].find((one) => one.querySelector("dt").textContent === "Reads per second").querySelector("dd").textContent === "0");
+  hold(true, "a subsystem that does nothing has tiles that say so, whatever the target does");
+  await chosen(page.getByRole("button", { name: NQN, exact: true }), "subsystem");
+  await chosen(page.locator("tr", { hasText: "first.img" }).getByRole("button", { name: "1", exact: true }), "namespace");
+  const [one, both] = [await figure(page, "Reads per second"), Number.parseFloat(await row(NQN).locator("td").nth(1).textContent())];
+  hold(one > 0 && both > 0, "its figures are there", [one, both]);
+  await chosen(panel(page, "Hosts").locator("tbody button.name").first(), "host");
+  await chosen(page.getByRole("button", { name: "core 0" }), "core");
   await page.getByRole("button", { name: "Show the whole target" }).click();
+  await page.locator(".scope", { hasText: "Whole target" }).waitFor();
 }
 
 /** What the target is told to hold back, and how hosts are to reach it. */
@@ -167,13 +197,6 @@ async function limits(page, base, address) {
   }
   await page.locator("tr", { hasText: "second.img" }).getByText("its limit, 100 IOPS").waitFor();
   hold(true, "a namespace that its limit holds back says so");
-  const { nqn } = JSON.parse((await ask(base, "GET", "/v1/stats", bearer)).body).hosts.find((host) => host.controllers > 0);
-  const host = `/v1/subsystems/${NQN}/hosts/${encodeURIComponent(nqn)}`;
-  const limited = await ask(base, "PUT", host, { ...bearer, "Content-Type": "application/json" }, { limits: { iops: 50 } });
-  if (limited.status !== 200) throw new Error(`${host}: ${limited.status} ${limited.body}`);
-  await page.locator("tr", { hasText: "first.img" }).getByText("a limit of its host").waitFor();
-  hold(true, "and so does one whose host is held back");
-  await ask(base, "DELETE", host, bearer);
   await page.locator(".box").getByText("non-optimized").first().waitFor();
   hold(true, "how hosts are told to reach it (ANA) is drawn");
   await ask(base, "PATCH", changes[1][0], json, { ana: "optimized" });
@@ -406,6 +429,8 @@ async function hostsOf(page, state) {
   await page.getByRole("button", { name: `Limit ${host}` }).click();
   await answer(page, "Limit");
   await close(page);
+  await page.locator("tr", { hasText: "first.img" }).getByText("a limit of its host").waitFor();
+  hold(true, "a namespace whose host is held back says so");
   await connected.getByRole("button", { name: "Change…" }).click();
   await page.getByRole("button", { name: `Disallow ${host}` }).click();
   await answer(page, "Disallow");
@@ -620,7 +645,8 @@ async function demonstration(browser, wrongs) {
   await page.locator(".box", { hasText: "in sync" }).nth(1).waitFor();
   hold(true, "the legs of a mirror are drawn");
   await page.locator(".log").getByText(/lost its path to .* and goes on/).waitFor();
-  hold(true, "a path that is lost is told of");
+  await page.locator(".box.bad", { hasText: /lost at/ }).first().waitFor();
+  hold(true, "a path that is lost is told of, and stays in the picture for a while");
   await page.getByRole("alert").getByText(/goes on without its leg/).waitFor();
   await page.locator(".box.bad", { hasText: "out" }).waitFor();
   hold(true, "a leg that is out is an alarm, and drawn as one");
@@ -659,12 +685,21 @@ async function cluster(browser, wrongs) {
   for (const name of ["left", "right"]) await row(name).locator("td").nth(2).getByText(/^[1-9]/).waitFor();
   await rises(page, "Reads per second");
   hold((await tile(page, "Nodes").textContent()) === "2 of 2", "both nodes are on one page, under load");
+  for (const words of [/dashboard$/, /archive$/, /^left$/, /^right$/, "namespace 1"]) await page.locator(".box text").getByText(words).first().waitFor();
+  await page.locator(".box", { hasText: "right" }).getByText(/IOPS/).waitFor();
+  await page.locator(".wire.flows").nth(5).waitFor({ state: "attached" });
+  hold(true, "hosts, nodes, subsystems and namespaces of all nodes are one picture");
   await page.waitForTimeout(Number(process.env["WATCH_MS"] ?? 4000));
   await accessible(page, "a cluster");
   await page.screenshot({ path: join(screenshots, "cluster.png") });
   await page.setViewportSize({ width: 390, height: 844 });
   await accessible(page, "a cluster on a phone");
   await page.setViewportSize({ width: 1280, height: 1100 });
+  await page.getByRole("button", { name: "right", exact: true }).click();
+  await page.locator(".scope", { hasText: "node right" }).waitFor();
+  await rises(page, "Reads per second");
+  await page.getByRole("button", { name: "Show the whole cluster" }).click();
+  hold(true, "one node can be looked at");
   let asked = 0;
   page.on("request", (asking) => (asked += asking.url().includes("/v1/nodes") ? 1 : 0));
   await stop(other, "SIGKILL");
@@ -673,6 +708,7 @@ async function cluster(browser, wrongs) {
   await row("right").getByText(/not answering/).waitFor();
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
   await row("left").locator("td").nth(2).getByText(/^[1-9]/).waitFor();
+  await page.locator(".box.bad", { hasText: "right" }).getByText("not answering").waitFor();
   await accessible(page, "a cluster without one of its nodes");
   await page.screenshot({ path: join(screenshots, "cluster-lost.png") });
   other = await right(address, door);

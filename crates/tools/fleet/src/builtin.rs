@@ -191,3 +191,38 @@ pub(crate) fn scaled(mut plan: Plan, cores: u32) -> Plan {
     }
     plan
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_is_valid_as_it_is_and_on_machines_of_any_size() {
+        let names: Vec<_> = all().into_iter().map(|plan| plan.name).collect();
+        assert_eq!(names, ["hci-12", "six-patterns", "nvme-vs-iscsi", "failover"]);
+        for plan in all() {
+            plan.check().unwrap_or_else(|why| panic!("{}: {why}", plan.name));
+            assert_eq!(scaled(plan.clone(), 10_000).scaled, [""; 0], "{}", plan.name);
+            for cores in [0, 1, 2, 8, 64] {
+                let small = scaled(plan.clone(), cores);
+                small.check().unwrap_or_else(|why| panic!("{} of {cores}: {why}", plan.name));
+            }
+        }
+    }
+
+    #[test]
+    fn the_cluster_is_the_documents_and_says_how_it_is_scaled() {
+        let plan = hci();
+        assert_eq!(plan.storage_nodes * plan.clients_per_node, 576);
+        assert_eq!(plan.storage_nodes * plan.targets_per_node * plan.drives_per_target, 48);
+        assert_eq!(plan.actions.iter().filter(|action| action.vm).count(), 5);
+        assert!(plan.actions.iter().all(|action| action.documents.is_some()));
+        let small = scaled(plan, 2);
+        assert_eq!((small.storage_nodes, small.clients_per_node), (4, 4));
+        let said = [
+            "12 nodes scaled to 4 (2 processors)",
+            "48 clients of each node scaled to 4 (2 processors)",
+        ];
+        assert_eq!(small.scaled, said);
+    }
+}

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::error::FleetError;
 use crate::guests::{self, GuestFiles};
 use crate::iscsi::{self, Programs};
-use crate::limits::{Patience, START_IN, VM_REQUEST_BYTES, VM_RING};
+use crate::limits::{Patience, START_IN, START_IN_FOR_CLIENT, VM_REQUEST_BYTES, VM_RING};
 use crate::live::{Board, LiveHost};
 use crate::message::{Ask, Client, Load, Measured, Say, Share, Vm};
 use crate::network::Network;
@@ -446,7 +446,8 @@ impl<'a> Fleet<'a> {
         let ms = |seconds: f64| (seconds * 1000.0) as u64;
         let (ramp_ms, runtime_ms) = (ms(plan.ramp_seconds + warm_up), ms(plan.runtime_seconds));
         self.agree_on_time()?;
-        let start = self.terms.clock.now_ns() + START_IN.as_nanos() as u64;
+        let start_in = start_in(plan.clients_per_node, self.hosts.len());
+        let start = self.terms.clock.now_ns() + start_in.as_nanos() as u64;
         let measured = start + ramp_ms * 1_000_000;
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let seed = SEED ^ ((u64::from(run) << 32) + ((index as u64) << 16));
@@ -460,7 +461,7 @@ impl<'a> Fleet<'a> {
             target.peer.tell(&Ask::Meter { start_ns, end_ns, process })?;
         }
         let patience =
-            START_IN + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
+            start_in + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let part = format!("run {} of {}{whose}", run + 1, plan.runs);
         // A load that is held back has less than that in flight.
         let in_flight = (pattern.rate_iops.is_none())
@@ -705,5 +706,23 @@ impl Sum {
             cpu: self.cpu.into_iter().map(|(name, percent)| (name, percent / count)).collect(),
             latencies: RecordedLatencies::of(&self.latencies),
         }
+    }
+}
+
+/// How long before the start it is agreed on, with so many clients on each of so many hosts.
+fn start_in(clients_per_node: u32, hosts: usize) -> Duration {
+    let clients = clients_per_node.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX));
+    START_IN + START_IN_FOR_CLIENT.saturating_mul(clients)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_clients_have_longer_to_begin() {
+        assert_eq!(start_in(1, 1), START_IN + START_IN_FOR_CLIENT);
+        // That of the documents' cluster on two processors, which were late by 346 ms.
+        assert!(start_in(48, 12) >= START_IN + Duration::from_secs(2), "{:?}", start_in(48, 12));
     }
 }

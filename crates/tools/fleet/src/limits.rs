@@ -71,6 +71,9 @@ pub const LOAD_GRACE: Duration = Duration::from_secs(60);
 /// Between the agreement on a start and the start: what the slowest agent takes to hear of it and
 /// to open its queues.
 pub const START_IN: Duration = Duration::from_millis(1500);
+/// And for each client of all hosts, since many may be on one machine: 576 on two processors, which
+/// other work shared, took 1.85 s.
+pub const START_IN_FOR_CLIENT: Duration = Duration::from_millis(5);
 /// Round trips by which a clock is measured.
 pub const CLOCK_ROUNDS: u32 = 16;
 /// How long an agent that is asked to end may take.
@@ -127,6 +130,10 @@ pub const SIMULATED_AWAY_SECONDS_MAX: u32 = 300;
 
 /// Time in which all simulated hosts have to do I/O again.
 pub const SIMULATED_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Time without one more host that does I/O, in which targets refuse hosts, after which nothing else is
+/// waited for: six of a host's longest pauses, by default.
+pub const SIMULATED_STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Simulated time between two things that happen.
 pub const SIMULATED_REST: Duration = Duration::from_secs(20);

@@ -85,6 +85,23 @@ impl Seconds {
     }
 }
 
+/// Whether targets refuse hosts again and again, and none gets any further.
+struct Standstill {
+    flowing: usize,
+    refused: u64,
+    since: Duration,
+}
+
+impl Standstill {
+    /// What is so now: so many hosts do I/O, and so many connections were refused.
+    fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
+        if flowing != self.flowing {
+            *self = Self { flowing, refused, since: now };
+        }
+        refused > self.refused && now - self.since >= limits::SIMULATED_STANDSTILL
+    }
+}
+
 /// Plays a scene.
 pub(super) fn play(
     stage: &mut Stage,
@@ -162,6 +179,9 @@ impl Play<'_> {
     fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), FleetError> {
         let end = self.begin + limits::SIMULATED_PATIENCE;
         let mut shown: Option<Instant> = None;
+        let refused = |counts: &[Counts]| counts.iter().flat_map(|it| it.refused.values()).sum();
+        let (flowing, before) = (self.flowing.len(), refused(&self.before));
+        let mut still = Standstill { flowing, refused: before, since: self.begin };
         while (!self.waiting.is_empty() || self.restart.is_some()) && self.stage.now() < end {
             if cancel.is_cancelled() {
                 return Err(FleetError::Cancelled);
@@ -175,7 +195,13 @@ impl Play<'_> {
             }
             if self.seconds.next <= self.stage.now() {
                 self.seconds.next += SECOND;
-                self.seconds.count(&self.stage.counts());
+                let counts = self.stage.counts();
+                self.seconds.count(&counts);
+                let is_still =
+                    still.is_reached(self.stage.now(), self.flowing.len(), refused(&counts));
+                if is_still && self.restart.is_none() {
+                    break;
+                }
             }
             let restart = self.restart.map(|(_, at)| at);
             let until = [Some(self.seconds.next), restart].into_iter().flatten().min();
@@ -224,5 +250,22 @@ impl Play<'_> {
             real_seconds: 0.0,
             memory_bytes: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scene_ends_where_hosts_are_refused_and_get_nowhere() {
+        let second = Duration::from_secs;
+        let mut still = Standstill { flowing: 0, refused: 7, since: second(10) };
+        assert!(!still.is_reached(second(100), 0, 7), "nobody is refused: they wait");
+        assert!(!still.is_reached(second(69), 0, 8), "it may go on still");
+        assert!(still.is_reached(second(70), 0, 8));
+        assert!(!still.is_reached(second(71), 1, 9), "one more does I/O");
+        assert!(!still.is_reached(second(200), 1, 9), "and none was refused since");
+        assert!(still.is_reached(second(201), 1, 10));
     }
 }
