@@ -75,8 +75,8 @@ impl Open for Mirrors {
         Ok(Opened { legs, ..Opener.open(namespace)? })
     }
 
-    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
-        Opener.keys(host)
+    fn keys(&self, nqn: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
+        Opener.keys(nqn, name, host)
     }
 }
 
