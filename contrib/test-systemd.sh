@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test-systemd.sh RELEASE: installs the build in the folder RELEASE where a systemd of its own runs,
-# in namespaces and without a machine, and has farblock.service started, changed and restarted.
+# in namespaces and without a machine, and has farblock.service started, changed and restarted, and
+# farblock-attach@.service used by fio meanwhile.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-systemd.sh RELEASE" >&2; exit 2; }
@@ -12,7 +13,7 @@ die() {
 }
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 [ "$(id -u)" = 0 ] || die "a systemd of its own takes root: start it as root"
-for need in systemctl script jq setpriv; do
+for need in systemctl script jq setpriv fio; do
     command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
 done
 
@@ -60,7 +61,7 @@ mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=755 tmpfs dev
-for device in null zero full random urandom tty; do
+for device in null zero full random urandom tty fuse; do
     touch dev/$device
     mount --bind /dev/$device dev/$device
 done
@@ -76,7 +77,7 @@ ExecStopPost=/bin/sh -c 'echo \$EXIT_STATUS >/out/code; systemctl exit 0'
 StandardOutput=file:/out/said
 StandardError=inherit
 Environment=HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin
-TimeoutStartSec=120
+TimeoutStartSec=300
 UNIT
 # It would hang the terminal up, and us with it.
 ln -s /dev/null etc/systemd/system/console-getty.service
@@ -93,8 +94,10 @@ INNER
 # A terminal is what it has for a console; nobody types, and it does not end before systemd does.
 mkfifo "$work/typed"
 exec 9<>"$work/typed"
-timeout 200 script --quiet --flush --command "unshare --mount bash '$work/outer.sh' '$work'" \
+timeout 400 script --quiet --flush --command "unshare --mount bash '$work/outer.sh' '$work'" \
     "$work/console" <&9 >/dev/null 2>&1 || true
 [ "$(cat "$work/out/code" 2>/dev/null)" = 0 ] ||
     die "the job failed: $(tail -n 30 "$work/console" "$work/out/said" 2>/dev/null)"
-echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys"
+pause=$(sed -n 's/^longest pause: //p' "$work/out/said")
+echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys; a disk of" \
+    "farblock-attach@ that fio verified waited for $pause at most"

@@ -60,6 +60,37 @@ done
 [ "$(systemctl show --property MainPID --value farblock)" != "$pid" ]
 farblock --quiet read "$url" --length 64MiB | cmp - /root/data
 
+# A disk that is attached at boot. While fio writes to it and verifies, the target is restarted; no
+# operation fails. What the longest one may take is generous: the machine may be busy.
+most_seconds=30
+mkdir -p /etc/farblock/attach.d
+cat >/etc/farblock/attach.d/data.toml <<TOML
+urls = ["$url"]
+as = "fuse"
+no-device = true
+TOML
+systemctl start farblock-attach@data
+systemctl is-active farblock-attach@data
+attached=$(farblock list --json | jq -r '.[0].use.path')
+[ -f "$attached" ]
+fio --name=load --filename="$attached" --size=32M --rw=randwrite --bs=4k --time_based --runtime=15 \
+    --verify=crc32c --verify_backlog=256 --verify_fatal=1 --output-format=json --output=/root/fio &
+load=$!
+for _ in 1 2 3; do
+    before=$(writes)
+    until [ "$(writes)" -gt "$((before + 200))" ]; do sleep 0.1; done
+    systemctl restart farblock
+done
+wait "$load"
+[ "$(jq '.jobs[0].error' /root/fio)" = 0 ]
+pause=$(jq '.jobs[0].write.clat_ns.max / 1e6 | round' /root/fio)
+echo "longest pause: $pause ms"
+[ "$pause" -lt $((most_seconds * 1000)) ]
+[ "$(farblock list --json | jq -r '.[0].state')" = live ]
+systemctl stop farblock-attach@data
+[ "$(systemctl show --property Result --value farblock-attach@data)" = success ]
+[ "$(farblock list --json | jq length)" = 0 ]
+
 # A host that has to prove who it is, with a secret that only root can read.
 mkdir -m 700 /etc/farblock/keys
 (umask 077 && farblock keys new >/etc/farblock/keys/host.key)

@@ -1,8 +1,7 @@
 #!/bin/bash
 # steering.sh FARBLOCK: what 'farblock ctl', 'farblock reload' and SIGHUP change in a running
 # target, the kernel's host sees without a rescan, while it writes to another namespace and
-# reads it back
-# (jobs/steering.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
+# reads it back (jobs/steering.sh); and a target that is restarted is a pause. FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
 # 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -41,14 +40,19 @@ show() { ctl visible-to $nqn 2 "$1"; }
 grow() { truncate -s 40M other.img; }
 reload() { configure "$@" && "$farblock" reload --control "$logs/control"; }
 hangup() { configure "$@" && kill -HUP $server; }
+restart() {
+    kill $server
+    wait $server
+    serve again.log --config farblock.toml --control "$logs/control"
+}
 broken() { echo 'listeners = "' >farblock.toml && kill -HUP $server; }
 
 configure
 serve server.log --config farblock.toml --control "$logs/control"
 
 answer_guest 400 "$linux_dir/jobs/steering.sh" port
-if ! grep -q 'SIGHUP: everything stays as it is' server.log || grep -q panicked server.log; then
-    cat server.log >&2
+if ! grep -q 'SIGHUP: everything stays as it is' server.log || grep -q panicked ./*.log; then
+    cat server.log again.log >&2
     exit 1
 fi
 echo "steering.sh: all holds"

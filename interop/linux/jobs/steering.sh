@@ -88,4 +88,41 @@ said=$(dmesg)
 [[ $said != *"error, dev ${first#/dev/}"* ]] || fail "I/O to namespace 1 failed: $said"
 [[ $said != *reconnect* ]] || fail "the connection was lost: $said"
 check "disconnect" nvme disconnect -n $nqn
+
+say "restarts"
+# It waits for ten seconds before it tries again, unless it is told otherwise.
+check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 --reconnect-delay=1 \
+    --hostnqn=$host --hostid=$host_id
+eventually "namespace 1 is there" is_there 1 32
+find_namespace $nqn 1
+# written: how many writes its kernel has had answered.
+written() {
+    local numbers
+    read -ra numbers <"/sys/block/${found#/dev/}/stat"
+    echo "${numbers[4]}"
+}
+# goes_on TEXT: it is written to.
+goes_on() {
+    local before try
+    before=$(written)
+    for ((try = 0; try < 600; try++)); do
+        [ "$(written)" -le $((before + 50)) ] || { ok "$1"; return; }
+        sleep 0.1
+    done
+    fail "$1: nothing is written"
+}
+fio --name=restarted --filename="$found" --direct=1 --rw=randwrite --bs=4k --size=8M --time_based \
+    --runtime=30 --verify=crc32c --verify_backlog=64 --verify_fatal=1 --minimal >/run/restarted &
+load=$!
+for time in first second; do
+    goes_on "it is written to before the $time restart"
+    outside restart
+    goes_on "it is written to after the $time restart"
+done
+wait $load || fail "under restarts: $(cat /run/restarted)"
+# The longest write, in microseconds; the machine may be busy.
+pause=$(cut -d';' -f56 /run/restarted)
+[ "$pause" -lt 30000000 ] || fail "a write took $pause µs"
+ok "I/O paused for $((pause / 1000)) ms at most, and none of it failed"
+check "disconnect again" nvme disconnect -n $nqn
 say "done"

@@ -101,6 +101,8 @@ fn a_restart_is_a_pause() {
         (load.join().expect("no error"), others.join().expect("no refusal"))
     });
     assert!(connected > 0);
+    // The machine may be busy; `--nocapture` tells what it is otherwise.
+    assert!(longest < PATIENCE, "{longest:?}");
     println!("5 restarts, {connected} connections meanwhile, longest pause of I/O {longest:?}");
 }
 
