@@ -240,9 +240,9 @@ pub struct Host {
     /// The Diffie-Hellman groups that it may use, the best first; all if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dhchap_dhgroups: Vec<String>,
-    /// Where its key for TLS is, as with `dhchap_key`; `keyring:` for those of the kernel's keyrings
-    /// that have both names, `keyring:IDENTITY` or `keyring:NUMBER` for one of them. With it the
-    /// host has to use TLS 1.3 and show that key.
+    /// Where its key for TLS is, as with `dhchap_key`; `keyring:` for those of the kernel's
+    /// keyrings that have both names, `keyring:IDENTITY` or `keyring:NUMBER` for one of them. With
+    /// it the host has to use TLS 1.3 and show that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
     /// What is demanded of it besides, and that it has the key for it: nothing takes that key away
