@@ -9,6 +9,8 @@
 #[cfg(target_os = "linux")]
 mod bench_peers;
 #[cfg(target_os = "linux")]
+mod faults;
+#[cfg(target_os = "linux")]
 mod floor;
 #[cfg(target_os = "linux")]
 mod hold;
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         ///
         /// Limits, ANA, reservations, sets of disks, a thousand namespaces: 4k I/Os of targets.
         BenchCost(bench_peers::Options),
+        /// Go through the faults of guests and of a Ceph cluster, again and again
+        Faults(faults::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::BenchNetwork(options) => bench_peers::across::compare(&options),
         Command::BenchCounters(options) => bench_peers::counters::run(&options),
         Command::BenchCost(options) => bench_peers::cost::run(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),

@@ -3,6 +3,7 @@
 
 use clap::Args;
 use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long, and where to begin.
 #[derive(Args)]
@@ -13,12 +14,23 @@ pub(crate) struct Options {
     /// The first seed, instead of a new one each time
     #[arg(long)]
     from: Option<u64>,
+    /// Lives of mirrors, instead of the whole product and of nodes that fence each other
+    #[arg(long)]
+    mirrors: bool,
 }
+
+/// Lives of mirrors that one process goes through.
+const LIVES: u64 = 200;
 
 /// Runs the seeds, and fails if one of them did.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    if !(0.0..=10_000.0).contains(&options.hours) {
+        return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
+    }
+    if options.mirrors {
+        return run_mirrors(options);
+    }
+    let mut command = cargo();
     command.args(["run", "--quiet", "--package", "farblock-sim", "--example", "hours", "--"]);
     command.args(["--hours", &options.hours.to_string()]);
     if let Some(from) = options.from {
@@ -26,4 +38,28 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err("a seed failed: repeat it as it says".to_owned()) }
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The same for mirrors: the test of them, again and again, each time from another seed on. It says
+/// how the first that fails is repeated, and what came after that one is left out.
+fn run_mirrors(options: &Options) -> Result<(), String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let from = options.from.unwrap_or(now.as_secs() << 20);
+    let until = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
+    let (mut seed, mut failures) = (from, 0);
+    while Instant::now() < until {
+        let mut command = cargo();
+        command.args(["test", "--quiet", "--release", "--package", "farblock-volumes"]);
+        command.args(["--test", "lives", "nothing_acknowledged_is_lost"]);
+        command.env("MIRROR_SEED", seed.to_string()).env("MIRROR_SEEDS", LIVES.to_string());
+        let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+        failures += u64::from(!status.success());
+        seed = seed.wrapping_add(LIVES);
+    }
+    println!("{} lives of mirrors from {from}: {failures} failures", seed.wrapping_sub(from));
+    if failures == 0 { Ok(()) } else { Err("a seed failed: repeat it as it says".to_owned()) }
 }

@@ -43,6 +43,9 @@ enum Kind {
     Stripe,
     Concat,
     Mirror,
+    /// A mirror with legs that another target on loopback has: one of two, or both.
+    MirrorNear,
+    MirrorFar,
     /// A file in memory.
     File,
     /// The same; the host that asks and another one are registered, and this one holds a
@@ -54,7 +57,7 @@ enum Kind {
     ManyLimited,
 }
 
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 13] = [
     ("nothing", Kind::Plain),
     ("limits of the namespace", Kind::Limited),
     ("limits and weight of the host", Kind::LimitedHost),
@@ -62,6 +65,8 @@ const KINDS: [(&str, Kind); 11] = [
     ("stripe of two", Kind::Stripe),
     ("concat of two", Kind::Concat),
     ("mirror of two", Kind::Mirror),
+    ("mirror, one leg remote", Kind::MirrorNear),
+    ("mirror, both legs remote", Kind::MirrorFar),
     ("file in memory", Kind::File),
     ("file in memory, reserved", Kind::Reserved),
     ("1,000 namespaces", Kind::Many),
@@ -121,6 +126,8 @@ struct Served {
     kind: Kind,
     process: Process,
     endpoint: Endpoint,
+    /// The targets of its remote legs, which share the host's processor.
+    _legs: Vec<Process>,
 }
 
 impl Served {
@@ -132,7 +139,8 @@ impl Served {
     ) -> Result<Served, String> {
         let path = folder.0.join(format!("{}.toml", name.replace(' ', "-")));
         let host = Host::this(means)?;
-        let text = configuration(means, folder, kind, &host)?;
+        let (path_of_disk, legs) = stored(means, folder, kind, &host)?;
+        let text = configuration(&path_of_disk, kind, &host);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut command = Command::new(&means.farblock);
         command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0", "--config"]);
@@ -140,7 +148,7 @@ impl Served {
         let mut process = Process::start(command, means.target_cpu)?;
         let endpoint = process.wait_for(farblock::parse_listening)?.remove(0);
         farblock::fill_at(means, &farblock::url(&endpoint))?;
-        Ok(Served { name, kind, process, endpoint })
+        Ok(Served { name, kind, process, endpoint, _legs: legs })
     }
 
     fn entrant<'a>(&'a self, means: &'a Means) -> Entrant<'a> {
@@ -188,24 +196,47 @@ impl Host {
     }
 }
 
-fn configuration(
+/// What stores the disk, and the targets that this needs.
+fn stored(
     means: &Means,
     folder: &Folder,
     kind: Kind,
     host: &Host,
-) -> Result<String, String> {
+) -> Result<(String, Vec<Process>), String> {
     // The mirror has a MiB of each leg for itself.
     let (bytes, half) = (means.disk_bytes, means.disk_bytes / 2);
+    let leg = bytes + (1 << 20);
+    let mut legs = Vec::new();
     let path = match kind {
         Kind::Stripe => format!("stripe:64KiB,mem:{half},mem:{half}"),
         Kind::Concat => format!("concat:mem:{half},mem:{half}"),
-        Kind::Mirror => {
-            let leg = bytes + (1 << 20);
-            format!("mirror:mem:{leg},mem:{leg}?create")
+        Kind::Mirror => format!("mirror:mem:{leg},mem:{leg}?create"),
+        Kind::MirrorNear | Kind::MirrorFar => {
+            let mut named = vec![format!("mem:{leg}")];
+            for at in usize::from(kind == Kind::MirrorNear)..2 {
+                let (process, url) = remote_leg(means, at, leg)?;
+                legs.push(process);
+                named.push(url);
+            }
+            format!("mirror:{}?create", named[named.len() - 2..].join(","))
         }
         Kind::File | Kind::Reserved => disk(means, folder, kind, host)?.display().to_string(),
         _ => format!("mem:{bytes}"),
     };
+    Ok((path, legs))
+}
+
+/// A leg of memory in a target of its own.
+fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
+    let mut command = Command::new(&means.farblock);
+    command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);
+    command.args(["--nqn", &format!("{NQN}-leg{leg}"), &format!("mem:{bytes}")]);
+    let mut process = Process::start(command, means.host_cpu)?;
+    let endpoint = process.wait_for(farblock::parse_listening)?.remove(0);
+    Ok((process, farblock::url(&endpoint)))
+}
+
+fn configuration(path: &str, kind: Kind, host: &Host) -> String {
     let mut text = String::new();
     if kind == Kind::Ana {
         text += "ana = \"non-optimized\"\n";
@@ -219,13 +250,13 @@ fn configuration(
     }
     let count = if matches!(kind, Kind::Many | Kind::ManyLimited) { MANY } else { 1 };
     for nsid in 1..=count {
-        let path = if nsid == 1 { path.as_str() } else { "null:1GiB" };
+        let path = if nsid == 1 { path } else { "null:1GiB" };
         let _ = write!(text, "[[subsystems.namespaces]]\npath = \"{path}\"\n");
         if matches!(kind, Kind::Limited | Kind::LimitedHost | Kind::ManyLimited) {
             let _ = writeln!(text, "limits = {LIMITS}");
         }
     }
-    Ok(text)
+    text
 }
 
 /// A file, with a reservation if it is to have one.
