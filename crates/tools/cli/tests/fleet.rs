@@ -75,6 +75,43 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
+/// By network namespaces, which only root may make.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
+    if !support::is_root() {
+        return eprintln!("left out: only root may make network namespaces");
+    }
+    let scratch = Scratch::new();
+    let text = "drive = \"temporary:8MiB\"\nfaults = [\"cut\", \"slow\"]\nfault_seconds = 2.0\n";
+    let plan = small(&scratch, text);
+    let report = scratch.run(["fleet", "run", &plan, "--json", "-"]).ok().json();
+    let faults = report["faults"].as_array().unwrap();
+    let names: Vec<_> = faults.iter().map(|fault| fault["fault"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cut", "slow"]);
+    assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
+    let pause = |fault: usize| faults[fault]["pause_seconds"].as_f64().unwrap();
+    // Never sooner: there is one way only, which was away for two seconds.
+    assert!(pause(0) >= 1.5, "nobody was cut off: {report}");
+    assert!(pause(1) >= 0.02, "nothing was slow: {report}");
+    assert_eq!(report["verified"]["lost"], 0);
+}
+
+/// Scaled to this machine, and short.
+#[test]
+fn the_documents_cluster_is_a_plan_that_runs() {
+    let scratch = Scratch::new();
+    let short = ["--runtime", "1", "--runs", "1", "--clients", "2", "--loopback"];
+    let arguments = ["fleet", "run", "hci-12"].into_iter().chain(short).chain(["--json", "-"]);
+    let report = scratch.run(arguments.collect::<Vec<_>>()).ok().json();
+    let actions = report["actions"].as_array().unwrap();
+    assert_eq!(actions.len(), 10, "{report}");
+    for action in actions {
+        assert!(action["total"]["iops"].as_f64().unwrap() > 0.0, "{action}");
+        assert!(action["percent_of_theoretical"].as_f64().unwrap() > 0.0, "{action}");
+    }
+}
+
 /// The processes that a process has started, the oldest first.
 #[cfg(target_os = "linux")]
 fn children(of: u32) -> Vec<u32> {

@@ -1,0 +1,48 @@
+//! A report has the dashboard's colours: they are written in both, and are the same.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a colour is called in the report, and in the dashboard.
+const PAIRS: [(&str, &str); 12] = [
+    ("paper", "back"),
+    ("card", "panel"),
+    ("ink", "ink"),
+    ("soft", "quiet"),
+    ("line", "edge"),
+    ("remote", "read"),
+    ("target", "write"),
+    ("floor", "high"),
+    ("good", "good"),
+    ("fair", "held"),
+    ("bad", "bad"),
+    ("alert", "bad-back"),
+];
+
+/// The colours of a style sheet, those of light and those of dark.
+fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = std::fs::read_to_string(&path).expect("it is in the tree");
+    let (light, rest) = text.split_once("prefers-color-scheme: dark").expect("it has both");
+    let dark = rest.split_once("}\n}").map_or(rest, |(dark, _)| dark);
+    [light, dark].map(|text| {
+        let lines = text.lines().filter_map(|line| {
+            let (name, value) = line.trim().strip_prefix("--")?.split_once(": ")?;
+            Some((name.to_owned(), value.trim_end_matches(';').to_owned()))
+        });
+        lines.collect()
+    })
+}
+
+#[test]
+fn a_report_has_the_dashboards_colours() {
+    let report = colours("src/html/style.css");
+    let page = colours("../../../dashboard/src/style.css");
+    for (report, page) in report.iter().zip(&page) {
+        for (ours, theirs) in PAIRS {
+            let colour = report.get(ours).unwrap_or_else(|| panic!("--{ours} is in the report"));
+            assert!(colour.starts_with('#'), "{ours}: {colour}");
+            assert_eq!(Some(colour), page.get(theirs), "--{ours} is the dashboard's --{theirs}");
+        }
+    }
+}
