@@ -136,6 +136,7 @@ export class Past {
   /** Puts what somebody else kept before what is here; `now` is this machine's, in seconds. */
   recall(kept: Kept, now: number): void {
     const shift = Math.round(now - kept.now);
+    let first = Infinity;
     for (const { step, newest, series } of kept.levels) {
       const index = this.rings.findIndex((ring) => ring.step === step);
       const points = series[0]?.length ?? 0;
@@ -146,9 +147,11 @@ export class Past {
         return [newest - (points - 1 - place) * step + shift, sample];
       });
       this.rings[index] = this.rings[index]!.after(before, now);
+      // A coarse point begins before what is in it: it reaches further back only if it ends there.
       const oldest = before[0]![0];
-      this.first = this.first < 0 ? oldest : Math.min(this.first, oldest);
+      if (first === Infinity || oldest + step <= first) first = oldest;
     }
+    if (first < Infinity) this.first = this.first < 0 ? first : Math.min(this.first, first);
   }
 
   /** Whether a series ever had a value. */

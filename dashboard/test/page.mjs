@@ -509,9 +509,22 @@ async function before(browser, base, wrongs, url) {
   const page = await open(browser, base, wrongs);
   await page.goto(url);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
-  // By the second, and that the page was opened in may be half over.
-  await page.waitForFunction((opened) => Date.parse(document.querySelector(".hint time").dateTime) < opened - 2000, opened);
-  hold(true, "a page that is opened later has what was before it");
+  const kept = JSON.parse((await ask(base, "GET", "/history.json", { Authorization: `Bearer ${url.split("token=")[1]}` })).body);
+  const [{ newest, series }] = kept.levels;
+  const since = 1000 * (newest - series[0].length + 1);
+  // By the second, by two clocks that are read one after the other.
+  await page.waitForFunction((since) => Math.abs(Date.parse(document.querySelector(".hint time").dateTime) - since) <= 2000, since);
+  hold(since < opened - 2000, "a page that is opened later has what was before it", [since, opened]);
+  // What was is in the middle of the chart by now, and what is at its end.
+  await page.waitForFunction(() => {
+    const canvas = document.querySelector(".chart canvas");
+    const { data } = canvas.getContext("2d").getImageData(canvas.width / 2, 0, canvas.width / 2, canvas.height * 0.8);
+    // The line of reads is blue.
+    let blue = 0;
+    for (let at = 0; at < data.length; at += 4) blue += data[at + 3] > 200 && data[at + 2] > data[at] + 60 ? 1 : 0;
+    return blue > 50;
+  });
+  hold(true, "and its charts go on from there");
   await page.close();
 }
 
