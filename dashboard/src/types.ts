@@ -90,7 +90,7 @@ export interface About {
   nodes?: string[];
 }
 
-/** What was before the page: `now` is by the clock of who kept it, in seconds. */
+/** What was before the page: `now` is by the clock of whoever kept it, in seconds. */
 export interface Kept {
   now: number;
   levels: { step: number; newest: number; series: (number | null)[][] }[];

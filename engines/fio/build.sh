@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# build.sh FOLDER: builds FOLDER/libfarblock-fio.so, fio's engine for farblock, of the static library
-# FOLDER/libfarblock.a (cargo build --release -p farblock-capi). fio has no package of headers, so they
-# come from the source of the fio that is installed: FIO_SOURCE if it is set (configured), else Debian's
-# source package, kept in ~/.cache/farblock-fio (FARBLOCK_FIO_DIR moves it).
+# build.sh FOLDER: builds FOLDER/libfarblock-fio.so, fio's engine for farblock, of the static
+# library FOLDER/libfarblock.a (cargo build --release -p farblock-capi). fio has no package of
+# headers, so they come from the source of the fio that is installed: FIO_SOURCE if it is set
+# (configured), else Debian's source package, kept in ~/.cache/farblock-fio (FARBLOCK_FIO_DIR moves
+# it).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -35,7 +36,7 @@ EOF
         cd "$work" && "${apt[@]}" update && "${apt[@]}" source --download-only "fio=$1" >/dev/null &&
             mkdir fio && tar xf fio_*.orig.tar.?z --strip-components=1 -C fio &&
             cd fio && ./configure >configure.log
-    ) || die "the source of fio $1 is not to be had; its folder is $work"
+    ) || die "the source of fio $1 cannot be fetched; its folder is $work"
     rm -rf "$2"
     mv "$work/fio" "$2"
     rm -rf "$work"

@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let entrants: Vec<_> = entrants.chain(disks.iter().map(|disk| disk.entrant(&means))).collect();
     let remarks = [
         "An attached disk is a FUSE file of its own, without a loop device, and fio reads it; the \
-         server's processor time is that of who watches its server."
+         server's processor time is that of whoever watches its server."
             .to_owned(),
     ];
     contest::hold("bench-counters", options, &rows, &entrants, contest::times(options)?, &remarks)

@@ -48,8 +48,8 @@ pub fn is_keyring(path: &Path) -> bool {
 static GUARD: OnceLock<fn()> = OnceLock::new();
 
 /// Has `guard` called whenever a key is about to be read, from wherever; the first one that is
-/// named. Nothing is done for who names none: a process that only uses this library is not ours to
-/// change.
+/// named. Nothing is done for whoever names none: a process that only uses this library is not ours
+/// to change.
 pub fn guard_by(guard: fn()) {
     let _ = GUARD.set(guard);
 }

@@ -3,7 +3,7 @@
 //!
 //! A name is `keyring:` and then nothing (the keys of the host and subsystem that are connected),
 //! an identity, or a key's number (`keyctl show %:.nvme` has both). Who may see and read a key is
-//! the kernel's to say; those in `.nvme` are root's, and read by who has that keyring, so it is
+//! the kernel's to say; those in `.nvme` are root's, and read by whoever has that keyring, so it is
 //! linked to the process first. Keys of other users are passed over, whoever may read them: anybody
 //! can make one with the name of any host.
 //!

@@ -61,7 +61,7 @@ mod unix {
     const GRACE: Duration = Duration::from_secs(3);
     const STEP: Duration = Duration::from_millis(20);
 
-    /// Opened without waiting for who writes; what is read then is waited for.
+    /// Opened without waiting for whoever writes; what is read then is waited for.
     pub(super) fn open(path: &Path) -> io::Result<Readable> {
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(without_waiting).open(path)?;
@@ -110,7 +110,7 @@ mod tests {
             let writer = std::thread::spawn({
                 let path = path.clone();
                 move || {
-                    // It waits for who reads.
+                    // It waits for whoever reads.
                     let mut pipe = File::options().write(true).open(path).expect("it opens");
                     if late {
                         std::thread::sleep(std::time::Duration::from_millis(100));

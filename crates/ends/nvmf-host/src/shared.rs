@@ -269,7 +269,7 @@ impl NamespaceState {
     }
 
     /// Tells that the geometry changed, again for what changed meanwhile. One after the other, and
-    /// for several at once: a controller can say so faster than who listens can hear of it.
+    /// for several at once: a controller can say so faster than whoever listens can hear of it.
     pub(crate) async fn tell(&self) {
         loop {
             let told = self.untold.load(Ordering::Acquire);

@@ -25,7 +25,7 @@ pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
 }
 
 /// Lets a bounded number of failures into the log. Whoever submitted an operation is told of its
-/// error, and has the words for people; this is for who looks closer.
+/// error, and has the words for people; this is for whoever looks closer.
 #[derive(Default)]
 pub(crate) struct Failures {
     since: Option<Instant>,

@@ -25,7 +25,8 @@ pub struct ErrorCounts {
     pub vendor: u64,
 }
 
-/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is ten.
+/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is
+/// ten.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WaitCounts {
     /// For a limit of their namespace.

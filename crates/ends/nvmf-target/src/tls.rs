@@ -173,7 +173,7 @@ impl TlsTerms {
             None if now.policy(port) == TlsPolicy::Required => {
                 missing("it came without TLS, which is required here")
             }
-            // What is there for whom is no secret from who may come without TLS.
+            // What is there for whom is no secret from whoever may come without TLS.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
                 missing("it has a key for TLS here, and came without TLS")

@@ -191,7 +191,7 @@ fn a_target_starts_with_its_limits() {
     }
     assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
-    // The same limits, said once more by who steers the target, are no news.
+    // The same limits, said once more by whoever steers the target, are no news.
     target.control().set_host_rates(NQN, &nqn, &crawl()).expect("there is the subsystem");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
     let second = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);

@@ -1,4 +1,4 @@
-//! farblock's host and target with TLS between them; who has no key stays outside, and so do
+//! farblock's host and target with TLS between them; whoever has no key stays outside, and so do
 //! strangers.
 
 mod rig;

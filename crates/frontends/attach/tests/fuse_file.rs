@@ -166,7 +166,7 @@ fn commands_arrive_as_what_they_mean() {
     let asked = spy.take();
     assert_eq!(asked[0], (Command::Write, 0, 1, true));
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
-    // Closing flushes for who may have written, and for nobody else.
+    // Closing flushes for whoever may have written, and for nobody else.
     let mut reader = File::open(served.path()).expect("it opens");
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);

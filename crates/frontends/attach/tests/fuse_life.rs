@@ -250,7 +250,7 @@ fn what_is_in_the_way_is_said() {
     served.stop();
 }
 
-/// Who is not root has the helper mount and unmount, and is told if there is none.
+/// Whoever is not root has the helper mount and unmount, and is told if there is none.
 #[test]
 fn not_only_for_root() {
     let folder = tempfile::tempdir().expect("a folder");

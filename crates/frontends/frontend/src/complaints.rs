@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub struct Complaints(Notices<&'static str>);
 
 impl Complaints {
-    /// Logs a warning about a peer, or counts it; `kind` says what there are more of. Who has no
-    /// address shares one with all that have none.
+    /// Logs a warning about a peer, or counts it; `kind` says what there are more of. Whoever has
+    /// no address shares one with all that have none.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         // Whatever is left out is told when the next one is logged, or at the end.
         self.0.say(kind, address(peer), os::now(), log);

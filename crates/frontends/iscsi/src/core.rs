@@ -69,14 +69,14 @@ struct Barrier {
 
 /// What connections need of their core.
 pub(crate) struct Context {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
     /// When the tick began: one look at the clock for all that happens in it.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
-    /// Who logs in again may know another size.
+    /// Whoever logs in again may know another size.
     pub(crate) resized: bool,
     /// Something may have completed since the queue was polled.
     dirty: bool,
@@ -104,7 +104,7 @@ impl Context {
         }
     }
 
-    /// The same for who is alone.
+    /// The same for whoever is alone.
     pub(crate) fn submit_alone(&mut self, op: Op) {
         self.queue.submit(op);
         self.dirty = true;
@@ -377,7 +377,7 @@ impl Sessions {
                     tracing::warn!("cannot accept an iSCSI initiator: {error}");
                 });
             }
-            // The listener's good-bye.
+            // The listener deregisters.
             _ => {}
         }
     }

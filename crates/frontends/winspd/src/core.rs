@@ -49,7 +49,7 @@ struct Task {
 
 /// See the module's text.
 pub(crate) struct Worker<A> {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,

@@ -137,7 +137,7 @@ impl UnitShared {
         let is_first = state.requests.is_empty();
         state.requests.push(request);
         drop(state);
-        // Who was woken takes all that is there.
+        // Whoever was woken takes all that is there.
         if is_first {
             self.wake();
         }

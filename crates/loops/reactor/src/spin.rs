@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     const LONGEST: Duration = Duration::from_micros(200);
-    /// From an event to the first instruction of who slept until then.
+    /// From an event to the first instruction of the thread that slept until then.
     const WAKE: Duration = Duration::from_micros(50);
     const BYTES: u64 = 72;
 

@@ -1,9 +1,11 @@
-//! [`TaskMap`]: what belongs to each task of a reactor, looked up once for every task that is ready.
+//! [`TaskMap`]: what belongs to each task of a reactor, looked up once for every task that is
+//! ready.
 
 use crate::event::TaskId;
 
-/// Values by task. A reactor numbers its tasks from zero and uses the numbers of removed ones again,
-/// so a task's number is its place here and nothing is hashed. Only tasks of one reactor go in.
+/// Values by task. A reactor numbers its tasks from zero and uses the numbers of removed ones
+/// again, so a task's number is its place here and nothing is hashed. Only tasks of one reactor go
+/// in.
 #[derive(Debug)]
 pub struct TaskMap<V> {
     places: Vec<Option<(TaskId, V)>>,

@@ -56,7 +56,7 @@ impl Secure {
         let host = parts.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
         let name = host.and_then(|host| ServerName::try_from(host.to_owned()).ok());
         let name = name.ok_or_else(|| {
-            format!("{address:?} is no address of an interface: write https://HOST:PORT")
+            format!("{address:?} is not the address of an interface: write https://HOST:PORT")
         })?;
         Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
     }
@@ -170,7 +170,7 @@ impl Client {
         let address = address.and_then(|rest| rest.parse::<SocketAddr>().ok());
         let address = address.ok_or_else(|| {
             format!(
-                "{url:?} is no address of an interface: write http://127.0.0.1:PORT, or \
+                "{url:?} is not the address of an interface: write http://127.0.0.1:PORT, or \
                  https://HOST:PORT and --api-ca FILE"
             )
         })?;

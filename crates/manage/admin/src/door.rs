@@ -1,7 +1,8 @@
 //! A TCP listener whose connections are TLS's, if there is a certificate.
 //!
 //! The handshake is the connection's own business, so that it is under the same limits as all else
-//! there, and keeps nobody from being accepted. Who speaks plain HTTP is told that this is HTTPS.
+//! there, and keeps nobody from being accepted. Whoever speaks plain HTTP is told that this is
+//! HTTPS.
 
 use crate::api::PROBLEM;
 use axum::serve::Listener;
@@ -91,7 +92,7 @@ impl Stream {
                         continue;
                     }
                     Err(error) => {
-                        tracing::debug!("no TLS was agreed on with who wants to steer: {error}");
+                        tracing::debug!("the TLS handshake with a client failed: {error}");
                         Err(error)
                     }
                 },

@@ -152,7 +152,7 @@ async fn follow(node: Node, told: Sender<Bytes>) {
 impl Teller {
     async fn tell(&self, name: &str, data: &str) {
         let data = format!("{{\"node\":{},\"data\":{data}}}", json(&self.node.name));
-        // Who does not read any more ends this task.
+        // Whoever does not read any more ends this task.
         let _ = self.told.send(written(name, &data).into()).await;
     }
 

@@ -1,8 +1,9 @@
 //! What was since this began, in bounded memory, for pages that are opened later: the last minutes
-//! by the second, and what is older ever coarser. It is kept where a dashboard is, and nowhere else.
+//! by the second, and what is older ever coarser. It is kept where a dashboard is, and nowhere
+//! else.
 //!
-//! One thing's past is at most [`POINTS`] points of [`SERIES`] numbers of four bytes, 217 KB; a target
-//! keeps its own, and `farblock ui` one for each node and their sum.
+//! One thing's past is at most [`POINTS`] points of [`SERIES`] numbers of four bytes, 217 KB; a
+//! target keeps its own, and `farblock ui` one for each node and their sum.
 
 use crate::cluster::{Node, within};
 use crate::stats::{IoStats, Stats};
@@ -21,14 +22,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Seconds that a point stands for, and how many points are kept: a quarter of an hour, three hours,
-/// a day, a month. The page keeps the same.
+/// Seconds that a point stands for, and how many points are kept: a quarter of an hour, three
+/// hours, a day, a month. The page keeps the same.
 const LEVELS: [(u64, usize); 4] = [(1, 900), (10, 1_080), (60, 1_440), (600, 4_320)];
 /// Points of all levels.
 #[cfg(test)]
 const POINTS: usize = 7_740;
-/// Reads, writes, bytes read and written, each in a second; median and 99th percentile of latency in
-/// microseconds; processors at work in percent. The page has them in this order.
+/// Reads, writes, bytes read and written, each in a second; median and 99th percentile of latency
+/// in microseconds; processors at work in percent. The page has them in this order.
 const SERIES: usize = 7;
 /// What a target as a whole is called, and all targets together.
 const WHOLE: &str = "target";
@@ -319,12 +320,15 @@ mod tests {
         total["read_latency"]["counts"] = json!([reads / 2, reads / 2]);
         let busy_ns = uptime_ms * 250_000;
         let stats = json!({
-            "uptime_ms": uptime_ms, "time_ms": 1_000_000 + uptime_ms, "latency_bounds_us": [50, 100],
+            "uptime_ms": uptime_ms, "time_ms": 1_000_000 + uptime_ms,
+            "latency_bounds_us": [50, 100],
             "connections": {
                 "open": 0, "accepted": 0, "refused": {}, "faults": {}, "authenticated": 0,
                 "not_authenticated": {},
             },
-            "cores": [{ "core": 0, "connections": 1, "busy_ns": busy_ns, "io": IoStats::default() }],
+            "cores": [
+                { "core": 0, "connections": 1, "busy_ns": busy_ns, "io": IoStats::default() },
+            ],
             "subsystems": [], "hosts": [], "total": total, "other_hosts": IoStats::default(),
         });
         serde_json::from_value(stats).expect("they are counts")

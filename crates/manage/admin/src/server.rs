@@ -29,7 +29,7 @@ const CONTROL_IDLE: Duration = Duration::from_secs(60);
 /// The same for the counters: anybody may come.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
-/// Who does not ask for so long does not want to know any more.
+/// Whoever does not ask for so long does not want to know any more.
 const ASKED_FOR: Duration = Duration::from_secs(120);
 /// The same for the dashboard. A page uses up to six.
 const UI_CONNECTIONS: usize = 64;

@@ -315,7 +315,8 @@ impl Steering {
         Stats::of(&self.control.stats())
     }
 
-    /// What it has counted altogether and by core. Nothing is measured for that which is not already.
+    /// What it has counted altogether and by core. Nothing is measured for that which is not
+    /// already.
     #[cfg(unix)]
     pub(crate) fn totals(&self) -> Stats {
         let mut counted = self.control.stats();

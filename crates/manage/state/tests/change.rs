@@ -337,7 +337,7 @@ fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
     }
 }
 
-/// Who follows the states of two listeners has a way all the time.
+/// Whoever follows the states of two listeners has a way all the time.
 #[test]
 fn a_way_opens_before_another_closes() {
     let with = |first, second| {

@@ -184,7 +184,7 @@ fn out_of_reach_is_a_status_of_its_own() {
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "another group");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "of all");
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
-        // What is about the namespace itself is not to be had either, and all else is.
+        // Pages about the namespace itself are refused, too; all others are answered.
         let mut get = get_features(0x83, 0, 0);
         get.nsid = 7.into();
         assert_eq!(host.result(&mut registry, &get), Err(status));
@@ -303,7 +303,7 @@ fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
         table.seen_from(Some(FAR)).check_reach(NamespaceId(1))
     };
     let listener = registry.remove_listener(FAR).unwrap();
-    // Who came in there is there for a moment still, and something else may change then.
+    // Whoever came in there is there for a moment still, and something else may change then.
     registry.publish(subsystem);
     assert_eq!(reach(&registry), Err(Status::ANA_INACCESSIBLE));
     assert_eq!(log(&host, &mut registry, true).1[0].1, AnaState::INACCESSIBLE.0);

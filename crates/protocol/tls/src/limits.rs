@@ -17,8 +17,8 @@ pub const SEALED_BYTES: usize = 16 << 10;
 /// Records in a row that bring no data: tickets, updates of keys, and empty ones.
 pub const RECORDS_WITHOUT_DATA: usize = 32;
 
-/// What is to be sent and was not written, in bytes: answers to key updates. Who has more of them
-/// made than it takes is done with.
+/// What is to be sent and was not written, in bytes: answers to key updates. Whoever has more of
+/// them made than it takes is done with.
 pub const UNASKED_BYTES: usize = 16 << 10;
 
 /// Keys of one host for one subsystem: of a file two while one takes the other's place, and an

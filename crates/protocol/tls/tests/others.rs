@@ -56,7 +56,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
 fn say(tls: &mut dyn Tls, socket: &mut TcpStream, plain: &[u8]) {
     let mut sealed = vec![0; tls.sealed_bytes(plain.len())];
     let length = tls.seal(&mut std::iter::once(plain), &mut sealed).unwrap_or_default();
-    // Who has gone away is noticed when it is read from.
+    // Whoever has gone away is noticed when it is read from.
     let _ = socket.write_all(&sealed[..length]);
 }
 
@@ -69,7 +69,7 @@ fn talk(mut client: Command) -> Result<(), String> {
     let mut said = Vec::new();
     for number in 0..LINES {
         let line = format!("line {number} of them\n");
-        // Who has gone away says why when it is read from.
+        // Whoever has gone away says why when it is read from.
         let _ = input.write_all(line.as_bytes());
         let mut byte = [0];
         while !said.windows(line.len()).any(|part| part == line.as_bytes()) {

@@ -200,7 +200,7 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(updates[0], updates[1], "the server answers each");
 }
 
-/// Of who does not ask by itself a server does, whoever says more; and not of who cannot.
+/// Of who does not ask by itself a server does, whoever says more; and not of whoever cannot.
 #[test]
 fn a_server_asks_in_time_who_does_not() {
     const PER_KEY: u64 = 5;

@@ -227,7 +227,7 @@ mod drbd {
 
     /// Block devices of this major number are DRBD's.
     const MAJOR: u32 = 147;
-    /// What a secondary answers to who wants to read only; to who wants to write, EROFS.
+    /// What a secondary answers to whoever wants to read only; to whoever wants to write, EROFS.
     const EMEDIUMTYPE: i32 = 124;
     /// What sysfs counts in.
     const SECTOR_BYTES: u64 = 512;

@@ -35,7 +35,7 @@ const PIECES_IN_FLIGHT: usize = 8;
 /// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is no
 /// multiple of the block size.
 pub struct Blocking {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,

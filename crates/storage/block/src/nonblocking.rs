@@ -258,7 +258,7 @@ impl Drop for AsyncNamespace {
 
 /// The thread's side.
 struct Worker {
-    // First: it may tell the reactor good-bye.
+    // First: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     inbox: Arc<Inbox>,

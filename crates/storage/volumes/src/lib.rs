@@ -11,8 +11,8 @@
 //! durably and on every other leg, before a write that it lacks is acknowledged. A flush likewise.
 //!
 //! **Reads come from legs in sync**, from the one that is expected to answer first. A read that
-//! fails is tried on another one. Reads never go back in time: where a power cut may have left legs that differ,
-//! the range is made equal before it is read.
+//! fails is tried on another one. Reads never go back in time: where a power cut may have left legs
+//! that differ, the range is made equal before it is read.
 //!
 //! **The last leg in sync is never put out**: its errors are the mirror's.
 //!

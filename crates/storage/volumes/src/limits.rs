@@ -26,7 +26,8 @@ pub const HISTORY: usize = 400;
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// How long a leg that other legs answer faster than is not read by a queue, at least.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
-/// Reads that other legs have meanwhile, and how many times longer than one of its reads that takes.
+/// Reads that other legs have meanwhile, and how many times longer than one of its reads that
+/// takes.
 pub const PASSED_OVER: u32 = 100;
 /// What a read that fails counts as at least, where the faster leg is looked for.
 pub const FAILED_READ: Duration = Duration::from_millis(100);

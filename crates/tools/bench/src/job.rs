@@ -113,7 +113,7 @@ enum Phase {
 }
 
 struct Job<'a> {
-    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    // The queues go first: dropping them may deregister them from the reactor.
     queues: Spread,
     reactor: Reactor,
     task: TaskId,

@@ -243,8 +243,8 @@ impl PatternReport {
     pub fn floor_doubt(&self) -> Option<&'static str> {
         let percent = self.remote_percent_of_floor?;
         (percent.iops > 100.0).then_some(
-            "the floor was slower than the remote disk, so it is none: its threads never sleep, \
-             and lacked processors of their own",
+            "the floor was slower than the remote disk, so it does not count as a floor: its \
+             threads never sleep, and lacked processors of their own",
         )
     }
 

@@ -32,7 +32,7 @@ impl Memory {
     }
 
     pub(crate) fn lend(self, loans: &Loans) -> Buffer {
-        // SAFETY: promised by who called `new`.
+        // SAFETY: promised by whoever called `new`.
         unsafe { loans.0.lend(self.start, self.len) }
     }
 

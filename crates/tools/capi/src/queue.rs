@@ -405,7 +405,7 @@ fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure
         return Err(Failure::new(fb_status::TooLarge, text));
     };
     let buffer = match command.moves_data() {
-        // SAFETY: promised by who called `fb_submit`.
+        // SAFETY: promised by whoever called `fb_submit`.
         true => Some(unsafe { Memory::new(op.data.cast(), op.length) }?.lend(loans)),
         false => None,
     };

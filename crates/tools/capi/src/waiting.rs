@@ -39,7 +39,7 @@ impl Waiting {
 
     /// Whether the program wants the call to end. Called with no lock held: it may call anything.
     fn is_over(self) -> bool {
-        // SAFETY: promised by who called `new`.
+        // SAFETY: promised by whoever called `new`.
         self.0.is_some_and(|hook| unsafe { (hook.function)(hook.user) } != 0)
     }
 

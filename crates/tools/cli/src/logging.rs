@@ -1,4 +1,5 @@
-//! Log lines on the standard error or, of who has none, in a file: warnings by default, more with
+//! Log lines on the standard error or, of whoever has none, in a file: warnings by default, more
+//! with
 //! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given. They are text
 //! for people, JSON, or lines for systemd's journal, see decision 35.
 

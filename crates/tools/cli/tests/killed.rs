@@ -114,7 +114,7 @@ fn start(scratch: &Scratch) -> Server {
     scratch.serve(["--nqn", NQN, "--control", "c.sock", "--persist", "kept/state.json", "mem:1MiB"])
 }
 
-/// Asks for a state; HTTP's status, of which there is none from who is killed meanwhile.
+/// Asks for a state; HTTP's status, of which there is none from whoever is killed meanwhile.
 fn ask(client: &Client, state: &Document) -> Option<u16> {
     let state = serde_json::from_str(&state.to_json()).expect("JSON");
     let answer = client.ask("PUT", "/v1/state", None, Some(&state)).ok()?;

@@ -52,7 +52,7 @@ fn names_need_not_be_text() {
     scratch.run([name("bench"), again.into()].into_iter().chain(bench)).ok();
 }
 
-/// A terminal: the side of who sits at it, and the side of a program.
+/// A terminal: the side of whoever sits at it, and the side of a program.
 #[cfg(target_os = "linux")]
 fn terminal() -> (std::fs::File, std::fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};

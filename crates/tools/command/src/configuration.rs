@@ -19,7 +19,7 @@ pub fn rereadable(path: &Path) -> Result<()> {
              target with one",
             path.display()
         ))),
-        // What else is wrong with it is said by who reads it.
+        // What else is wrong with it is said by whoever reads it.
         _ => Ok(()),
     }
 }

@@ -33,7 +33,7 @@ impl Failure {
         Failure::Usage(sentence.to_string())
     }
 
-    /// The sentence, for who is to be told another way.
+    /// The sentence, for whoever is to be told another way.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,

@@ -110,7 +110,7 @@ mod tests {
         begin(&named, false, false).expect("another one");
         let _reads = begin(&known(1), true, false).expect("it only reads");
         let _shares = begin(&known(1), false, true).expect("it is meant");
-        // Who was there first is not troubled by it.
+        // Whoever was there first is not troubled by it.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("it goes on");
         assert!(claim_again(&first, &settings(false, false)).is_err());

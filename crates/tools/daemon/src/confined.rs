@@ -115,7 +115,7 @@ fn keys_part(settings: &Settings) -> Vec<&str> {
     [keys::PART, "--"].into_iter().chain(subsystems).collect()
 }
 
-/// What holds, for who asks.
+/// What holds, for whoever asks.
 pub(super) fn seen() -> Option<Confinement> {
     Some(sandbox::seen())
 }

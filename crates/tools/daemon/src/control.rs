@@ -1,5 +1,5 @@
 //! The server's socket, over which `farblock list` and `farblock detach` talk to it: a line of JSON
-//! each way. Who may open the folder may talk to it, and nobody else.
+//! each way. Whoever may open the folder may talk to it, and nobody else.
 
 use super::folder::Folder;
 use super::server::DaemonShared;

@@ -147,7 +147,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // Who serves it cannot: this process can what its user may, once that one is gone.
+        // Whoever serves it cannot: this process can what its user may, once that one is gone.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
             output::note(&format!("{sentence}: it is ended from here"));
             end_processes(folder)?;

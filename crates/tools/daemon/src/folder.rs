@@ -7,7 +7,7 @@
 //!   server          locked while the server lives
 //!   pid             the supervisor's process
 //!   server-pid      the server's
-//!   state.json      what the server serves, for its successor and for who cleans up
+//!   state.json      what the server serves, for its successor and for whoever cleans up
 //!   identity.json   the namespace that it is made of, for its successor
 //!   controllers.json  those that may be carrying out what the server asked for, for its successor
 //!   trouble         why there is no server at the moment, if there is none
@@ -332,7 +332,7 @@ impl Folder {
     /// Removes what the attachment's processes could not since they had it open, where that is so:
     /// their log, which they have until they end.
     pub(super) fn remove_rest(&self) {
-        // Its locks are gone a moment before the folder: who says that it is detached is right.
+        // Its locks are gone a moment before the folder: whoever says that it is detached is right.
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_PATIENCE;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {

@@ -80,7 +80,7 @@ pub(super) fn sweep(runtime: &Path) {
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
-        // What it said is not known. Who cannot read it either reckons with this.
+        // What it said is not known. Whoever cannot read it either reckons with this.
         Err(_) => assumed_time(&Settings::default()),
     }
 }
@@ -176,7 +176,7 @@ mod tests {
         assert!(not_over.iter().all(|path| path.exists()), "what is younger stays");
     }
 
-    /// Who attaches a disk reckons with what it cannot read.
+    /// Whoever attaches a disk reckons with what it cannot read.
     #[test]
     fn what_cannot_be_read_may_be_anything() {
         let place = tempfile::tempdir().expect("a folder");

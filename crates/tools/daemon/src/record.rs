@@ -279,7 +279,7 @@ mod tests {
             let namespace = Some(namespace);
             assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
         }
-        // Who begins anew may begin with another one, but not before those are over.
+        // Whoever begins anew may begin with another one, but not before those are over.
         let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
         assert_eq!(read, Predecessor { namespace: None, controllers: lives });
     }

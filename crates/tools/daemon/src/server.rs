@@ -176,7 +176,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, St
     match shared.save() {
         // Nobody uses it yet.
         Err(sentence) if !resumed => Err(sentence),
-        // Who does is not to lose it for that.
+        // Whoever does is not to lose it for that.
         _ => Ok(shared),
     }
 }

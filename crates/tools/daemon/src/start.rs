@@ -74,7 +74,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     Terminal { json: args.json, note }.ready(&offer)
 }
 
-/// A mount over the attachments' own folders would hide them from who looks for them.
+/// A mount over the attachments' own folders would hide them from whoever looks for them.
 fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     match &settings.mountpoint {

@@ -285,7 +285,7 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Who waits for the disk says nothing more, so there is only its end to hear of.
+    /// Whoever waits for the disk says nothing more, so there is only its end to hear of.
     fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
         let sender = self.sender.clone();
         let watch = move || {

@@ -131,8 +131,8 @@ pub const SIMULATED_AWAY_SECONDS_MAX: u32 = 300;
 /// Time in which all simulated hosts have to do I/O again.
 pub const SIMULATED_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Time without one more host that does I/O, in which targets refuse hosts, after which nothing else is
-/// waited for: six of a host's longest pauses, by default.
+/// Time without one more host that does I/O, in which targets refuse hosts, after which nothing
+/// else is waited for: six of a host's longest pauses, by default.
 pub const SIMULATED_STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Simulated time between two things that happen.

@@ -79,9 +79,9 @@ impl Choice {
 /// comes.
 ///
 /// # Panics
-/// When one panics, when a key is made for who has not proved who it is, when a channel that was
-/// asked for is left out, or when two that know each other and are left alone do not have the same
-/// keys.
+/// When one panics, when a key is made for whoever has not proved who it is, when a channel that
+/// was asked for is left out, or when two that know each other and are left alone do not have the
+/// same keys.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));

@@ -64,7 +64,7 @@ impl Exported {
         is_new
     }
 
-    /// How it is shared, but for who sees it.
+    /// How it is shared, but for whoever sees it.
     fn sharing(&self) -> Sharing {
         Sharing {
             ana_group: self.info.ana_group,

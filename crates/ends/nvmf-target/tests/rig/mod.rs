@@ -110,7 +110,7 @@ pub fn live_paths(disk: &Disk) -> usize {
 
 /// One thread's use of a disk.
 pub struct User {
-    // First: it says good-bye to the reactor.
+    // First: dropping it deregisters it from the reactor.
     pub queue: Box<dyn Queue>,
     pub reactor: Reactor,
     done: Vec<Completion>,

@@ -36,7 +36,7 @@ struct Request {
 
 /// See the module's text.
 pub(super) struct Requests {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     mail: TaskId,

@@ -5,10 +5,10 @@
 //! [`loop_device`] makes a real block device of the file: with no NVMe, NBD or ublk in the kernel.
 //!
 //! **Contract.** The file is the namespace: its size, whether it can be written, `fsync` and
-//! `close` of who wrote are flushes, a write with `O_DSYNC` is durable. It does not grow, shrink,
-//! or change its mode; opening it with `O_TRUNC` does nothing, as with a device. Any range of bytes
-//! can be read and written: less than a block is read, changed and written back, while other writes
-//! of this server wait.
+//! `close` of whoever wrote are flushes, a write with `O_DSYNC` is durable. It does not grow,
+//! shrink, or change its mode; opening it with `O_TRUNC` does nothing, as with a device. Any range
+//! of bytes can be read and written: less than a block is read, changed and written back, while
+//! other writes of this server wait.
 //!
 //! `fallocate` punches holes by zeroing with leave to deallocate, since a hole has to read as
 //! zeroes and [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise it.
@@ -37,7 +37,7 @@
 //!
 //! **Not implemented.** FUSE over io_uring, which the library (fuser 0.18) does not have; splicing;
 //! a file for each of several namespaces; telling holes from data (`SEEK_DATA` finds data
-//! everywhere); loop devices for who is not root.
+//! everywhere); loop devices for whoever is not root.
 
 mod core;
 mod filesystem;

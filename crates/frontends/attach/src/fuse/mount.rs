@@ -239,7 +239,8 @@ fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedF
     }
 }
 
-/// The helper mounts for who is not root, and sends the connection back over its standard input.
+/// The helper mounts for whoever is not root, and sends the connection back over its standard
+/// input.
 fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let writing = if read_only { "ro" } else { "rw" };
     let others = if allow_other { ",allow_other" } else { "" };
@@ -359,7 +360,7 @@ pub enum Way {
     Abort,
 }
 
-/// Unmounts. Who is not root has the helper do it.
+/// Unmounts. Whoever is not root has the helper do it.
 pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
     let flags = match way {
         Way::IfUnused => UnmountFlags::empty(),
@@ -403,7 +404,7 @@ fn has_helper() -> bool {
     found_helper().is_some()
 }
 
-/// The program that mounts and unmounts for who is not root.
+/// The program that mounts and unmounts for whoever is not root.
 fn helper() -> OsString {
     found_helper().unwrap_or_else(|| "fusermount3".into())
 }

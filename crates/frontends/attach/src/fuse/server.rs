@@ -461,7 +461,7 @@ fn start_cores(config: &Config, shared: &Arc<Shared>) -> Result<Cores, StartErro
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Requests::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.open_mailboxes(wakers);
-    // Who uses the disk is to get errors, and not to wait for ever.
+    // Programs that use the disk get errors; they must not wait for ever.
     let theirs = Arc::clone(shared);
     let failed = move |_| theirs.fail();
     Cores::start(&plan, shared.disk().namespace(), make, open, failed).map_err(StartError::Cores)

@@ -26,7 +26,7 @@ pub(super) struct Ticket {
 
 /// What connections need of their core.
 pub(super) struct Context {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,

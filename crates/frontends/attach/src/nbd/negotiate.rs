@@ -316,7 +316,7 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // Who does not ask does not keep to them: all sizes are served then.
+        // Whoever does not ask does not keep to them: all sizes are served then.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();

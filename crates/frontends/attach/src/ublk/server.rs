@@ -339,8 +339,8 @@ impl Server {
         self.info.queues
     }
 
-    /// Whether the device would outlive this process. The kernel has its say: no device of who is
-    /// not root does.
+    /// Whether the device would outlive this process. The kernel has its say: no device of whoever
+    /// is not root does.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         is_recoverable(&self.info)

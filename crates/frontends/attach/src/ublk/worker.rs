@@ -379,7 +379,7 @@ fn range(
     Ok((offset, length))
 }
 
-/// An error in the kernel's words: those that it passes on to who asked.
+/// An error in the kernel's words: those that it passes on to whoever asked.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NOSPC,

@@ -40,7 +40,7 @@ pub(super) struct BlkRequest {
     pub(super) status: GuestAddress,
 }
 
-/// Nothing can be said to who made such a chain, for want of a place.
+/// The driver that made such a chain cannot be answered: there is nowhere to write a status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 

@@ -306,7 +306,7 @@ fn start_workers(engine: EngineKind, shared: &Arc<DeviceShared>) -> Result<Cores
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // Who waits for its answer is told that there is none.
+    // Whoever waits for its answer is told that there is none.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)

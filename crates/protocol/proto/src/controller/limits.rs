@@ -64,8 +64,8 @@ pub const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
 /// ANA groups that namespaces can be in (ANAGRPMAX, NANAGRPID).
 pub const MAX_ANA_GROUPS: u32 = 128;
 
-/// How long a transition from one ANA state to another may take, in seconds (ANATT). Who says that
-/// one has begun has to end it in this time: hosts give the path up after twice as much.
+/// How long a transition from one ANA state to another may take, in seconds (ANATT). Whoever says
+/// that one has begun has to end it in this time: hosts give the path up after twice as much.
 pub const ANA_TRANSITION_SECONDS: u8 = 30;
 
 /// Keep-alive timeout of a discovery controller whose host asked for none, so that discovery

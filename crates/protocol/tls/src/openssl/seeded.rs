@@ -1,7 +1,7 @@
 //! OpenSSL's random numbers out of a simulation, for whoever is in one.
 //!
 //! All that two handshakes with the same key differ by comes of them: with them out of a seed, the
-//! same run has the same bytes on the wire. Everything else is OpenSSL as it is. Who is in no
+//! same run has the same bytes on the wire. Everything else is OpenSSL as it is. Whoever is in no
 //! simulation has OpenSSL's own numbers, also in a program that knows simulations.
 
 use super::library::symbol;

@@ -10,7 +10,7 @@ use crate::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 
 /// A reactor with any number of queues on it, for tests.
 pub struct Driver {
-    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    // The queues go first: dropping them may deregister them from the reactor.
     queues: Vec<Option<Box<dyn Queue>>>,
     reactor: Reactor,
     task: TaskId,

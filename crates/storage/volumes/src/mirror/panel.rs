@@ -27,7 +27,7 @@ struct Way {
 
 pub(crate) struct Panel {
     shared: Arc<Shared>,
-    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    // The queues go first: dropping them may deregister them from the reactor.
     ways: Vec<Way>,
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,

@@ -354,7 +354,7 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // Who was away has the rest of it.
+            // Whoever was away has the rest of it.
             Err(error) if error.contains("no leg of the mirror") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()

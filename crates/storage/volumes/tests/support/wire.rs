@@ -39,8 +39,8 @@ impl Power {
         self.2.store(1, Ordering::SeqCst);
     }
 
-    /// Whether a failure of a flush is kept from who gave it, although the leg has told all it had
-    /// to tell.
+    /// Whether a failure of a flush is kept from whoever gave it, although the leg has told all it
+    /// had to tell.
     pub(crate) fn keeps_failure(&self, keeps: bool) {
         self.3.store(keeps, Ordering::SeqCst);
     }

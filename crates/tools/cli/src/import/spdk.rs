@@ -264,7 +264,7 @@ impl Reader {
         }
     }
 
-    /// Who has no key gets in nowhere that TLS is required.
+    /// Whoever has no key gets in nowhere that TLS is required.
     fn note_keys_for_tls(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let lacks = |it: &Subsystem| {

@@ -366,7 +366,7 @@ pub(crate) enum Change {
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
         tls: Option<Tls>,
     },
-    /// Say who has to use TLS at a listener; who came in there without, and now has to, is
+    /// Say who has to use TLS at a listener; whoever came in there without, and now has to, is
     /// disconnected
     SetTls {
         #[arg(value_parser = values::listen_address)]

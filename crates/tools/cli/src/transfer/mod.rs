@@ -165,7 +165,7 @@ impl Transfer<'_> {
     }
 }
 
-/// A signal came; what that means is said by who knows what is done.
+/// A signal came; what that means is said by whoever knows what is done.
 fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }

@@ -92,7 +92,7 @@ fn stay_in_memory() {
 fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     let Wanted { name, hostnqn, subnqn } = wanted;
     if !subsystems.is_empty() && !subsystems.contains(subnqn) {
-        return Err(format!("keys for {subnqn} are not given to who serves another disk"));
+        return Err(format!("keys for {subnqn} are not given to the server of another disk"));
     }
     // A key is told by the two names alone.
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })

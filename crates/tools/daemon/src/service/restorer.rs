@@ -21,7 +21,7 @@ struct Wanted {
 enum State {
     /// It is to be attached, and tried until it is.
     Missing,
-    /// It was attached. Who detaches it by hand wants it so.
+    /// It was attached. Whoever detaches it by hand wants it so.
     Attached,
     /// The file makes no sense, or the service stops.
     Over,

@@ -209,7 +209,7 @@ impl Listener {
         Ok(self.0.accept()?.0)
     }
 
-    /// Who could open the socket is who may use it.
+    /// Whoever could open the socket is who may use it.
     pub(in super::super) fn admit(&self, _: &Stream) -> io::Result<()> {
         Ok(())
     }

@@ -139,7 +139,8 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
         let mut options = File::options();
         match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
             Ok(file) => return Some(file.into()),
-            // Who only looks at it, as is_locked() does and scanners for viruses do, is soon done.
+            // Whoever only looks at it, as is_locked() does and scanners for viruses do, is soon
+            // done.
             Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }
@@ -246,7 +247,7 @@ impl Listener {
         Ok(self.listener.accept()?.0)
     }
 
-    /// Who does not know the secret is nobody we know.
+    /// Whoever does not know the secret is nobody we know.
     pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
         let mut said = vec![0; self.secret.len()];
         stream.read_exact(&mut said)?;

@@ -74,8 +74,8 @@ pub(super) struct Predecessor {
 }
 
 impl Start<'_> {
-    /// The disk, connected when it is asked for first. Who never asks, such as a way that leaves
-    /// connecting to the kernel, has no connections of ours.
+    /// The disk, connected when it is asked for first. Whoever never asks, such as a way that
+    /// leaves connecting to the kernel, has no connections of ours.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
             let disk = super::connect(self.settings, self.folder, self.resume)?;

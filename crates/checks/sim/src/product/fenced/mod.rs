@@ -4,8 +4,8 @@
 //! share, and a [model](super::model) knows what it may read. Each has some blocks of its own. Now
 //! and then a node fences another one, or two fence each other, by Preempt or Preempt and Abort,
 //! while connections break in all the ways that the world knows, and, where reservations persist,
-//! the target's process dies or its machine loses power. Who was fenced goes on writing as if it
-//! did not know, and later comes back as somebody new. What is checked:
+//! the target's process dies or its machine loses power. Whoever was fenced goes on writing as if
+//! it did not know, and later comes back as somebody new. What is checked:
 //!
 //! - after an agent has seen the completion of its Preempt, or a report without the victim, nothing
 //!   of what the victim has written reaches the disk: each write has its author in it, and the
@@ -323,8 +323,8 @@ impl<'a> Cluster<'a> {
             self.nodes[by].agent.order(Order::Fence { victim: victims, rtype, abort });
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
-        // What is on its way may come before or after. Who was fenced may read, if the new type of
-        // reservation lets everybody.
+        // What is on its way may come before or after. Whoever was fenced may read, if the new type
+        // of reservation lets everybody.
         for node in &mut self.nodes {
             let is_fenced = node.standing != Standing::In;
             let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
@@ -451,7 +451,7 @@ impl<'a> Cluster<'a> {
             3 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
             _ => Command::Write,
         };
-        // Who leads no more does not know it, and nobody could say whose zeroes it writes.
+        // Whoever leads no more does not know it, and nobody could say whose zeroes it writes.
         let is_shared = is_leader || command == Command::Read;
         let is_shared = is_shared || (command == Command::Write && !self.is_in(at));
         let (first, count) = match is_shared {

@@ -45,7 +45,7 @@ use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
 use farblock_wire::{IntoBytes, Status};
 use state::Effects;
 
-/// A request's number, chosen by who hands it in, to tell the answers apart.
+/// A request's number, chosen by whoever hands it in, to tell the answers apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 

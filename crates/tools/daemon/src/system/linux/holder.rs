@@ -65,7 +65,7 @@ mod tests {
         let path = place.path().join("server").canonicalize().expect("it is there");
         let own = rustix::process::getpid();
         assert!(holds(own, &path));
-        // One that has it from us, as a supervisor has it from who started it.
+        // One that has it from us, as a supervisor has it from whoever started it.
         let start = |stdin: Stdio| Command::new("sleep").arg("600").stdin(stdin).spawn();
         let copy = locked.try_clone().expect("a copy");
         let mut has = start(copy.into()).expect("it starts");

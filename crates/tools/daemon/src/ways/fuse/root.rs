@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is asked for. Where the mount is, is not for who asks to say.
+/// What is asked for. Where the mount is, is not for whoever asks to say.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum Request {
     /// Clears what a dead server left, and makes the mountpoint if nobody named one.

@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_secs(24 * 3600);
 const IDENTIFIER: &str = "farblock-";
 
 /// What is asked for; the kernel's ends of connections come with it. Whose device it is, is not
-/// for who asks to say.
+/// for whoever asks to say.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum Request {
     Connect { bytes: u64, block_size: u32, flags: u16 },
