@@ -505,12 +505,18 @@ async function login(page, base) {
 
 /** A page that is opened later has what was before it. */
 async function before(browser, base, wrongs, url) {
+  const token = { Authorization: `Bearer ${url.split("token=")[1]}` };
+  const history = async () => JSON.parse((await ask(base, "GET", "/history.json", token)).body);
+  const until = Date.now() + PATIENCE_MS;
+  while (((await history()).levels[0]?.series[0].length ?? 0) < 5) {
+    if (Date.now() > until) throw new Error("nothing is kept of what was");
+    await new Promise((done) => setTimeout(done, 200));
+  }
   const opened = Date.now();
   const page = await open(browser, base, wrongs);
   await page.goto(url);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
-  const kept = JSON.parse((await ask(base, "GET", "/history.json", { Authorization: `Bearer ${url.split("token=")[1]}` })).body);
-  const [{ newest, series }] = kept.levels;
+  const [{ newest, series }] = (await history()).levels;
   const since = 1000 * (newest - series[0].length + 1);
   // By the second, by two clocks that are read one after the other.
   await page.waitForFunction((since) => Math.abs(Date.parse(document.querySelector(".hint time").dateTime) - since) <= 2000, since);

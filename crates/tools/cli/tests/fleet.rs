@@ -97,18 +97,19 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// Scaled to this machine, and short.
+/// The one that takes the least time: that of the documents' cluster measures 16 drives alone, ten
+/// times.
 #[test]
-fn the_documents_cluster_is_a_plan_that_runs() {
+fn a_plan_that_is_brought_along_runs() {
     let scratch = Scratch::new();
-    let short = ["--runtime", "1", "--runs", "1", "--clients", "2", "--loopback"];
-    let arguments = ["fleet", "run", "hci-12"].into_iter().chain(short).chain(["--json", "-"]);
+    let short = ["--runtime", "0.3", "--runs", "1", "--without", "tgt", "--json", "-"];
+    let arguments = ["fleet", "run", "nvme-vs-iscsi"].into_iter().chain(short);
     let report = scratch.run(arguments.collect::<Vec<_>>()).ok().json();
     let actions = report["actions"].as_array().unwrap();
-    assert_eq!(actions.len(), 10, "{report}");
+    assert_eq!(actions.len(), 4, "{report}");
     for action in actions {
         assert!(action["total"]["iops"].as_f64().unwrap() > 0.0, "{action}");
-        assert!(action["percent_of_theoretical"].as_f64().unwrap() > 0.0, "{action}");
+        assert_eq!(action["iscsi"].as_array().unwrap().len(), 1, "{action}");
     }
 }
 
