@@ -135,7 +135,7 @@ fn what_waits_ends_with_the_right_to_do_it() {
     let preempt = acquire.with_action(AcquireAction::PREEMPT_ABORT.0);
     reserve(&mut one, NvmOpcode::RESERVATION_ACQUIRE, preempt, [7, 9]);
     for _ in 0..2 {
-        assert_eq!(status(&mut other), Status::RESERVATION_CONFLICT.with_dnr());
+        assert_eq!(status(&mut other), Status::ABORTED_PREEMPT.with_dnr());
     }
     limit(&target, 0);
     assert_eq!(read(&mut one, 0, 512).data, [1; 512]);
