@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test-deb.sh RELEASE: makes the Debian package of the build in the folder RELEASE, asks lintian,
-# and looks into it.
+# looks into it, and has dpkg install, upgrade, remove and purge it where a systemd of its own runs.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-deb.sh RELEASE" >&2; exit 2; }
@@ -27,4 +27,5 @@ gzip -dc "$work/root/usr/share/doc/farblock/NOTICES.txt.gz" | grep '^=== clap ' 
 version=$("$work/root/usr/bin/farblock" --version | cut -d' ' -f2)
 [ "$(dpkg-deb --field "$deb" Version)" = "$version-1" ]
 dpkg-deb --field "$deb" Depends | grep '^libc6 (>= ' >/dev/null
+"$here/test-systemd.sh" "$deb"
 echo "deb: lintian is content with $(basename "$deb")"

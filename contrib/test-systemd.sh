@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# test-systemd.sh RELEASE: installs the build in the folder RELEASE where a systemd of its own runs,
+# test-systemd.sh RELEASE|PACKAGE.deb: installs the build in the folder RELEASE where a systemd of its own runs,
 # in namespaces and without a machine, and has farblock.service started, changed and restarted, and
-# farblock-attach@.service used by fio meanwhile.
+# farblock-attach@.service used by fio meanwhile; or has dpkg install, upgrade, remove and purge the
+# Debian package there.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# = 1 ] || { echo "usage: test-systemd.sh RELEASE" >&2; exit 2; }
-release=$(cd "$1" && pwd)
+[ $# = 1 ] || { echo "usage: test-systemd.sh RELEASE|PACKAGE.deb" >&2; exit 2; }
 
 die() {
     echo "test-systemd.sh: $*" >&2
@@ -20,8 +20,13 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/root" "$work/groups" "$work/out"
-DESTDIR=$work/installed "$here/install.sh" "$release" /usr/local
-cp "$here/tests/systemd-job.sh" "$work/job.sh"
+if [ -d "$1" ]; then
+    DESTDIR=$work/installed "$here/install.sh" "$1" /usr/local
+    cp "$here/tests/systemd-job.sh" "$work/job.sh"
+else
+    cp "$1" "$work/package.deb"
+    cp "$here/tests/deb-job.sh" "$work/job.sh"
+fi
 
 # A group for control groups of its own: nothing of the machine's is below it.
 cat >"$work/outer.sh" <<'OUTER'
@@ -47,9 +52,23 @@ work=$1
 mount -t tmpfs -o mode=755 tmpfs "$work/root"
 cd "$work/root"
 mkdir -p usr etc/systemd/system/multi-user.target.wants proc sys dev run tmp var/lib root out old
-mount --bind /usr usr
-mount -o remount,bind,ro usr
-mount --bind "$work/installed/usr/local" usr/local
+# over FOLDER: this machine's, and what is written to it is forgotten.
+over() {
+    mkdir -p "$1" ".over/$1/new" ".over/$1/work"
+    mount -t overlay overlay "$1" \
+        -o "lowerdir=/$1,upperdir=$PWD/.over/$1/new,workdir=$PWD/.over/$1/work"
+}
+if [ -e "$work/package.deb" ]; then
+    over usr
+    over var/lib/dpkg
+    mount -t tmpfs -o mode=755 tmpfs usr/local
+    mkdir -p var/log
+    cp "$work/package.deb" root/
+else
+    mount --bind /usr usr
+    mount -o remount,bind,ro usr
+    mount --bind "$work/installed/usr/local" usr/local
+fi
 mount --bind "$work/out" out
 for link in bin sbin lib lib64; do ln -s usr/$link $link; done
 for file in passwd group nsswitch.conf ld.so.cache ld.so.conf ld.so.conf.d alternatives; do
@@ -98,6 +117,10 @@ timeout 400 script --quiet --flush --command "unshare --mount bash '$work/outer.
     "$work/console" <&9 >/dev/null 2>&1 || true
 [ "$(cat "$work/out/code" 2>/dev/null)" = 0 ] ||
     die "the job failed: $(tail -n 30 "$work/console" "$work/out/said" 2>/dev/null)"
-pause=$(sed -n 's/^longest pause: //p' "$work/out/said")
-echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys; a disk of" \
-    "farblock-attach@ that fio verified waited for $pause at most"
+if [ -d "$1" ]; then
+    pause=$(sed -n 's/^longest pause: //p' "$work/out/said")
+    echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys; a disk of" \
+        "farblock-attach@ that fio verified waited for $pause at most"
+else
+    echo "deb: dpkg installs, upgrades, removes and purges it"
+fi
