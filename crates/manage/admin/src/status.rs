@@ -13,6 +13,9 @@ use uuid::Uuid;
 /// How long a disk whose storage has failed is taken for one that fails.
 const FAILING: Duration = Duration::from_secs(60);
 
+/// The parameters of a remote disk's URL that name key files.
+const KEYS: [&str; 3] = ["tls-key=", "dhchap-secret=", "dhchap-ctrl-secret="];
+
 /// What stores each namespace, by subsystem and identifier.
 pub(crate) type Paths = BTreeMap<(String, u32), String>;
 
@@ -84,7 +87,7 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// What tells it from other disks.
     pub uuid: String,
-    /// What stores it, as `farblock serve` takes it.
+    /// What stores it, as `farblock serve` takes it, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// `ok`; `failing` if its storage has failed within the last minute, `away` if a part of it
@@ -194,7 +197,7 @@ fn subsystem(report: &SubsystemReport, legs: &AllLegs, paths: &Paths) -> Subsyst
     let count = |counter: u128| u64::try_from(counter).unwrap_or(u64::MAX);
     let counters = &report.counters;
     let namespace = |one: &NamespaceReport| {
-        let path = paths.get(&(report.nqn.clone(), one.nsid)).cloned();
+        let path = paths.get(&(report.nqn.clone(), one.nsid)).map(|path| without_keys(path));
         NamespaceStatus { path, ..namespace(one, legs.of(&report.nqn, one.nsid)) }
     };
     SubsystemStatus {
@@ -210,6 +213,28 @@ fn subsystem(report: &SubsystemReport, legs: &AllLegs, paths: &Paths) -> Subsyst
         media_errors: count(counters.media_errors),
         namespaces: report.namespaces.iter().map(namespace).collect(),
     }
+}
+
+/// What stores a namespace, without the key files that its URLs name: whoever may only look need
+/// not know where they are.
+fn without_keys(path: &str) -> String {
+    let mut path = path.to_owned();
+    let Some(mut from) = path.find("nvme+tcp://") else { return path };
+    while let Some(at) = path[from..].find(['?', '&']).map(|at| from + at) {
+        let parameter = &path[at + 1..];
+        if !KEYS.iter().any(|key| parameter.starts_with(key)) {
+            from = at + 1;
+            continue;
+        }
+        let end = parameter.find(['&', ',']).map_or(path.len(), |end| at + 1 + end);
+        if path[at..].starts_with('?') && path[end..].starts_with('&') {
+            path.replace_range(at + 1..=end, "");
+        } else {
+            path.replace_range(at..end, "");
+        }
+        from = at;
+    }
+    path
 }
 
 fn namespace(
@@ -254,5 +279,32 @@ fn controller(report: &ControllerReport) -> ControllerStatus {
         ready: report.is_ready,
         io_queues: report.io_queues,
         errors: report.errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_file_is_in_a_path() {
+        let same =
+            ["disk?tls-key=a.img", "mem:1MiB", "nvme+tcp://a/n?ns=1", "mirror:a,b&tls-key=c"];
+        same.iter().for_each(|path| assert_eq!(without_keys(path), *path));
+        let cases = [
+            ("nvme+tcp://a/n?tls-key=/k", "nvme+tcp://a/n"),
+            ("nvme+tcp://a/n?tls-key=/k&dhchap-secret=/s&ns=2", "nvme+tcp://a/n?ns=2"),
+            (
+                "stripe:nvme+tcp://a/n?ns=1&hostnqn=h&dhchap-ctrl-secret=/c&tls-key=/k,d.img",
+                "stripe:nvme+tcp://a/n?ns=1&hostnqn=h,d.img",
+            ),
+            (
+                "mirror:d.img,nvme+tcp://a/n?tls-key=/k,nvme+tcp://b/n?ns=1&tls-key=/l&concat=on",
+                "mirror:d.img,nvme+tcp://a/n,nvme+tcp://b/n?ns=1&concat=on",
+            ),
+        ];
+        for (path, shown) in cases {
+            assert_eq!(without_keys(path), shown);
+        }
     }
 }
