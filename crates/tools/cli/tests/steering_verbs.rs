@@ -112,6 +112,33 @@ fn a_namespace_is_stored_elsewhere() {
 }
 
 #[test]
+fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror() {
+    let scratch = Scratch::new();
+    let legs = [scratch.disk("a.img", 4 << 20), scratch.disk("b.img", 4 << 20)];
+    let config = format!(
+        "[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystems.namespaces]]\npath = \"mirror:{}?create\"\nblock_size = 4096\n\
+         copy_bytes_per_second = 1048576\n",
+        legs.join(",")
+    );
+    let config = scratch.file("farblock.toml", config.as_bytes());
+    let server = scratch.serve(["--config", &config]);
+    let entry = || scratch.state()["subsystems"][NQN]["namespaces"]["1"].clone();
+    assert_eq!(entry()["copy_bytes_per_second"], 1 << 20, "{}", entry());
+    let replace = |more: &[&str]| {
+        scratch.ctl(&[&["replace-namespace", NQN, "1", "mem:1MiB"], more].concat()).ok();
+        scratch.id(&server.url(1))["namespaces"][0].clone()
+    };
+    let seen = replace(&[]);
+    assert_eq!((&seen["block_size"], &seen["bytes"]), (&json!(4096), &json!(1 << 20)), "{seen}");
+    assert!(entry()["copy_bytes_per_second"].is_null(), "{}", entry());
+    assert_eq!(replace(&["--block-size", "512"])["block_size"], 512);
+    scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
+    assert_eq!(scratch.id(&server.url(2))["namespaces"][0]["block_size"], 512);
+    server.stop();
+}
+
+#[test]
 fn a_host_authenticates_as_it_is_told_to() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--allow-host", "nqn.2026-11.h:other"]);

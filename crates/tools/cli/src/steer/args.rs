@@ -192,10 +192,10 @@ pub(crate) struct DiskArgs {
     /// What stores it, as in farblock serve
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: OsString,
-    /// Bytes in a block: 512 or 4096
-    #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
+    /// Bytes in a block: 512 or 4096 [default: 512, and those of the disk that is replaced]
+    #[arg(long, value_name = "BYTES", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
-    pub(crate) block_size: u32,
+    pub(crate) block_size: Option<u32>,
     /// Share only this much of it; a file that is shorter is made longer [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) size: Option<u64>,
@@ -270,9 +270,9 @@ pub(crate) enum Change {
     AddNamespace(AddNamespaceArgs),
     /// Have a namespace stored elsewhere: to hosts it is another disk under the same number
     ///
-    /// Who sees it, its limits, its ANA group and whether it refuses writes stay; its size and
-    /// identifiers are the new disk's. Give it the UUID of the old one only if the data are the
-    /// same.
+    /// Who sees it, its limits, its ANA group, its block size (unless --block-size says another)
+    /// and whether it refuses writes stay; its size and identifiers are the new disk's. Give it
+    /// the UUID of the old one only if the data are the same.
     ReplaceNamespace {
         #[arg(value_parser = values::nqn)]
         nqn: String,

@@ -44,6 +44,11 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
         let found = ask(client, "GET", &uri, None, None)?;
         let mut namespace = found.json();
         store(&mut namespace, disk)?;
+        // Only a mirror copies, and a speed is refused of anything else.
+        let path = namespace["path"].as_str();
+        if !path.is_some_and(|path| path.starts_with("mirror:")) {
+            namespace["copy_bytes_per_second"] = Value::Null;
+        }
         let answer = client.ask("PUT", &uri, found.etag.as_deref(), Some(&namespace));
         let answer = answer.map_err(Failure::run)?;
         if answer.status != STALE {
@@ -57,7 +62,9 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
 fn store(namespace: &mut Value, disk: &DiskArgs) -> Result<()> {
     let spec = parse_disk(&disk.path).map_err(Failure::Usage)?;
     namespace["path"] = json!(disk_name(&spec));
-    namespace["block_size"] = json!(disk.block_size);
+    if let Some(bytes) = disk.block_size {
+        namespace["block_size"] = json!(bytes);
+    }
     namespace["size"] = json!(disk.size);
     namespace["uuid"] = json!(disk.uuid);
     namespace["nguid"] = json!(disk.nguid);
