@@ -56,6 +56,7 @@ struct Trouble {
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 struct ReloadOptions {
     /// Only say what would be changed.
     #[serde(default)]
@@ -63,6 +64,7 @@ struct ReloadOptions {
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 struct StatsOptions {
     /// Leave out subsystems and hosts, and measure no latency for this answer [default: false]
     #[serde(default)]
@@ -70,6 +72,7 @@ struct StatsOptions {
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 struct EventOptions {
     /// Tell the counters, too [default: true]
     #[serde(default = "yes")]

@@ -1,6 +1,7 @@
 //! The interface's description that is in the tree is that of the handlers.
 #![cfg(unix)]
 
+use serde_json::Value;
 use std::path::Path;
 
 #[test]
@@ -18,4 +19,26 @@ fn the_description_is_up_to_date() {
     for part in ["/v1/subsystems/{nqn}/namespaces/{nsid}", "merge patch", "\"Namespace\""] {
         assert!(made.contains(part), "{part}");
     }
+}
+
+#[test]
+fn what_is_in_a_path_is_in_its_template() {
+    let told: Value = serde_json::from_str(&farblock_admin::openapi()).expect("it is JSON");
+    let mut queried = 0;
+    for (path, methods) in told["paths"].as_object().expect("an object") {
+        let methods = methods.as_object().expect("an object").values();
+        let parameters = methods.filter_map(|method| method["parameters"].as_array()).flatten();
+        for parameter in parameters {
+            let name = parameter["name"].as_str().expect("a name");
+            match parameter["in"].as_str() {
+                Some("path") => assert!(path.contains(&format!("{{{name}}}")), "{path}: {name}"),
+                Some("query") => {
+                    queried += 1;
+                    assert_ne!(parameter["required"], true, "{path}: {name}");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(queried >= 4, "{queried}");
 }
