@@ -71,14 +71,16 @@ class Ring {
     this.counts.fill(0);
   }
 
-  /** The same with what was before it: points of this step, oldest first, up to the second `now`. */
+  /** The same with what was before it: points of this step, oldest first, up to the second `now`. What is later, by a
+   * clock that was set back, would keep everything out that comes. */
   after(before: [number, number[]][], now: number): Ring {
     const all = new Ring(this.level, this.values.length);
     const own = this.newest < 0 ? Infinity : this.oldest;
     const take = (isIt: (start: number) => boolean): void => {
       for (const [at, sample] of before) {
         const start = at - (at % this.step);
-        if (isIt(start)) all.push(start, sample, Math.min(this.step, Math.max(1, now - at)));
+        // A second more is what rounding makes.
+        if (start <= now + 1 && isIt(start)) all.push(start, sample, Math.min(this.step, Math.max(1, now - at)));
       }
     };
     take((start) => start < own);
@@ -149,7 +151,7 @@ export class Past {
       this.rings[index] = this.rings[index]!.after(before, now);
       // A coarse point begins before what is in it: it reaches further back only if it ends there.
       const oldest = before[0]![0];
-      if (first === Infinity || oldest + step <= first) first = oldest;
+      if (oldest <= now + 1 && (first === Infinity || oldest + step <= first)) first = oldest;
     }
     if (first < Infinity) this.first = this.first < 0 ? first : Math.min(this.first, first);
   }

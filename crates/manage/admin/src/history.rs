@@ -17,8 +17,8 @@ use hyper::{Response, header};
 use serde::Deserialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -210,8 +210,17 @@ impl History {
     }
 }
 
+/// When this was asked for first: the seconds since 1970 then.
+static BEGUN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (Instant::now(), since.as_secs())
+});
+
+/// Seconds that never go back, whatever the clock is set to: where they did, nothing would be kept
+/// until they are where they were. The page only asks how long ago something was.
 fn seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    let (begun, second) = *BEGUN;
+    second + begun.elapsed().as_secs()
 }
 
 #[derive(Deserialize)]
