@@ -30,8 +30,10 @@ class Column {
 
   add(box: Box): void {
     const known = this.boxes.get(box.key);
-    if (known) known.parts.push(...box.parts);
-    else this.boxes.set(box.key, box);
+    if (known) {
+      known.parts.push(...box.parts);
+      if (box.bad) known.bad = true;
+    } else this.boxes.set(box.key, box);
   }
 
   get all(): Box[] {
@@ -93,8 +95,10 @@ class Drawing {
       const title = server === null ? format.tail(leg.name.replace(/\?ns=1$/, ""), 22) : `on ${format.tail(server, 18)}`;
       const words = LEG_STATES[leg.state];
       const full = `${leg.name}, a leg of namespace ${nsid} of ${nqn}${server === null ? "" : `, served by ${server}`}, ${words}${leg.reason ? `: ${leg.reason}` : ""}`;
-      this.legs.add({ key: `leg ${leg.name}`, title, note: () => words, full, parts: [], bad: isOut });
-      this.ways[3]!.push({ from: key, to: `leg ${leg.name}`, parts, active: active && !isOut });
+      // What is no other target's is the node's own, whatever it is called elsewhere.
+      const legKey = there === null ? `leg ${node} ${leg.name}` : `leg ${leg.name}`;
+      this.legs.add({ key: legKey, title, note: () => words, full, parts: [], bad: isOut });
+      this.ways[3]!.push({ from: key, to: legKey, parts, active: active && !isOut });
     }
   }
 

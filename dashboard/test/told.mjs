@@ -396,11 +396,11 @@ async function nodes(browser, wrongs) {
   const one = small();
   const target = await fake({ nodes: ["left", "dead", "slow"], hosts: [] });
   const page = await watched(browser, target, wrongs);
-  let ms = 1000;
+  let [ms, left] = [1000, one.status];
   const beat = setInterval(() => {
     const counted = stats(one.status.subsystems, one.hosts, (ms += 250));
     // The page may be late to listen.
-    target.tell("status", { node: "left", data: one.status });
+    target.tell("status", { node: "left", data: left });
     target.tell("stats", { node: "left", data: counted });
     target.tell("gone", { node: "dead", data: "Connection refused" });
   }, 250);
@@ -414,6 +414,17 @@ async function nodes(browser, wrongs) {
   target.tell("stats", { node: "slow", data: stats(one.status.subsystems, one.hosts, 5000) });
   await page.locator(".state", { hasText: "2 of 3 live" }).waitFor();
   hold(true, "a slow one is there when it is there");
+  const mirrored = (state) => {
+    const legs = [{ name: "a.img", state }, { name: "nvme+tcp://192.0.2.9:4420/n?ns=1", state }];
+    const subsystems = one.status.subsystems.map((subsystem) => ({ ...subsystem, namespaces: [{ ...subsystem.namespaces[0], legs }] }));
+    return { ...one.status, subsystems };
+  };
+  left = mirrored("in_sync");
+  target.tell("status", { node: "slow", data: mirrored("out") });
+  await page.locator(".box", { hasText: "192.0.2.9" }).waitFor();
+  await page.locator(".box", { hasText: "a.img" }).nth(1).waitFor();
+  const bad = (name) => page.locator(".box.bad", { hasText: name }).count();
+  hold((await bad("a.img")) === 1 && (await bad("192.0.2.9")) === 1, "disks of two nodes that have one name are two, and one that both use is bad for both");
   await accessible(page, "a cluster with a dead node");
   const host = (name, more) => ({ name, iops: 5000, latency_us: 900, is_done: false, failed: 0, lost: 0, ...more });
   const fleet = { plan: "hci-12", phase: "4k random read", part: "run 1 of 3", hosts: [host("hosts on node 1"), host("hosts on <b>", { failed: 3, paths: [1, 2] })] };
