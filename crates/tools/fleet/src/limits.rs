@@ -132,8 +132,10 @@ pub const SIMULATED_AWAY_SECONDS_MAX: u32 = 300;
 pub const SIMULATED_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Time without one more host that does I/O, in which targets refuse hosts, after which nothing
-/// else is waited for: six of a host's longest pauses, by default.
+/// else is waited for; longer where hosts pause longer.
 pub const SIMULATED_STANDSTILL: Duration = Duration::from_secs(60);
+/// It is at least so many of a host's longest pauses.
+pub const SIMULATED_STANDSTILL_PAUSES: u32 = 6;
 
 /// Simulated time between two things that happen.
 pub const SIMULATED_REST: Duration = Duration::from_secs(20);

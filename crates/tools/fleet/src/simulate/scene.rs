@@ -55,6 +55,8 @@ struct Play<'a> {
     settings: Settings,
     name: String,
     begin: Duration,
+    /// When what is away is there again: before that, nobody can get any further.
+    back: Duration,
     /// Targets that are started again, and when.
     restart: Option<(u32, Duration)>,
     hit: u64,
@@ -87,6 +89,7 @@ impl Seconds {
 
 /// Whether targets refuse hosts again and again, and none gets any further.
 struct Standstill {
+    longest: Duration,
     flowing: usize,
     refused: u64,
     since: Duration,
@@ -96,9 +99,13 @@ impl Standstill {
     /// What is so now: so many hosts do I/O, and so many connections were refused.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
-            *self = Self { flowing, refused, since: now };
+            self.begin_anew(now, flowing, refused);
         }
-        refused > self.refused && now - self.since >= limits::SIMULATED_STANDSTILL
+        refused > self.refused && now - self.since >= self.longest
+    }
+
+    fn begin_anew(&mut self, now: Duration, flowing: usize, refused: u64) {
+        *self = Self { longest: self.longest, flowing, refused, since: now };
     }
 }
 
@@ -120,6 +127,7 @@ pub(super) fn play(
         settings,
         name: scene.name(&settings),
         begin,
+        back: begin,
         restart: None,
         hit: 0,
         waiting: BTreeSet::new(),
@@ -140,6 +148,9 @@ pub(super) fn play(
 impl Play<'_> {
     fn begin(&mut self, scene: Scene) {
         let away = self.settings.away_time();
+        if scene != Scene::Start {
+            self.back = self.begin + away;
+        }
         match scene {
             Scene::Start => {
                 self.stage.bring_hosts_up();
@@ -181,7 +192,8 @@ impl Play<'_> {
         let mut shown: Option<Instant> = None;
         let refused = |counts: &[Counts]| counts.iter().flat_map(|it| it.refused.values()).sum();
         let (flowing, before) = (self.flowing.len(), refused(&self.before));
-        let mut still = Standstill { flowing, refused: before, since: self.begin };
+        let longest = self.settings.standstill();
+        let mut still = Standstill { longest, flowing, refused: before, since: self.begin };
         while (!self.waiting.is_empty() || self.restart.is_some()) && self.stage.now() < end {
             if cancel.is_cancelled() {
                 return Err(FleetError::Cancelled);
@@ -197,9 +209,10 @@ impl Play<'_> {
                 self.seconds.next += SECOND;
                 let counts = self.stage.counts();
                 self.seconds.count(&counts);
-                let is_still =
-                    still.is_reached(self.stage.now(), self.flowing.len(), refused(&counts));
-                if is_still && self.restart.is_none() {
+                let (now, flowing) = (self.stage.now(), self.flowing.len());
+                if now <= self.back {
+                    still.begin_anew(now, flowing, refused(&counts));
+                } else if still.is_reached(now, flowing, refused(&counts)) {
                     break;
                 }
             }
@@ -260,12 +273,23 @@ mod tests {
     #[test]
     fn a_scene_ends_where_hosts_are_refused_and_get_nowhere() {
         let second = Duration::from_secs;
-        let mut still = Standstill { flowing: 0, refused: 7, since: second(10) };
+        let mut still =
+            Standstill { longest: second(60), flowing: 0, refused: 7, since: second(10) };
         assert!(!still.is_reached(second(100), 0, 7), "nobody is refused: they wait");
         assert!(!still.is_reached(second(69), 0, 8), "it may go on still");
         assert!(still.is_reached(second(70), 0, 8));
         assert!(!still.is_reached(second(71), 1, 9), "one more does I/O");
         assert!(!still.is_reached(second(200), 1, 9), "and none was refused since");
         assert!(still.is_reached(second(201), 1, 10));
+        still.begin_anew(second(201), 1, 10);
+        assert!(!still.is_reached(second(260), 1, 11), "what was away is there again");
+        assert!(still.is_reached(second(261), 1, 11));
+    }
+
+    #[test]
+    fn hosts_that_pause_longer_are_waited_for_longer() {
+        let standstill = |text: &str| text.parse::<Settings>().expect("settings").standstill();
+        assert_eq!(standstill("hosts=2,targets=2"), limits::SIMULATED_STANDSTILL);
+        assert_eq!(standstill("hosts=2,targets=2,reconnect=60"), Duration::from_secs(360));
     }
 }

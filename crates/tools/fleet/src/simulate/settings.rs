@@ -38,6 +38,13 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
+    /// How long no host gets any further until none is taken to: see
+    /// [`SIMULATED_STANDSTILL`](limits::SIMULATED_STANDSTILL).
+    pub(super) fn standstill(&self) -> Duration {
+        limits::SIMULATED_STANDSTILL
+            .max(limits::SIMULATED_STANDSTILL_PAUSES * self.reconnect_delay())
+    }
+
     /// As it is written: repeats the run.
     #[must_use]
     pub fn text(&self) -> String {
