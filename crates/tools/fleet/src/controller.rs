@@ -17,7 +17,7 @@ use crate::waited::Waited;
 use farblock_bench::{Cancel, Latencies, Pattern, RecordedLatencies};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -446,7 +446,7 @@ impl<'a> Fleet<'a> {
         let ms = |seconds: f64| (seconds * 1000.0) as u64;
         let (ramp_ms, runtime_ms) = (ms(plan.ramp_seconds + warm_up), ms(plan.runtime_seconds));
         self.agree_on_time()?;
-        let start_in = start_in(plan.clients_per_node, self.hosts.len());
+        let start_in = start_in(plan.clients_per_node, self.hosts.iter().map(Peer::address));
         let start = self.terms.clock.now_ns() + start_in.as_nanos() as u64;
         let measured = start + ramp_ms * 1_000_000;
         for (index, host) in self.hosts.iter_mut().enumerate() {
@@ -709,20 +709,33 @@ impl Sum {
     }
 }
 
-/// How long before the start it is agreed on, with so many clients on each of so many hosts.
-fn start_in(clients_per_node: u32, hosts: usize) -> Duration {
-    let clients = clients_per_node.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX));
-    START_IN + START_IN_FOR_CLIENT.saturating_mul(clients)
+/// How long before the start it is agreed on, with so many clients on each host. The hosts are at
+/// these addresses, or on this machine; the machine with the most of them is the slowest.
+fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
+    let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
+    for at in hosts {
+        *on_each.entry(at.filter(|ip| !ip.to_canonical().is_loopback())).or_default() += 1;
+    }
+    let hosts = on_each.into_values().max().unwrap_or(0);
+    START_IN + START_IN_FOR_CLIENT.saturating_mul(clients_per_node.saturating_mul(hosts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter;
 
     #[test]
     fn many_clients_have_longer_to_begin() {
-        assert_eq!(start_in(1, 1), START_IN + START_IN_FOR_CLIENT);
+        let here = |hosts| iter::repeat_n(None, hosts);
+        assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
         // That of the documents' cluster on two processors, which were late by 346 ms.
-        assert!(start_in(48, 12) >= START_IN + Duration::from_secs(2), "{:?}", start_in(48, 12));
+        let many = start_in(48, here(12));
+        assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
+        let at = |last| Some(IpAddr::from([192, 0, 2, last]));
+        let elsewhere = start_in(48, (0..12).map(at));
+        assert_eq!(elsewhere, start_in(48, here(1)), "each has a machine to itself");
+        let loopback = Some(IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(start_in(1, [None, loopback, at(1)].into_iter()), start_in(1, here(2)));
     }
 }

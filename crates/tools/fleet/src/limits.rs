@@ -71,8 +71,8 @@ pub const LOAD_GRACE: Duration = Duration::from_secs(60);
 /// Between the agreement on a start and the start: what the slowest agent takes to hear of it and
 /// to open its queues.
 pub const START_IN: Duration = Duration::from_millis(1500);
-/// And for each client of all hosts, since many may be on one machine: 576 on two processors, which
-/// other work shared, took 1.85 s.
+/// And for each client of the machine that has the most of them: 576 on two processors, which other
+/// work shared, took 1.85 s.
 pub const START_IN_FOR_CLIENT: Duration = Duration::from_millis(5);
 /// Round trips by which a clock is measured.
 pub const CLOCK_ROUNDS: u32 = 16;

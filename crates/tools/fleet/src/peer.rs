@@ -9,7 +9,7 @@ use crate::waited::Waited;
 use farblock_bench::{Cancel, Machine};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -84,6 +84,11 @@ struct Process {
 }
 
 impl Peer {
+    /// Where it is; none if it was started here.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        Some(self.stream.as_ref()?.peer_addr().ok()?.ip())
+    }
+
     /// Starts a process that speaks over its standard streams.
     pub(crate) fn start(
         name: &str,
