@@ -44,6 +44,12 @@ export class Losses {
       const oldest = all.findLastIndex((lost) => whose(lost.one) === whose(one));
       if (oldest >= 0) all = all.toSpliced(oldest, 1);
     }
+    // It may be seen between the ends of its ways as it leaves: that was no loss.
+    const left = new Set<string>();
+    for (const one of was.controllers) {
+      if (!staying.has(whose(one)) && !SILENT.test(news.why(one))) left.add(whose(one));
+    }
+    if (left.size > 0) all = all.filter((lost) => !left.has(whose(lost.one)) || SILENT.test(lost.why));
     all = all.slice(0, MOST);
     if (all.length > 0 || this.all.length > 0) this.all = all;
   }

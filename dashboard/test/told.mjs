@@ -357,6 +357,27 @@ async function slept(browser, wrongs) {
 /** What the chart of operations says. */
 const operations = (page, words) => page.locator(`[aria-label^="Operations per second: ${words}"]`).waitFor({ state: "attached" });
 
+/** A host with two ways that leaves is seen between their ends: it has lost nothing. */
+async function leaves(browser, wrongs) {
+  const [stays, goes] = hosts(2);
+  const target = await fake({ status: status(NQN, 1, [stays, goes, goes]), hosts: hosts(2) });
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  const lost = page.locator(".box.bad", { hasText: /lost at/ });
+  const there = (...ids) => {
+    const { controllers } = target.status;
+    target.tell("status", { ...target.status, controllers: controllers.filter(({ id }) => ids.includes(id)) });
+  };
+  there(0, 2);
+  await lost.waitFor();
+  there(0);
+  // Long before it would fade.
+  await lost.waitFor({ state: "detached", timeout: 30_000 });
+  hold(true, "a host that left by one way after the other has lost none");
+  await page.close();
+  target.stop();
+}
+
 /** A clock that is set back, and a target that is another one from one second to the next. */
 async function changes(browser, wrongs) {
   const target = await fake(small());
@@ -450,7 +471,7 @@ const browser = await launch();
 const wrongs = [];
 try {
   const only = process.env["ONLY"];
-  for (const test of [streams, hostile, compares, storm, restarts, slept, changes, nodes, crowd]) {
+  for (const test of [streams, hostile, compares, storm, restarts, slept, leaves, changes, nodes, crowd]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
   hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);
