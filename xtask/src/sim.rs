@@ -49,15 +49,29 @@ fn cargo() -> Command {
 fn run_mirrors(options: &Options) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from = options.from.unwrap_or(now.as_secs() << 20);
+    let test = || {
+        let mut command = cargo();
+        command.args(["test", "--quiet", "--release", "--package", "farblock-volumes"]);
+        command.args(["--test", "lives"]);
+        command
+    };
+    let succeeds = |mut command: Command| match command.status() {
+        Ok(status) => Ok(status.success()),
+        Err(error) => Err(format!("cannot start cargo: {error}")),
+    };
+    // A build that fails is no seed that does.
+    let mut build = test();
+    build.arg("--no-run");
+    if !succeeds(build)? {
+        return Err("the test of mirrors cannot be built: mend what cargo says".to_owned());
+    }
     let until = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
     let (mut seed, mut failures) = (from, 0);
     while Instant::now() < until {
-        let mut command = cargo();
-        command.args(["test", "--quiet", "--release", "--package", "farblock-volumes"]);
-        command.args(["--test", "lives", "nothing_acknowledged_is_lost"]);
+        let mut command = test();
+        command.arg("nothing_acknowledged_is_lost");
         command.env("MIRROR_SEED", seed.to_string()).env("MIRROR_SEEDS", LIVES.to_string());
-        let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
-        failures += u64::from(!status.success());
+        failures += u64::from(!succeeds(command)?);
         seed = seed.wrapping_add(LIVES);
     }
     println!("{} lives of mirrors from {from}: {failures} failures", seed.wrapping_sub(from));
