@@ -253,26 +253,6 @@ mod tests {
         assert_eq!(readable(none.into_iter()), Err("expired".to_owned()));
     }
 
-    #[test]
-    fn a_key_that_has_expired_is_said_to_have() {
-        let (host, disk) = ("nqn.2026-11.h:expired", "nqn.2026-11.s:expired");
-        let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
-        let serial = put(&format!("NVMe0R01 {host} {disk}"), &[1; 32]);
-        assert_eq!(read("", &identity).expect("it is good").len(), 1);
-        Key::from_id(KeySerialId(serial)).set_timeout(1).expect("it is ours");
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let sentence = loop {
-            match read("", &identity) {
-                Err(sentence) => break sentence,
-                Ok(_) => assert!(std::time::Instant::now() < deadline, "it is good for ever"),
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        };
-        // The kernel forgets it some time later.
-        let is_said = ["is expired", "no key of"].iter().any(|part| sentence.contains(part));
-        assert!(is_said, "{sentence}");
-    }
-
     /// A key in this process's keyring, gone with it.
     fn put(description: &str, payload: &[u8]) -> i32 {
         let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true).expect("a keyring");

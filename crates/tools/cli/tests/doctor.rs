@@ -261,17 +261,26 @@ fn a_host_whose_name_is_not_enough() {
     scratch.ctl(&allow).ok();
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     let found = problem(&scratch, &url, &[]);
-    says(&found, "host", &["does not allow", "the target knows", "--tls-key FILE", "host_id"]);
-    assert!(!found.1.contains("allow-host"), "{found:?}");
+    says(&found, "host", &["does not allow", "the target knows", "TLS alone", "--tls-key FILE"]);
+    let others = ["allow-host", "set-tls", "host_id"];
+    assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &url, &["--tls-key", &key]).ok();
     // With TLS it is the identifier.
     let id = "01234567-89ab-cdef-0123-456789abcdef";
     scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
     let found = problem(&scratch, &url, &["--tls-key", &key]);
-    says(&found, "host", &["the target knows", "another identifier than", "?hostid=UUID"]);
-    assert!(!found.1.contains("--tls-key FILE"), "{found:?}");
+    // That of its name, where none is given.
+    let own = "not with the identifier 11111111-2222-3333-4444-555555555555";
+    says(&found, "host", &["the target knows", own, "(host_id)", "?hostid=UUID"]);
+    let others = ["allow-host", "set-tls", "--tls-key FILE", "the target's log"];
+    assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &format!("{url}&hostid={id}"), &["--tls-key", &key]).ok();
     scratch.run(["id", &url]).fails_in_a_line(1, &["farblock doctor 'nvme+tcp://"]);
+    // Where there is no TLS for it the target does not even list the subsystem.
+    scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
+    let found = problem(&scratch, &format!("{url}&hostid={id}"), &[]);
+    says(&found, "host", &["does not allow", "if it is allowed already", "ctl set-tls ADDR:PORT"]);
+    assert!(!found.1.contains("the target knows"), "{found:?}");
 }
 
 #[test]
@@ -301,7 +310,9 @@ fn a_target_that_wants_tls_of_the_authentication() {
     says(&found, "protocol", &["--concat begins without", "set-tls"]);
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &url, &concat);
-    says(&found, "host", &["has no TLS for --concat", "set-tls", "host_id"]);
+    let parts = ["if it is allowed already", "this listener has none", "ctl set-tls ADDR:PORT"];
+    says(&found, "host", &parts);
+    assert!(!found.1.contains("the target knows"), "{found:?}");
 }
 
 /// A file that a target shares, that a program has open, and that nobody uses.

@@ -37,6 +37,7 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
     use ConnectError as E;
     let (check, advice) = match reason {
         E::HostNotAllowed | E::NoSuchSubsystem => return names(reason, url, options),
+        E::IdentifierNotAllowed => return ("host", identifier(&options.with_url(url))),
         E::TimedOut { .. } | E::Closed { .. } => ("connect", LARGE_PACKETS),
         E::ControllerBusy | E::NoQueueLeft { .. } => (
             "connect",
@@ -116,13 +117,7 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     let known = farblock_host::discover(&url.address(), &options).unwrap_or_default();
     if *reason == ConnectError::HostNotAllowed {
         let listed = known.iter().any(|entry| entry.is_subsystem() && entry.subnqn == nqn);
-        let advice = match listed {
-            true => proof(&options),
-            false => format!(
-                "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
-                 --allow-host), or connect as another with --hostnqn NQN"
-            ),
-        };
+        let advice = if listed { proof(&options) } else { not_listed(nqn, &host) };
         return ("host", advice);
     }
     let mut known: Vec<_> =
@@ -145,27 +140,45 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     ("subsystem", advice)
 }
 
+/// The target tells this host nothing of the subsystem: it is not allowed there, or it is, and has
+/// to use TLS where the listener has none.
+fn not_listed(nqn: &str, host: &str) -> String {
+    format!(
+        "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
+         --allow-host), or connect as another with --hostnqn NQN; if it is allowed already, it has \
+         to use TLS and this listener has none: connect to another one, or give this one TLS \
+         (`farblock ctl set-tls ADDR:PORT allowed`)"
+    )
+}
+
 /// The target tells a host with this name of the subsystem, and does not let it in all the same:
 /// the name is not enough.
 fn proof(options: &Options) -> String {
+    let nqn = options.identity().nqn;
+    match (&options.tls_key, options.concatenate) {
+        (Some(_), _) => format!(
+            "the target knows {nqn}, but the key is another host's or for another subsystem \
+             there: give --tls-key FILE with the key of this one"
+        ),
+        (None, true) => format!(
+            "the target knows {nqn}, so the name is not enough: it has a key for TLS there, and \
+             --concat does without that key: give --tls-key FILE in its place"
+        ),
+        (None, false) => format!(
+            "the target knows {nqn}, so the name is not enough: it is let in with TLS alone (give \
+             --tls-key FILE; or --concat with --dhchap-secret FILE)"
+        ),
+    }
+}
+
+/// The target takes the name, and not the identifier that came with it.
+fn identifier(options: &Options) -> String {
     let HostIdentity { nqn, id } = options.identity();
-    let identifier = format!(
-        "another identifier than {id} is written there for it (host_id): correct it there, or \
-         give this host that one (?hostid=UUID; `farblock whoami` says where its own is kept)"
-    );
-    let other = match (&options.tls_key, options.concatenate) {
-        // In TLS already, which takes the names as well.
-        (Some(_), _) => return format!("the target knows {nqn}, but {identifier}"),
-        (None, true) => {
-            "the address has no TLS for --concat to begin (`farblock ctl set-tls ADDR:PORT \
-             allowed`)"
-        }
-        (None, false) => {
-            "it has a key for TLS there, and is let in with TLS alone (give --tls-key FILE; or \
-             --concat with --dhchap-secret FILE)"
-        }
-    };
-    format!("the target knows {nqn}, so the name is not enough: either {other}, or {identifier}")
+    format!(
+        "the target knows {nqn}, but not with the identifier {id}: correct it there (host_id), or \
+         give this host the one that it has there (?hostid=UUID; `farblock whoami` says where its \
+         own is kept)"
+    )
 }
 
 /// A namespace cannot be had.
