@@ -19,9 +19,9 @@ pub(super) const METHODS: &[Method] = &[
     method("keyring_get_keys", get_keys),
 ];
 
-/// What a reference to one of systemd's credentials begins with: SPDK has none of these, and hosts
-/// that others have added may have one.
-const CREDENTIAL: &str = "credential:";
+/// What a reference to one of systemd's credentials, or to a key in the kernel's keyrings, begins
+/// with: SPDK has none of these, and hosts that others have added may have one.
+const NO_FILES: [&str; 2] = ["credential:", "keyring:"];
 /// Whom a file with a key may be open to besides its owner: nobody.
 const OTHERS: u32 = 0o077;
 
@@ -123,7 +123,7 @@ fn add_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 
 /// Whether a file can be that of a key. Nothing is said of a path that is none: it may be a key.
 fn check_file(table: &Table, path: &str) -> Result<(), RpcError> {
-    if path.starts_with(CREDENTIAL) {
+    if NO_FILES.iter().any(|prefix| path.starts_with(prefix)) {
         return Ok(());
     }
     let refused = |errno: Errno, sentence: &str| RpcError::from(errno).because(sentence);

@@ -279,6 +279,30 @@ fn a_host_is_never_saved_without_what_it_has_to_prove() {
     assert_eq!(fixture.saved("keyring_file_add_key"), [named]);
 }
 
+/// What is in no file is named as it is in the configuration, and taken back so.
+#[test]
+fn keys_that_are_in_no_file_are_saved_as_they_can_be_loaded() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let of = |tls_key: &str| Host { tls_key: Some(tls_key.to_owned()), ..Host::default() };
+    let hosts = BTreeMap::from([
+        ("nqn.2026-11.h:ring".to_owned(), of("keyring:")),
+        ("nqn.2026-11.h:unit".to_owned(), of("credential:tls")),
+    ]);
+    fixture.edit(|document| document.subsystems.get_mut(NQN).unwrap().hosts = hosts.clone());
+    let calls = ["keyring_file_add_key", "nvmf_subsystem_add_host"];
+    let saved = calls.map(|method| (method, fixture.saved(method)));
+    assert!(saved.iter().all(|(_, saved)| saved.len() == 2), "{saved:?}");
+    let again = Fixture::new();
+    again.subsystems();
+    for (method, params) in
+        saved.iter().flat_map(|(method, all)| all.iter().map(|one| (*method, one)))
+    {
+        again.ask(method, params);
+    }
+    assert_eq!(again.document().subsystems[NQN].hosts, hosts);
+}
+
 #[test]
 fn a_key_is_a_name_for_a_file() {
     let folder = tempfile::tempdir().unwrap();
