@@ -15,6 +15,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// As many links the kernel follows on the way to one file.
+const LINKS: usize = 40;
+
 /// Who does what takes rights. The process is of no use without them.
 #[derive(Default)]
 pub(super) struct Brokers {
@@ -71,12 +74,33 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let in_urls = urls.flat_map(|url| [&url.dhchap_secret, &url.dhchap_ctrl_secret, &url.tls_key]);
     let keys = [&settings.dhchap_secret, &settings.dhchap_ctrl_secret, &settings.tls_key];
     let keys = keys.into_iter().chain(in_urls).flatten().filter(|path| is_file(path));
-    // A link as well as what it leads to.
-    let keys = keys.flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]).flatten();
+    let keys = keys.flat_map(|path| ways_to(path));
     let program = std::env::current_exe().ok();
-    let read = keys.chain(program).filter_map(|path| path.parent().map(Path::to_owned));
+    let program = program.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let read = keys.chain(program);
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     Paths { shared: own, own: Vec::new(), read: read.chain(credentials).collect() }
+}
+
+/// The folders that a file is reached by: its own, and that of each link on the way, which may be
+/// switched to what lies beside it, as the folder of a key is when that is changed. The root is not
+/// among them: with that, everything would be.
+fn ways_to(file: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
+    let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    for _ in 0..LINKS {
+        let mut prefixes: Vec<&Path> = path.ancestors().collect();
+        prefixes.reverse();
+        let link = prefixes.into_iter().find_map(|prefix| Some((prefix, prefix.read_link().ok()?)));
+        let Some((link, to)) = link else { break };
+        let folder = link.parent().unwrap_or(Path::new("/"));
+        folders.extend((folder != Path::new("/")).then(|| folder.to_owned()));
+        // Without a slash at the end, behind which nothing is seen as a link.
+        let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
+        path = folder.join(to).components().chain(rest.components()).collect();
+    }
+    folders.extend(path.parent().map(Path::to_owned));
+    folders
 }
 
 /// This thread, and so those that it starts, work for the kernel when that writes its memory back,
@@ -124,6 +148,39 @@ pub(super) fn seen() -> Option<Confinement> {
 mod tests {
     use super::super::args::As;
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_reached_by_the_folders_of_its_links() {
+        let place = tempfile::tempdir().expect("a folder");
+        let root = place.path().canonicalize().expect("it is there");
+        let of = |name: &str| root.join(name);
+        for folder in ["sec", "sec/v1", "far", "at"] {
+            std::fs::create_dir(of(folder)).expect("made");
+        }
+        std::fs::write(of("far/key"), "").expect("written");
+        for (to, link) in [
+            ("v1", "sec/current"),
+            ("../../far/key", "sec/v1/key"),
+            ("../sec/current/key", "at/key"),
+        ] {
+            std::os::unix::fs::symlink(to, of(link)).expect("a link");
+        }
+        let ways = |name: &str| {
+            let real = |folder: PathBuf| folder.canonicalize().expect("it is there");
+            let mut ways: Vec<PathBuf> = ways_to(&of(name)).into_iter().map(real).collect();
+            ways.sort();
+            ways.dedup();
+            ways
+        };
+        assert_eq!(ways("far/key"), [of("far")]);
+        assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
+        assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
+        // Nowhere, and for ever.
+        std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
+        assert_eq!(ways("at/loop"), [of("at")]);
+        assert_eq!(ways("at/missing"), [of("at")]);
+    }
 
     #[test]
     fn servers_of_programs_keep_nothing() {

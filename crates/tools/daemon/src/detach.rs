@@ -218,9 +218,13 @@ fn end_processes(folder: &Folder) -> Result<()> {
     if folder.wait_for_end(END_PATIENCE) {
         return Ok(());
     }
+    let done = match found.contains(&Found::Ended) {
+        true => "one of its processes was ended, and this one was not",
+        false => "none was ended",
+    };
     Err(Failure::run(format_args!(
-        "nobody can tell for certain which process serves {}, so none is ended: end the one that \
-         has {} open, and detach again",
+        "nobody can tell for certain which process serves {}: {done}; end the one that has {} \
+         open, and detach again",
         folder.name(),
         folder.0.display()
     )))

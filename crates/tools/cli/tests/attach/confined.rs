@@ -114,6 +114,42 @@ fn servers_open_only_what_is_theirs() {
     attachments.detach("fb0");
 }
 
+/// The folder of a key is a link, which is switched to another one when the key is changed.
+#[test]
+fn a_key_is_changed_by_a_link_to_its_folder() {
+    let attachments = Attachments::new();
+    let path = |name: &str| attachments.scratch.path(name);
+    for folder in ["sec", "sec/v1", "sec/v2"] {
+        fs::create_dir(path(folder)).expect("made");
+    }
+    let [first, second] = attachments.scratch.keys(["sec/v1/key", "sec/v2/key"], &["--tls"]);
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, path(name)).expect("a link");
+    link("v1", "sec/current");
+    let host = "nqn.2026-11.org.farblock:switched-host";
+    let disk = attachments.scratch.disk("disk.img", 1 << 20);
+    let serve = |address: &str, key: &str| {
+        let given = format!("{host}={key}");
+        let nqn = "nqn.2026-11.org.farblock:switched";
+        let args = ["serve", &disk, "--listen", address, "--nqn", nqn, "--no-control"];
+        let args = [&args[..], &["--tls-key", &given]].concat();
+        Server::start(attachments.scratch.command(args))
+    };
+    let target = serve("127.0.0.1:0", &first);
+    let address = target.address.clone();
+    let key = attachments.scratch.text("sec/current/key");
+    let url = format!("{}&hostnqn={host}&tls-key={key}", target.url(1));
+    attachments.attach(&[&url, "--as", "nbd", "--no-device"]);
+    let server = confined_server(&attachments.status("fb0"));
+    drop(target);
+    attachments.wait_for_state("fb0", "reconnecting");
+    link("v2", "sec/next");
+    fs::rename(path("sec/next"), path("sec/current")).expect("switched");
+    let _target = serve(&address, &second);
+    attachments.wait_for_state("fb0", "live");
+    assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
+    attachments.detach("fb0");
+}
+
 /// The process with the key is in no core dump, confined or not; one without is.
 #[test]
 fn memory_with_keys_is_not_dumped() {

@@ -30,6 +30,24 @@ fn a_stopped_server_is_ended_by_force() {
     assert!(!mounts.contains(&folder), "{mounts}");
 }
 
+/// One that has read a key, whose descriptors are root's to see.
+#[test]
+fn a_stopped_server_that_has_a_key_is_ended_by_force() {
+    let attachments = Attachments::new();
+    let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
+    let host = "nqn.2026-11.org.farblock:stopped-host";
+    let given = format!("{host}={key}");
+    let target = attachments.scratch.serve(["mem:1MiB", "--no-control", "--tls-key", &given]);
+    let url = format!("{}&hostnqn={host}&tls-key={key}", target.url(1));
+    socket(&attachments, &url, "fb0");
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    signal(u32::try_from(pid).expect("a pid"), "STOP");
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+    let is_gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
+    until("its server is gone", is_gone);
+}
+
 /// The network swallows what a successor says: it connects for as long as it may, and serves
 /// nothing meanwhile.
 #[test]
