@@ -244,7 +244,8 @@ async fn status(State(steering): Steered) -> Response {
 
 /// What the target has counted: I/O by core, subsystem, namespace and host, and who was let in.
 #[utoipa::path(get, path = "/v1/stats", params(StatsOptions),
-    responses((status = 200, body = Stats)))]
+    responses((status = 200, body = Stats),
+        (status = "4XX", body = Trouble, content_type = PROBLEM)))]
 async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) -> Response {
     let stats = if options.totals { steering.totals() } else { steering.stats() };
     let text = serde_json::to_string(&stats).expect("our own types are JSON");
@@ -256,6 +257,7 @@ async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) ->
 /// `status` (a `Status`) and `document` (the version that `/v1/state` has).
 #[utoipa::path(get, path = "/v1/events", params(EventOptions),
     responses((status = 200, body = Happening, content_type = "text/event-stream"),
+        (status = "4XX", body = Trouble, content_type = PROBLEM),
         (status = 503, body = Trouble)))]
 async fn events(
     State((steering, all)): State<(Arc<Steering>, Events)>,
