@@ -172,7 +172,7 @@ fn a_host_insists_on_groups_and_hashes() {
     let config = format!(
         "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:lists\"\n\
          namespaces = [{{ path = \"mem:1MiB\" }}]\n\
-         [[subsystems.hosts]]\nnqn = \"{HOST}\"\ndhchap_key = \"{}\"\n\
+         [[subsystems.hosts]]\nnqn = \"{HOST}\"\ndhchap_key = '{}'\n\
          dhchap_hashes = [\"sha256\", \"sha384\"]\ndhchap_dhgroups = [\"null\", \"ffdhe2048\"]\n",
         keys.host
     );

@@ -128,6 +128,7 @@ mod tests {
         line.split(' ').map(str::to_owned).collect()
     }
 
+    #[cfg(unix)]
     #[test]
     fn options_are_no_positionals_and_have_values() {
         let command = super::super::command();
