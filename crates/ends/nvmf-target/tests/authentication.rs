@@ -119,6 +119,15 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     assert_eq!(refused, Err(ConnectError::AuthenticationNotOffered));
 }
 
+/// Connects, or says why the target did not let this host in.
+fn try_connect(target: &Target, options: &Options) -> Result<Controller, ConnectError> {
+    match Controller::connect(&target.addresses()[0].to_string(), NQN, options) {
+        Ok(controller) => Ok(controller),
+        Err(Error::Connect { reason, .. }) => Err(reason),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[test]
 fn an_identifier_is_its_hosts_alone() {
     use farblock_host::HostId;
@@ -136,11 +145,7 @@ fn an_identifier_is_its_hosts_alone() {
             dhchap_secret: Some(key.0.clone()),
             ..Options::default()
         };
-        match Controller::connect(&target.addresses()[0].to_string(), NQN, &options) {
-            Ok(controller) => Ok(controller),
-            Err(Error::Connect { reason, .. }) => Err(reason),
-            Err(error) => panic!("{error}"),
-        }
+        try_connect(&target, &options)
     };
     let refused = |host, id| connect(host, id).err() == Some(ConnectError::IdentifierNotAllowed);
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
@@ -175,11 +180,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
             dhchap_secret: (host != OPEN).then(|| key.0.clone()),
             ..Options::default()
         };
-        match Controller::connect(&target.addresses()[0].to_string(), NQN, &options) {
-            Ok(controller) => Ok(controller),
-            Err(Error::Connect { reason, .. }) => Err(reason),
-            Err(error) => panic!("{error}"),
-        }
+        try_connect(&target, &options)
     };
     let refused = |host, id| connect(host, id).err() == Some(ConnectError::IdentifierNotAllowed);
     let live = || {
