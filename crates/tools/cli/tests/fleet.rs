@@ -83,7 +83,9 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
         return eprintln!("left out: only root may make network namespaces");
     }
     let scratch = Scratch::new();
-    let text = "drive = \"temporary:8MiB\"\nfaults = [\"cut\", \"slow\"]\nfault_seconds = 2.0\n";
+    // Sixteen writers share what is left of the network: each 4 KiB wait for those of the others.
+    let text = "drive = \"temporary:8MiB\"\nwriters = 16\nfaults = [\"cut\", \"slow\"]\n\
+                fault_seconds = 2.0\n";
     let plan = small(&scratch, text);
     let report = scratch.run(["fleet", "run", &plan, "--json", "-"]).ok().json();
     let faults = report["faults"].as_array().unwrap();
