@@ -1,6 +1,8 @@
 //! A Unix socket that only its owner can open.
 
 use socket2::{Domain, SockAddr, Socket, Type};
+use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -9,6 +11,12 @@ use std::path::{Path, PathBuf};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// Links on the way to a folder, as many as Linux follows.
+const MAX_LINKS: usize = 40;
+/// Bits of a mode: the group and everybody may write.
+const OTHERS_WRITE: u32 = 0o022;
+/// Of a folder: only its owner and theirs take away what is in it.
+const STICKY: u32 = 0o1000;
 
 /// A socket that listens at `path`. What a dead process left there is replaced; a living one's is
 /// not. It is made under another name and for its owner alone before anybody can find it.
@@ -50,8 +58,6 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
 /// Whoever may write to a folder may put another socket in this one's place, and be told what is
 /// meant for us; not where only owners may take things away, as in /tmp.
 fn check_folder(folder: &Path) -> io::Result<()> {
-    const OTHERS_WRITE: u32 = 0o022;
-    const STICKY: u32 = 0o1000;
     let found = fs::metadata(folder)?;
     let (mode, shown) = (found.mode(), folder.display());
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
@@ -75,40 +81,103 @@ fn check_folder(folder: &Path) -> io::Result<()> {
 fn check_way(folder: &Path) -> io::Result<()> {
     match step_of_others(folder)? {
         None => Ok(()),
-        Some(step) => Err(io::Error::other(format!(
-            "{} is another user's, or others can write to it, and can lead who looks for the \
-             socket to their own: choose another place with --control",
-            step.display()
-        ))),
+        Some(step) => {
+            Err(io::Error::other(format!("{step}, or choose another place with --control")))
+        }
     }
 }
 
 /// The step on the way to a folder, itself among them, that others than we and root can exchange:
-/// they lead who follows it elsewhere, by a symbolic link as well. A link on the way has two ways,
-/// the one to it and the one behind it.
+/// they lead whoever follows it elsewhere. Links are followed one by one, as the kernel does, since
+/// whoever can exchange one in the middle leads elsewhere as well.
 ///
 /// # Errors
 /// If a step cannot be looked at.
-pub fn step_of_others(folder: &Path) -> io::Result<Option<PathBuf>> {
+pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     let us = rustix::process::geteuid().as_raw();
-    let ways = [std::path::absolute(folder)?, fs::canonicalize(folder)?];
-    for step in ways.iter().flat_map(|way| way.ancestors()) {
-        let found = fs::symlink_metadata(step)?;
-        if is_others(found.uid(), found.mode(), us) {
-            return Ok(Some(step.to_owned()));
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    let mut ahead = parts_reversed(&std::path::absolute(folder)?);
+    while let Some(part) = ahead.pop() {
+        if part == ".." {
+            // What is in front of it is no link any more.
+            at.pop();
+        }
+        if part == ".." || part == "." {
+            continue;
+        }
+        let step = at.join(part);
+        let found = fs::symlink_metadata(&step)?;
+        let (uid, mode) = (found.uid(), found.mode());
+        if let Some(by) = is_others(uid, mode, us) {
+            return Ok(Some(OthersStep { path: step, by }));
+        }
+        if found.is_symlink() {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(rustix::io::Errno::LOOP.into());
+            }
+            ahead.extend(parts_reversed(&fs::read_link(&step)?));
+        } else {
+            at = step;
         }
     }
     Ok(None)
 }
 
-/// Whether others than we and root can exchange what this is, or is in this folder. A link's mode
-/// says nothing; who owns none here (in a container) is nobody.
-fn is_others(owner: u32, mode: u32, us: u32) -> bool {
+/// What is on the way by which a path leads, the first last; a root leads back to the beginning.
+fn parts_reversed(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+}
+
+/// A step on the way to a folder that others can exchange. It shows itself as a sentence that says
+/// what would mend it.
+#[derive(PartialEq, Eq, Debug)]
+pub struct OthersStep {
+    path: PathBuf,
+    by: By,
+}
+
+/// How others can exchange a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    /// It is this user's.
+    Owning(u32),
+    /// They can write to it: the mode.
+    Writing(u32),
+}
+
+impl fmt::Display for OthersStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.path.display();
+        match self.by {
+            By::Owning(user) => write!(
+                f,
+                "another user (number {user}) owns {shown} and can put something else there: chown \
+                 it"
+            ),
+            By::Writing(mode) => write!(
+                f,
+                "others can write to {shown} (mode {:04o}) and put something else there: chmod \
+                 go-w {shown}",
+                mode & 0o7777
+            ),
+        }
+    }
+}
+
+/// How others than we and root can exchange what this is, or is in this folder, if they can. A
+/// group is others, whoever is in it today; an entry of an access control list that lets somebody
+/// write shows as the group's. A link's mode says nothing; who owns none here (in a container) is
+/// nobody. Where a folder is sticky (/tmp), only owners take their own things away.
+fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;
     const LINK: u32 = 0o120_000;
-    let may_all_write = mode & KIND != LINK && mode & 0o002 != 0 && mode & 0o1000 == 0;
-    ![us, 0, NOBODY].contains(&owner) || may_all_write
+    if ![us, 0, NOBODY].contains(&owner) {
+        return Some(By::Owning(owner));
+    }
+    let may_write = mode & KIND != LINK && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
+    may_write.then_some(By::Writing(mode))
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -126,15 +195,19 @@ mod tests {
     fn who_can_exchange_a_folder() {
         const FOLDER: u32 = 0o040_000;
         for (owner, mode, others) in [
-            (1000, FOLDER | 0o700, false),
-            (0, FOLDER | 0o755, false),
-            (0, FOLDER | 0o1777, false),
-            (65534, FOLDER | 0o755, false),
-            (0, FOLDER | 0o777, true),
-            (1001, FOLDER | 0o700, true),
-            (0, 0o120_777, false),
-            (1000, 0o120_777, false),
-            (1001, 0o120_777, true),
+            (1000, FOLDER | 0o700, None),
+            (0, FOLDER | 0o755, None),
+            (0, FOLDER | 0o1777, None),
+            (0, FOLDER | 0o1775, None),
+            (65534, FOLDER | 0o755, None),
+            (0, FOLDER | 0o777, Some(By::Writing(FOLDER | 0o777))),
+            (0, FOLDER | 0o775, Some(By::Writing(FOLDER | 0o775))),
+            (1000, FOLDER | 0o2770, Some(By::Writing(FOLDER | 0o2770))),
+            (1001, FOLDER | 0o700, Some(By::Owning(1001))),
+            (1001, FOLDER | 0o1777, Some(By::Owning(1001))),
+            (0, 0o120_777, None),
+            (1000, 0o120_777, None),
+            (1001, 0o120_777, Some(By::Owning(1001))),
         ] {
             assert_eq!(is_others(owner, mode, 1000), others, "{owner} {mode:o}");
         }
@@ -161,28 +234,60 @@ mod tests {
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
     }
 
-    #[test]
-    fn a_folder_on_the_way_that_everybody_can_write_to_is_none() {
+    /// A place with folders, each with a mode, whatever the umask is.
+    fn place(folders: &[(&str, u32)]) -> tempfile::TempDir {
         let place = tempfile::tempdir().unwrap();
-        let path = |name: &str| place.path().join(name);
-        fs::create_dir_all(path("open/ours")).unwrap();
-        fs::set_permissions(path("open/ours"), fs::Permissions::from_mode(0o700)).unwrap();
-        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-        let refused = bind(&path("open/ours/control")).unwrap_err().to_string();
-        assert!(refused.contains("/open is another user's") && refused.contains("--control"));
-        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o1777)).unwrap();
-        bind(&path("open/ours/control")).unwrap();
+        for (name, mode) in folders {
+            fs::create_dir(place.path().join(name)).unwrap();
+            chmod(&place.path().join(name), *mode);
+        }
+        place
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
     #[test]
-    fn the_way_behind_a_link_is_one_as_well() {
-        let place = tempfile::tempdir().unwrap();
+    fn a_folder_on_the_way_that_others_can_write_to_is_none() {
+        for mode in [0o777, 0o775] {
+            let place = place(&[("open", mode), ("open/ours", 0o700)]);
+            let path = |name: &str| place.path().join(name);
+            let refused = bind(&path("open/ours/control")).unwrap_err().to_string();
+            let wanted = format!("/open (mode {mode:04o}) and put");
+            assert!(refused.contains(&wanted) && refused.contains("--control"), "{refused}");
+            assert!(refused.contains("chmod go-w /") && !refused.contains('\n'), "{refused}");
+            chmod(&path("open"), 0o1000 | mode);
+            bind(&path("open/ours/control")).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_way_behind_each_link_is_one_as_well() {
+        let folders = [
+            ("open", 0o755),
+            ("open/ours", 0o700),
+            ("first", 0o700),
+            ("last", 0o755),
+            ("up", 0o700),
+        ];
+        let place = place(&folders);
         let path = |name: &str| place.path().join(name);
-        fs::create_dir_all(path("open/ours")).unwrap();
-        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-        symlink(path("open/ours"), path("link")).unwrap();
-        assert_eq!(step_of_others(&path("link")).unwrap(), Some(path("open")));
-        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(step_of_others(&path("link")).unwrap(), None);
+        // One link after the other; each is in a folder that no other way leads through.
+        symlink(path("first/link"), path("link")).unwrap();
+        symlink("../open/ours/link", path("first/link")).unwrap();
+        symlink("../../up/../last", path("open/ours/link")).unwrap();
+        let step = |name: &str| step_of_others(&path(name)).unwrap().map(|step| step.path);
+        assert_eq!(step("link"), None);
+        for (name, mode) in folders {
+            chmod(&path(name), 0o775);
+            let found = step("link");
+            // A folder that is left by ".." has been on the way.
+            assert_eq!(found, Some(path(name)), "{name}");
+            chmod(&path(name), mode);
+        }
+        assert_eq!(step("link"), None);
+        symlink(path("round"), path("round")).unwrap();
+        assert!(step_of_others(&path("round")).is_err());
     }
 }

@@ -105,20 +105,22 @@ fn a_folder_that_others_can_exchange_is_none() {
     fs::create_dir_all(&ours).expect("made");
     fs::set_permissions(&ours, Permissions::from_mode(0o700)).expect("ours");
     let attach = ["attach", &target.url(), "--as", "nbd", "--no-device", "--runtime-dir", &ours];
-    let refused = || {
-        let parts = ["/place on the way there is another user's", "another --runtime-dir"];
+    let refused = |what: &str| {
+        let parts = [what, "another --runtime-dir"];
         attachments.run(attach).fails_in_a_line(1, &parts);
         attachments.run(["list", "--runtime-dir", &ours]).fails_in_a_line(1, &parts);
         let inner = format!("{ours}/new");
         let attach = [&attach[..6], &[inner.as_str()]].concat();
         attachments.run(attach).fails_in_a_line(1, &parts);
     };
-    fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("ours");
-    refused();
+    for mode in [0o777, 0o775] {
+        fs::set_permissions(&place, Permissions::from_mode(mode)).expect("ours");
+        refused(&format!("/place (mode {mode:04o}) and put something else there: chmod go-w"));
+    }
     fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
     if is_root() {
         std::os::unix::fs::chown(&place, Some(1001), None).expect("root may");
-        refused();
+        refused("another user (number 1001) owns ");
         std::os::unix::fs::chown(&place, Some(0), None).expect("root may");
     }
     attachments.run(attach).ok();

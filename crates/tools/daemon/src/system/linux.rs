@@ -156,11 +156,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
     }
     match farblock_admin::step_of_others(folder).map_err(|error| os(&error))? {
         None => Ok(()),
-        Some(step) => Err(format!(
-            "{} on the way there is another user's, or others can write to it, and can put another \
-             folder there: chown or chmod it",
-            step.display()
-        )),
+        Some(step) => Err(step.to_string()),
     }
 }
 
