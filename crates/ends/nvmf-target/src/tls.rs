@@ -93,18 +93,16 @@ impl TlsTerms {
             good.dedup();
         }
         after.set(host, subsystem, &good);
-        let stays = |at: &str| {
-            let (had, has) = (before.keys(host, at), after.keys(host, at));
-            (had.is_empty(), has.is_empty(), had.iter().any(|key| has.contains(key)))
-        };
-        let (had_none, has_none, is_same) = stays(subsystem);
-        let (knew_none, _, is_known) = stays(DISCOVERY_NQN);
-        now.keys = Arc::new(after);
-        Stay {
-            at_subsystem: is_same || (had_none && has_none),
+        let (had, has) = (before.keys(host, subsystem), after.keys(host, subsystem));
+        let is_same = had.iter().any(|key| has.contains(key));
+        let stay = Stay {
+            at_subsystem: is_same || (had.is_empty() && has.is_empty()),
             // Without TLS it may be there with a key, too.
-            at_discovery: is_known || knew_none,
-        }
+            at_discovery: !before.has_for_discovery(host)
+                || after.keeps_for_discovery(&before, host),
+        };
+        now.keys = Arc::new(after);
+        stay
     }
 
     /// A key came of a host's authentication.

@@ -2,7 +2,7 @@
 
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -28,6 +28,8 @@ pub struct ServerKeys {
     by_host: HashMap<String, Vec<TlsKey>>,
     /// Keys that a host has for one subsystem: by the host's name, then by the subsystem's.
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
+    /// The same keys as they are good for discovery, by the host's name.
+    for_discovery: HashMap<String, ForDiscovery>,
     /// Keys that came of authentications. Every copy has the same.
     generated: Arc<Generated>,
     /// Hosts that were lost when they were asked for new keys of a connection. Every copy has the
@@ -69,6 +71,43 @@ impl Generated {
     }
 }
 
+/// The keys of a host for single subsystems by their identities for discovery, where all of them are
+/// good, each with the number of subsystems that it is for. Identities are made when keys are set
+/// and not when somebody asks: strangers ask, and there may be thousands of subsystems.
+#[derive(Clone, Default, Debug)]
+struct ForDiscovery(BTreeMap<String, Vec<(TlsKey, usize)>>);
+
+impl ForDiscovery {
+    fn identities(key: &TlsKey, host: &str) -> BTreeSet<String> {
+        key.psks(host, DISCOVERY_NQN).into_iter().map(|psk| psk.identity).collect()
+    }
+
+    fn add(&mut self, key: &TlsKey, host: &str) {
+        for identity in Self::identities(key, host) {
+            let known = self.0.entry(identity).or_default();
+            match known.iter_mut().find(|(known, _)| known == key) {
+                Some((_, subsystems)) => *subsystems += 1,
+                None => known.push((key.clone(), 1)),
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &TlsKey, host: &str) {
+        for identity in Self::identities(key, host) {
+            let Some(known) = self.0.get_mut(&identity) else { continue };
+            known.iter_mut().filter(|(known, _)| known == key).for_each(|(_, count)| *count -= 1);
+            known.retain(|(_, subsystems)| *subsystems > 0);
+            if known.is_empty() {
+                self.0.remove(&identity);
+            }
+        }
+    }
+
+    fn of(&self, identity: &str) -> impl Iterator<Item = &TlsKey> {
+        self.0.get(identity).into_iter().flatten().map(|(key, _)| key)
+    }
+}
+
 impl ServerKeys {
     /// Adds a key that a host has for every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
@@ -82,18 +121,28 @@ impl ServerKeys {
     pub fn set(&mut self, host: &str, subsystem: &str, keys: &[TlsKey]) {
         let of_host = self.by_names.entry(host.to_owned()).or_default();
         let kept = &keys[..keys.len().min(limits::KEYS_PER_HOST)];
-        match kept {
+        let before = match kept {
             [] => of_host.remove(subsystem),
             kept => of_host.insert(subsystem.to_owned(), kept.to_vec()),
         };
-        self.by_names.retain(|_, of_host| !of_host.is_empty());
+        if of_host.is_empty() {
+            self.by_names.remove(host);
+        }
+        let for_discovery = self.for_discovery.entry(host.to_owned()).or_default();
+        kept.iter().for_each(|key| for_discovery.add(key, host));
+        before.iter().flatten().for_each(|key| for_discovery.remove(key, host));
+        if for_discovery.0.is_empty() {
+            self.for_discovery.remove(host);
+        }
     }
 
     /// A subsystem is gone, and the keys for it.
     pub fn forget(&mut self, subsystem: &str) {
         self.forget_generated(None, subsystem);
-        self.by_names.values_mut().for_each(|of_host| drop(of_host.remove(subsystem)));
-        self.by_names.retain(|_, of_host| !of_host.is_empty());
+        let has_some = |of_host: &BTreeMap<_, _>| of_host.contains_key(subsystem);
+        let of_these = self.by_names.iter().filter(|(_, of_host)| has_some(of_host));
+        let hosts: Vec<String> = of_these.map(|(host, _)| host.clone()).collect();
+        hosts.iter().for_each(|host| self.set(host, subsystem, &[]));
     }
 
     /// Whether there are none.
@@ -158,23 +207,42 @@ impl ServerKeys {
         }
     }
 
-    /// The keys of a host that are good for a subsystem. For discovery, all that it has are, up to
-    /// [a limit](limits::DISCOVERY_KEYS).
+    /// The keys of a host that are good for a subsystem other than discovery's.
     #[must_use]
     pub fn keys(&self, host: &str, subsystem: &str) -> Vec<&TlsKey> {
-        let mut found: Vec<&TlsKey> = self.by_host.get(host).into_iter().flatten().collect();
-        let of_host = self.by_names.get(host);
+        let own = self.by_names.get(host).and_then(|of_host| of_host.get(subsystem));
+        self.by_host.get(host).into_iter().chain(own).flatten().collect()
+    }
+
+    /// Whether a host has a key for discovery.
+    #[must_use]
+    pub fn has_for_discovery(&self, host: &str) -> bool {
+        self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
+    }
+
+    /// Whether a host has one of these keys still for discovery.
+    #[must_use]
+    pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
+        let had = before.for_discovery.get(host).map(|keys| &keys.0).into_iter().flatten();
+        let has = self.for_discovery.get(host);
+        let mut had = had.flat_map(|(identity, keys)| keys.iter().map(move |key| (identity, key)));
+        // Those for every subsystem never change.
+        self.by_host.contains_key(host)
+            || has.is_some_and(|has| {
+                had.any(|(identity, (key, _))| has.of(identity).any(|known| known == key))
+            })
+    }
+
+    /// The configured keys that an identity of a host for a subsystem may stand for. One with a
+    /// digest stands for one key, or two that somebody has made look alike; for discovery one
+    /// without stands for every key of the host, of which [some](limits::DISCOVERY_KEYS) are tried.
+    fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         if subsystem != DISCOVERY_NQN {
-            let own = of_host.and_then(|of_host| of_host.get(subsystem));
-            found.extend(own.into_iter().flatten());
-            return found;
+            return self.keys(host, subsystem);
         }
-        for key in of_host.into_iter().flat_map(BTreeMap::values).flatten() {
-            if found.len() < limits::DISCOVERY_KEYS && !found.contains(&key) {
-                found.push(key);
-            }
-        }
-        found
+        let own = self.for_discovery.get(host).into_iter().flat_map(|keys| keys.of(identity));
+        let for_all = self.by_host.get(host).into_iter().flatten();
+        for_all.chain(own.take(limits::DISCOVERY_KEYS)).collect()
     }
 
     /// The hosts that have a key for this subsystem.
@@ -190,7 +258,7 @@ impl ServerKeys {
             let known = self.generated.of(&shown.host, &shown.subsystem);
             return known.iter().any(|known| known.psk == shown.psk);
         }
-        let keys = self.keys(&shown.host, &shown.subsystem);
+        let keys = self.meant(&shown.psk.identity, &shown.host, &shown.subsystem);
         let mut psks = keys.iter().flat_map(|key| key.psks(&shown.host, &shown.subsystem));
         psks.any(|psk| psk == shown.psk)
     }
@@ -214,7 +282,7 @@ impl ServerKeys {
         if !found.is_empty() {
             return found;
         }
-        let keys = self.keys(host, subsystem);
+        let keys = self.meant(identity, host, subsystem);
         let psks = keys.iter().flat_map(|key| key.psks(host, subsystem));
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -251,7 +319,7 @@ mod tests {
         };
         assert!(finds(DISK) && finds(DISCOVERY_NQN));
         assert!(!finds("nqn.2026-11.s:more"), "it is for one subsystem");
-        assert!(keys.keys("nqn.2026-11.h:two", DISCOVERY_NQN).is_empty());
+        assert!(keys.has_for_discovery(HOST) && !keys.has_for_discovery("nqn.2026-11.h:two"));
     }
 
     #[test]
@@ -345,14 +413,69 @@ mod tests {
         assert_ne!(given(DISK), key(1));
     }
 
+    /// A host has keys for many subsystems, and shows the one of any of them.
     #[test]
-    fn what_discovery_tries_is_limited() {
+    fn no_key_takes_anothers_place_at_discovery() {
+        const SUBSYSTEMS: u8 = 20;
+        let (mut own, mut given) = (ServerKeys::default(), ServerKeys::default());
+        let psk = |number: u8, subsystem: &str| named(&key(number), subsystem).psk;
+        let as_given =
+            |psk: &TlsPsk| TlsKey::given(TlsPsk::given(&psk.identity, &psk.key).unwrap());
+        for number in 0..SUBSYSTEMS {
+            let subsystem = format!("{DISK}{number}");
+            own.set(HOST, &subsystem, &[key(number)]);
+            // A keyring has keys for the subsystem, and one for discovery.
+            let listed = as_given(&psk(number, DISCOVERY_NQN));
+            let others = (0..7).map(|other| as_given(&psk(100 + other, &subsystem)));
+            let keys: Vec<_> = others.chain([listed]).collect();
+            given.set(HOST, &subsystem, &keys);
+        }
+        for number in 0..SUBSYSTEMS {
+            let shown = named(&key(number), DISCOVERY_NQN);
+            for keys in [&own, &given] {
+                let found = keys.find(shown.psk.identity.as_bytes());
+                assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
+                assert!(keys.is_good(&shown), "{number}");
+            }
+            // Without a digest it is one of all.
+            let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
+            assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
+            let found = own.find(names.identity.as_bytes());
+            assert!(found.iter().any(|one| one.psk == names), "{number}");
+        }
+        for number in 0..SUBSYSTEMS {
+            let before = own.clone();
+            own.forget(&format!("{DISK}{number}"));
+            assert!(!own.is_good(&named(&key(number), DISCOVERY_NQN)), "{number}");
+            let is_last = number == SUBSYSTEMS - 1;
+            assert_eq!(own.keeps_for_discovery(&before, HOST), !is_last, "{number}");
+        }
+        assert!(own.is_empty() && !own.has_for_discovery(HOST));
+    }
+
+    #[test]
+    fn one_key_for_many_subsystems_is_good_until_the_last_is_gone() {
+        let mut keys = ServerKeys::default();
+        let shown = named(&key(1), DISCOVERY_NQN);
+        let subsystems = ["a", "b", "c"].map(|name| format!("{DISK}{name}"));
+        subsystems.iter().for_each(|subsystem| keys.set(HOST, subsystem, &[key(1)]));
+        keys.set(HOST, &subsystems[0], &[key(1), key(2)]);
+        for subsystem in &subsystems {
+            assert_eq!(keys.find(shown.psk.identity.as_bytes()).len(), 1);
+            keys.set(HOST, subsystem, &[]);
+        }
+        assert!(keys.find(shown.psk.identity.as_bytes()).is_empty() && keys.is_empty());
+        assert!(!keys.has_for_discovery(HOST));
+    }
+
+    #[test]
+    fn what_an_identity_without_a_digest_has_tried_is_limited() {
         let mut keys = ServerKeys::default();
         for number in 0..100 {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);
         }
-        assert_eq!(keys.keys(HOST, DISCOVERY_NQN).len(), limits::DISCOVERY_KEYS);
-        (0..100).for_each(|number| keys.forget(&format!("{DISK}{number}")));
-        assert!(keys.is_empty());
+        let names = key(1).psks(HOST, DISCOVERY_NQN).pop().unwrap();
+        // Each is made in two ways.
+        assert_eq!(keys.find(names.identity.as_bytes()).len(), 2 * limits::DISCOVERY_KEYS);
     }
 }

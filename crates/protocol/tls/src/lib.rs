@@ -21,8 +21,9 @@
 //! to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. Whoever offers no known identity is answered
 //! after its first message was looked at; who does not have the key, after some dozens of HMACs for
 //! each [identity that is looked at](limits::IDENTITIES): those that make the key of some
-//! ([eight](limits::KEYS_PER_HOST)), for names that are known, and the binder. Only who has the
-//! key has a point multiplied.
+//! ([eight](limits::KEYS_PER_HOST)), for names that are known, and the binder; for discovery, with
+//! an identity that does not tell one key from another, as often as
+//! [some](limits::DISCOVERY_KEYS). Only who has the key has a point multiplied.
 //!
 //! **What it holds.** Part of a record, until its end comes, and nothing of OpenSSL's once the
 //! handshake is done.

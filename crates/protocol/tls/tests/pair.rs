@@ -123,6 +123,34 @@ fn two_keys_while_one_takes_the_others_place() {
     }
 }
 
+/// A host with keys for many subsystems asks for discovery with any of them.
+#[test]
+fn every_key_of_a_host_is_good_for_discovery() {
+    const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+    let mut known = ServerKeys::default();
+    let all: Vec<_> = (0..20).map(|seed| key(Hash::Sha256, seed)).collect();
+    for (number, key) in all.iter().enumerate() {
+        known.set(HOST, &format!("{SUBSYSTEM}{number}"), std::slice::from_ref(key));
+    }
+    let known = Arc::new(known);
+    for key in &all {
+        for form in [IdentityForm::Names, IdentityForm::Digest] {
+            for derivation in [Derivation::Specified, Derivation::Compatible] {
+                let offered = key.psk(HOST, DISCOVERY, form, derivation).unwrap();
+                let identity = offered.identity.clone();
+                let (mut client, mut server) = pair(offered, Arc::clone(&known));
+                let done = shake(&mut *client, &mut *server, 1000);
+                assert_eq!(done, (Ok(true), Ok(true)), "{identity} {derivation}");
+            }
+        }
+    }
+    let other = key(Hash::Sha256, 99);
+    let stranger = other.psk(HOST, DISCOVERY, IdentityForm::Names, Derivation::Specified).unwrap();
+    let (mut client, mut server) = pair(stranger, known);
+    let (_, at_server) = shake(&mut *client, &mut *server, 1000);
+    assert!(matches!(at_server, Err(TlsError::WrongKey(_))), "{at_server:?}");
+}
+
 #[test]
 fn data_in_full_records_both_ways() {
     let configured = key(Hash::Sha384, 3);

@@ -24,10 +24,11 @@ const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
 /// Which end this is.
 pub(super) enum Side {
     Client(TlsPsk),
-    /// The keys, and which of those that an identity stands for is tried.
+    /// The keys, and those that the identity may stand for besides the one that is tried, the next
+    /// last.
     Server {
         keys: Arc<ServerKeys>,
-        turn: usize,
+        left: Vec<Arc<Named>>,
     },
 }
 
@@ -59,21 +60,26 @@ impl State {
     }
 
     /// The side with the next key for the identity that was chosen.
-    pub(super) fn next_turn(&self) -> Option<Side> {
-        let (Side::Server { keys, turn }, Some(chosen)) = (&self.side, &self.chosen) else {
-            return None;
-        };
-        let known = keys.find(chosen.psk.identity.as_bytes());
-        (turn + 1 < known.len()).then(|| Side::Server { keys: Arc::clone(keys), turn: turn + 1 })
+    pub(super) fn next_turn(&mut self) -> Option<Side> {
+        let Side::Server { keys, left } = &mut self.side else { return None };
+        let (keys, left) = (Arc::clone(keys), std::mem::take(left));
+        (!left.is_empty()).then_some(Side::Server { keys, left })
     }
 
-    /// Chooses a key for one of the identities that a client offers.
+    /// Chooses a key for one of the identities that a client offers. It is the same one when the
+    /// client has to offer them again (HelloRetryRequest).
     fn choose(&mut self, extension: &[u8]) -> bool {
-        let Side::Server { keys, turn } = &self.side else { return false };
-        self.chosen = hello::identities(extension).take(limits::IDENTITIES).find_map(|identity| {
-            let known = keys.find(identity);
-            known.get(*turn).or(known.first()).map(Arc::clone)
-        });
+        let Side::Server { keys, left } = &mut self.side else { return false };
+        if self.chosen.is_some() {
+            return true;
+        }
+        if left.is_empty() {
+            let offered = hello::identities(extension).take(limits::IDENTITIES);
+            let known = offered.map(|identity| keys.find(identity)).find(|it| !it.is_empty());
+            *left = known.unwrap_or_default();
+            left.reverse();
+        }
+        self.chosen = left.pop();
         if self.chosen.is_none() {
             let offered = hello::identities(extension).take(limits::NAMED_IDENTITIES);
             self.refused = Some(offered.map(hello::shown).collect());

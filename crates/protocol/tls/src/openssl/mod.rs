@@ -77,7 +77,7 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
 /// As with [`server`].
 #[doc(hidden)]
 pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
-    let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), turn: 0 })?;
+    let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), left: Vec::new() })?;
     (session.per_key, session.keys) = (Some(records_per_key), Some(keys));
     Ok(Box::new(session))
 }
@@ -561,7 +561,7 @@ mod tests {
             known.add(key.clone(), HOST);
             let psk = key.psks(HOST, SUBSYSTEM).swap_remove(0);
             let mut client = Session::new(Side::Client(psk)).expect("OpenSSL is there");
-            let side = Side::Server { keys: Arc::new(known), turn: 0 };
+            let side = Side::Server { keys: Arc::new(known), left: Vec::new() };
             let mut server = Session::new(side).expect("OpenSSL is there");
             ask_for_short_records(&client, mode);
             while !(client.handshake().expect("it goes on")
