@@ -137,6 +137,13 @@ fn a_host_says_who_it_is_on_the_command_line() {
     let discover = |host: &str| scratch.run(["discover", address, "--hostnqn", host]).ok().out();
     assert!(discover(&named).contains(&server.nqn));
     assert!(!discover("nqn.2026-11.h:other").contains(&server.nqn));
+    // The URL says it as well as the option, and the same twice is no contradiction.
+    let named_there = format!("nvme+tcp://{address}/?hostnqn={named}");
+    for command in
+        [&["discover", &named_there][..], &["discover", &named_there, "--hostnqn", &named]]
+    {
+        assert!(scratch.run(command).ok().out().contains(&server.nqn), "{command:?}");
+    }
     for (option, own) in [("hostnqn", "nqn.2026-11.h:a"), ("hostid", ID)] {
         let other = match option {
             "hostid" => "11234567-89ab-cdef-0123-456789abcdef",
@@ -145,7 +152,7 @@ fn a_host_says_who_it_is_on_the_command_line() {
         let url = format!("{url}&{option}={other}");
         let option = format!("--{option}");
         let parts = &[own, other, "keep one of them"];
-        for command in ["id", "doctor", "attach"] {
+        for command in ["id", "doctor", "attach", "discover"] {
             scratch.run([command, &url, &option, own]).fails_in_a_line(2, parts);
         }
         let same = scratch.run(["id", &url, &option, other]);

@@ -9,9 +9,11 @@ use farblock_proto::host::{ConnectError, DiscoveryEntry};
 
 /// Asks at each port in turn; what the last one says counts.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
+    remote::one_host(&wanted.url, options).map_err(Failure::Usage)?;
+    let options = &options.with_url(&wanted.url);
     let mut failures = Vec::new();
     for &port in &wanted.ports {
-        let url = Url { host: wanted.host.clone(), port: Some(port), ..Url::default() };
+        let url = Url { port: Some(port), subsystem: None, namespace: None, ..wanted.url.clone() };
         let address = url.address();
         match farblock_host::discover(&address, options) {
             Ok(entries) => return Ok((address, entries)),

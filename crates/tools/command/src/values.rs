@@ -1,7 +1,7 @@
 //! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
 
 use clap::builder::{PossibleValue, TypedValueParser};
-use farblock_host::HostId;
+use farblock_host::{HostId, Url};
 use farblock_proto::controller::limits::{MAX_ANA_GROUPS, MAX_NAMESPACE_ID};
 use farblock_secure::Hash;
 use farblock_state::Ana;
@@ -391,18 +391,26 @@ pub struct DiscoveryAddress {
     pub host: String,
     /// The ports to try, the likeliest first.
     pub ports: Vec<u16>,
+    /// Who asks and how, if it was a URL that says so.
+    pub url: Url,
 }
 
-/// `ADDR[:PORT]` of a discovery service; of a URL, the part that says where.
+/// `ADDR[:PORT]` of a discovery service, or a URL; what a URL names there is not looked at.
 pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
-    let place = text
-        .strip_prefix(farblock_host::url::SCHEME)
-        .map_or(text, |rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
-    match host_and_port(place)? {
-        (_, Some(0)) => Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
-        (host, Some(port)) => Ok(DiscoveryAddress { host, ports: vec![port] }),
-        (host, None) => Ok(DiscoveryAddress { host, ports: vec![PORT_DISCOVERY, PORT_IO] }),
-    }
+    let url = match text.starts_with(farblock_host::url::SCHEME) {
+        true => text.parse::<Url>().map_err(|error| error.to_string())?,
+        false => {
+            let (host, port) = host_and_port(text)?;
+            Url { host, port, ..Url::default() }
+        }
+    };
+    let ports = match url.port {
+        Some(0) => return Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
+        Some(port) => vec![port],
+        None => vec![PORT_DISCOVERY, PORT_IO],
+    };
+    let host = url.host.clone();
+    Ok(DiscoveryAddress { host, ports, url })
 }
 
 /// A time as fio has it: `30` or `30s`, `500ms`, `2m`, `1h`.
