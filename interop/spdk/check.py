@@ -451,6 +451,9 @@ def keys_come_back_with_their_hosts():
         rpc("nvmf_subsystem_add_listener", NQN, *listen, str(port))
         rpc("nvmf_subsystem_add_listener", OTHER, *listen, str(strict), "--secure-channel")
         judge()
+        given_other_keys(target, lambda key: comes_in(port, NQN, "--dhchap-secret", key),
+                         {"secret": secret, "own": other})
+        judge()
         saved = json.dumps(rpc("save_config"))
         seen = rpc("nvmf_get_subsystems"), rpc("keyring_get_keys")
         everything = saved + json.dumps(seen) + target.said()
@@ -463,6 +466,17 @@ def keys_come_back_with_their_hosts():
         assert json.dumps(target.rpc("save_config")) == saved
         judge()
     print("keys: by their files, saved, loaded, asked for")
+
+
+def given_other_keys(target, comes_in, files):
+    """A listed host has other keys from now on, and then those that it had."""
+    keys = ["nvmf_subsystem_set_keys", NQN, HOST]
+    target.refused(-22, "Invalid argument", *keys, "--dhchap-ctrlr-key", "own")
+    target.refused(-22, "Invalid argument", "nvmf_subsystem_set_keys", NQN, "nqn.2026-11.h:none")
+    target.refused(-32602, "Invalid parameters", *keys, "--dhchap-key", "x")
+    target.rpc(*keys, "--dhchap-key", "own")
+    assert comes_in(files["own"]) and not comes_in(files["secret"])
+    target.rpc(*keys, "--dhchap-key", "secret", "--dhchap-ctrlr-key", "own")
 
 
 def errors_are_spdks():

@@ -154,13 +154,22 @@ impl SpdkRpc {
 
     /// Changes the document that the call has looked at.
     fn change(&self, edit: impl FnOnce(&mut Document)) -> Result<(), Refused> {
+        self.change_and_read(&Reread::Nothing, edit)
+    }
+
+    /// The same, with key files that are read again.
+    fn change_and_read(
+        &self,
+        reread: &Reread,
+        edit: impl FnOnce(&mut Document),
+    ) -> Result<(), Refused> {
         let edited = |document: &Document| {
             let mut document = document.clone();
             edit(&mut document);
             Ok(document)
         };
         let etag = self.seen().etag.clone();
-        let done = self.steering.change(Some(&etag), &Reread::Nothing, edited);
+        let done = self.steering.change(Some(&etag), reread, edited);
         let mut seen = self.seen();
         match done {
             Ok(changed) => {

@@ -6,6 +6,7 @@ use super::keyring_calls::Keyring;
 use super::message::{Answer, Errno, INTERNAL_ERROR, INVALID_PARAMETERS, Params, RpcError};
 use super::view::{View, is_discovery, no_subsystem};
 use super::{Extra, Method, SpdkRpc, Table, listener_calls, method, refused, unsupported};
+use crate::steering::Reread;
 use farblock_proto::controller::{USUAL_ANA_GROUP, limits};
 use farblock_state::{Host, Namespace, Subsystem};
 use serde::Deserialize;
@@ -24,6 +25,7 @@ pub(super) const METHODS: &[Method] = &[
     method("nvmf_subsystem_remove_ns", remove_ns),
     method("nvmf_subsystem_add_host", add_host),
     method("nvmf_subsystem_remove_host", remove_host),
+    method("nvmf_subsystem_set_keys", set_keys),
     method("nvmf_subsystem_allow_any_host", allow_any_host),
 ];
 
@@ -455,6 +457,24 @@ struct AddHost {
     dhchap_ctrlr_key: Option<String>,
 }
 
+impl AddHost {
+    /// Without keys.
+    fn named(nqn: &str, host: &str) -> Self {
+        Self {
+            nqn: nqn.to_owned(),
+            host: host.to_owned(),
+            tgt_name: None,
+            psk: None,
+            dhchap_key: None,
+            dhchap_ctrlr_key: None,
+        }
+    }
+}
+
+/// Why a host cannot have a key where every host may connect.
+const NOBODY_IS_ASKED: &str = "every host may connect to this subsystem, and nobody would be asked \
+                               for a key: nvmf_subsystem_allow_any_host with false first";
+
 fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AddHost = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
@@ -463,11 +483,10 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     if hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
         return Err(RpcError::internal().because(format!("{} is listed already", asked.host)));
     }
-    let entry = keyed(&Keyring::of(table, &view.document), &asked)?;
+    let keyring = Keyring::of(table, &view.document);
+    let entry = keyed(&keyring, &asked, RpcError::internal())?;
     if subsystem.allow_any_host && entry.has_key() {
-        let sentence = "every host may connect to this subsystem, and nobody would be asked for a \
-                        key: nvmf_subsystem_allow_any_host with false first";
-        return Err(RpcError::internal().because(sentence));
+        return Err(RpcError::internal().because(NOBODY_IS_ASKED));
     }
     if subsystem.allow_any_host {
         return add_dormant(table, &view, asked.nqn, asked.host);
@@ -483,8 +502,9 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// A host with the files of the keys that it is to have.
-fn keyed(keyring: &Keyring, asked: &AddHost) -> Result<Host, RpcError> {
+/// A host with the files of the keys that it is to have; with `alone`, if the target's key comes
+/// without the host's.
+fn keyed(keyring: &Keyring, asked: &AddHost, alone: RpcError) -> Result<Host, RpcError> {
     let file = |parameter: &str, name: &Option<String>, error: RpcError| {
         let Some(name) = name else { return Ok(None) };
         let missing = || format!("{parameter}: there is no such key (keyring_file_add_key)");
@@ -499,9 +519,55 @@ fn keyed(keyring: &Keyring, asked: &AddHost) -> Result<Host, RpcError> {
     };
     if host.dhchap_key.is_none() && host.dhchap_ctrl_key.is_some() {
         let sentence = "dhchap_ctrlr_key: it means nothing without a dhchap_key";
-        return Err(RpcError::internal().because(sentence));
+        return Err(alone.because(sentence));
     }
     Ok(host)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetKeys {
+    nqn: String,
+    host: String,
+    tgt_name: Option<String>,
+    dhchap_key: Option<String>,
+    dhchap_ctrlr_key: Option<String>,
+}
+
+/// Gives a host that is listed other keys to authenticate with, or none. Those that it has for TLS
+/// stay, and so does everything else of it.
+fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: SetKeys = parse(params)?;
+    check_target(asked.tgt_name.as_deref())?;
+    let view = rpc.view();
+    let subsystem = view.subsystem(&asked.nqn)?;
+    let wrong = |sentence: String| RpcError::from(Errno::Invalid).because(sentence);
+    let keyring = Keyring::of(table, &view.document);
+    let keys = AddHost {
+        dhchap_key: asked.dhchap_key,
+        dhchap_ctrlr_key: asked.dhchap_ctrlr_key,
+        ..AddHost::named(&asked.nqn, &asked.host)
+    };
+    let keys = keyed(&keyring, &keys, Errno::Invalid.into())?;
+    if !hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
+        return Err(wrong(format!("host: {} is not listed", asked.host)));
+    }
+    if !subsystem.hosts.contains_key(&asked.host) {
+        return match keys.has_key() {
+            false => Ok(json!(true)),
+            true => Err(wrong(NOBODY_IS_ASKED.to_owned())),
+        };
+    }
+    // What is in the file may be new while its name is the same.
+    let reread = Reread::Host(asked.nqn.clone(), asked.host.clone());
+    let changed = rpc.change_and_read(&reread, |document| {
+        let subsystem = document.subsystems.get_mut(&asked.nqn);
+        if let Some(host) = subsystem.and_then(|it| it.hosts.get_mut(&asked.host)) {
+            (host.dhchap_key, host.dhchap_ctrl_key) = (keys.dhchap_key, keys.dhchap_ctrl_key);
+        }
+    });
+    changed.map_err(refused(Errno::Invalid.into()))?;
+    Ok(json!(true))
 }
 
 /// Lists a host that may connect anyhow, for the time when only listed ones may.

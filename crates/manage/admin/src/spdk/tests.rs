@@ -361,6 +361,45 @@ fn a_key_is_a_name_for_a_file() {
 }
 
 #[test]
+fn a_listed_host_gets_other_keys_and_keeps_what_else_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let files = ["one", "two", "tls"].map(|name| key_file(folder.path(), name));
+    for (name, path) in ["key0", "key1", "psk0"].iter().zip(&files) {
+        fixture.ask("keyring_file_add_key", &json!({ "name": name, "path": path }));
+    }
+    let [one, two, tls] = files.map(Some);
+    let host = "nqn.2026-11.h:a";
+    let with = |host: &str, keys: serde_json::Value| {
+        let mut params = json!({ "nqn": NQN, "host": host });
+        params.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        params
+    };
+    let has = || fixture.document().subsystems[NQN].hosts[host].clone();
+    let set = "nvmf_subsystem_set_keys";
+    let added = with(host, json!({ "dhchap_key": "key0", "psk": "psk0" }));
+    fixture.ask("nvmf_subsystem_add_host", &added);
+    let wanted = Host { dhchap_key: one.clone(), tls_key: tls, ..Host::default() };
+    assert_eq!(has(), wanted);
+    for (params, code) in [
+        (with("nqn.2026-11.h:b", json!({ "dhchap_key": "key1" })), -22),
+        (with(host, json!({ "dhchap_ctrlr_key": "key1" })), -22),
+        (with(host, json!({ "dhchap_key": "nope" })), message::INVALID_PARAMETERS),
+        (with(host, json!({ "psk": "psk0" })), message::INVALID_PARAMETERS),
+    ] {
+        let answer = fixture.answer(set, &params);
+        assert_eq!(answer["error"]["code"], code, "{params}: {answer}");
+        assert_eq!(has(), wanted, "{params}");
+    }
+    fixture.ask(set, &with(host, json!({ "dhchap_key": "key1", "dhchap_ctrlr_key": "key0" })));
+    let both = Host { dhchap_key: two, dhchap_ctrl_key: one, ..wanted.clone() };
+    assert_eq!(has(), both);
+    fixture.ask(set, &with(host, json!({})));
+    assert_eq!(has(), Host { dhchap_key: None, ..wanted });
+}
+
+#[test]
 fn a_listener_that_requires_tls_is_saved_so_and_stays_so() {
     let fixture = Fixture::new();
     fixture.subsystems();
