@@ -128,24 +128,34 @@ impl Live {
     /// The hosts among those that `concerns` means whose key files hold something else than what
     /// was read from them, as steps.
     pub(crate) fn keys_changed(
-        &mut self,
+        &self,
         document: &Document,
         concerns: impl Fn(&str, &str) -> bool,
     ) -> Result<Vec<Step>, String> {
         let mut steps = Vec::new();
         for (nqn, subsystem) in &document.subsystems {
             for (host, entry) in &subsystem.hosts {
-                if !entry.has_key() || !concerns(nqn, host) {
-                    continue;
-                }
-                let names = (nqn.clone(), host.clone());
-                if self.read_keys(nqn, host, entry)?.as_ref() != self.keys.get(&names) {
-                    let (from, to) = (entry.clone(), entry.clone());
-                    steps.push(Step::ChangeHost { nqn: names.0, host: names.1, from, to });
+                if entry.has_key() && concerns(nqn, host) {
+                    steps.extend(self.key_changed(nqn, host, entry)?);
                 }
             }
         }
         Ok(steps)
+    }
+
+    /// The same of one host.
+    pub(crate) fn key_changed(
+        &self,
+        nqn: &str,
+        host: &str,
+        entry: &Host,
+    ) -> Result<Option<Step>, String> {
+        let names = (nqn.to_owned(), host.to_owned());
+        if self.read_keys(nqn, host, entry)?.as_ref() == self.keys.get(&names) {
+            return Ok(None);
+        }
+        let (from, to) = (entry.clone(), entry.clone());
+        Ok(Some(Step::ChangeHost { nqn: names.0, host: names.1, from, to }))
     }
 
     /// Lets a host connect with these secrets, or with its name alone. It is never allowed without

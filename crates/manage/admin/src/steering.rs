@@ -8,7 +8,7 @@ use crate::live::{Disks, Keys, Live, Open};
 use crate::patience::Aside;
 use crate::stats::Stats;
 use crate::status::{Paths, Status};
-use farblock_state::{Document, Failed, Kept, Problem, Step, Store, StoreError};
+use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
 use farblock_target::{Control, Observer, Report};
 use std::fmt;
@@ -257,6 +257,37 @@ impl Steering {
         let steps = inner.steps(&wanted, reread)?;
         let steps = inner.make(wanted, configured, &steps)?;
         Ok(Changed { steps, etag: self.version() })
+    }
+
+    /// The hosts whose entries are such, by the names of their subsystems and their own.
+    pub fn hosts(&self, is_such: impl Fn(&Host) -> bool) -> Vec<(String, String)> {
+        let inner = self.lock();
+        let all = inner.shared.subsystems.iter().flat_map(|(nqn, subsystem)| {
+            subsystem.hosts.iter().map(move |(host, entry)| (nqn, host, entry))
+        });
+        let found = all.filter(|(.., entry)| is_such(entry));
+        found.map(|(nqn, host, _)| (nqn.clone(), host.clone())).collect()
+    }
+
+    /// Reads the keys of one host again where the document stays the same; gives a sentence if they
+    /// are others. Others wait for no longer than that takes.
+    ///
+    /// # Errors
+    /// Why the host has the keys that it had.
+    pub fn read_keys(&self, nqn: &str, host: &str) -> Result<Option<String>, Refused> {
+        let mut inner = self.lock();
+        let subsystem = inner.shared.subsystems.get(nqn);
+        let Some(entry) = subsystem.and_then(|it| it.hosts.get(host)).filter(|it| it.has_key())
+        else {
+            return Ok(None);
+        };
+        let step = inner.live.key_changed(nqn, host, entry).map_err(Refused::Configuration)?;
+        let Some(step) = step else { return Ok(None) };
+        let (said, steps) = (step.to_string(), [step]);
+        let done = reconcile(&mut inner.live, &steps);
+        let (done, failed) = done.map_or_else(|why| (Vec::new(), Some(why)), |done| (done, None));
+        inner.live.settle(done);
+        failed.map_or(Ok(Some(said)), |why| Err(Refused::Failed(why)))
     }
 
     /// Reads the configuration again and makes what changed in it so; what was changed at run time

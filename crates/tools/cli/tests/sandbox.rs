@@ -208,9 +208,12 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     }
     by_options.stop();
     // Both are good while one takes the other's place, and then the new one alone.
-    let server = Server::start(scratch.command(["serve", "--config", &config]));
+    let log = scratch.path("log");
+    let mut command = scratch.command(["serve", "--config", &config]);
+    command.stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::start(command);
     id(&server, &first).ok();
-    let _kept = keyring::put(&second, host, nqn);
+    let kept_second = keyring::put(&second, host, nqn);
     scratch.run(["reload"]).ok();
     id(&server, &first).ok();
     id(&server, &second).ok();
@@ -225,6 +228,18 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     // A secret has no place there.
     let secret = ["allow-host", nqn, host, "--key", "keyring:"];
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
+    // Whoever takes the last one away is told, once, that the host gets in still.
+    drop(kept_second);
+    let warned = || {
+        let said = std::fs::read_to_string(&log).expect("text");
+        said.matches("gets in with the key that it had").count()
+    };
+    support::until("it says that the key is good still", || warned() > 0);
+    id(&server, &second).ok();
+    let _kept = keyring::put(&first, host, nqn);
+    let is_known = || id(&server, &first).code == Some(0);
+    support::until("a key that is put there is taken again", is_known);
+    assert_eq!(warned(), 1, "it is said once");
     server.stop();
     // A target that had none when it started cannot ask any more, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);

@@ -4,9 +4,10 @@
 //! A host with a key that the target does not know is not what has them read: strangers would have
 //! the target ask the kernel as often as they like.
 
-use farblock_admin::{AUDIT, Refused, Reread, Steering};
+use farblock_admin::{AUDIT, Steering};
 use farblock_host::key_file::KEYRING;
-use farblock_state::Document;
+use farblock_state::Host;
+use std::collections::HashMap;
 use std::sync::Weak;
 use std::thread;
 use std::time::Duration;
@@ -14,15 +15,18 @@ use std::time::Duration;
 /// How long a key that was put there waits at most.
 const EVERY: Duration = Duration::from_secs(5);
 
+/// Why the keys of hosts could not be read when they were looked at last, by the names of their
+/// subsystems and their own.
+type Troubles = HashMap<(String, String), String>;
+
 /// Looks for as long as there is a target. Whose keys cannot be read keeps what it has.
 pub(super) fn watch(steering: Weak<Steering>) {
     let look = move || {
+        let mut troubles = Troubles::new();
         loop {
             thread::sleep(EVERY);
             let Some(steering) = steering.upgrade() else { return };
-            for (nqn, host) in in_keyring(&steering.document().0) {
-                look_again(&steering, nqn, host);
-            }
+            troubles = look_again(&steering, &troubles);
         }
     };
     if let Err(error) = thread::Builder::new().name("fb-keyring".to_owned()).spawn(look) {
@@ -30,29 +34,40 @@ pub(super) fn watch(steering: Weak<Steering>) {
     }
 }
 
-fn look_again(steering: &Steering, nqn: String, host: String) {
-    let reread = Reread::Host(nqn, host);
-    match steering.change(None, &reread, |now| Ok(now.clone())) {
-        Ok(changed) if changed.steps.is_empty() => {}
-        Ok(changed) => {
-            let steps = changed.steps.join("; ");
-            tracing::info!(target: AUDIT, who = "keyring", "changed: {steps}");
-        }
-        // A key that was taken out is gone when its host is disallowed.
-        Err(Refused::Configuration(sentence)) => tracing::debug!("{sentence}"),
-        Err(refused) => tracing::warn!("the key in the kernel's keyring is not taken: {refused}"),
-    }
-}
-
-/// The hosts whose keys are there, by subsystem.
-fn in_keyring(document: &Document) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for (nqn, subsystem) in &document.subsystems {
-        for (host, entry) in &subsystem.hosts {
-            if entry.tls_key.as_ref().is_some_and(|key| key.starts_with(KEYRING)) {
-                found.push((nqn.clone(), host.clone()));
+/// Looks at each host's keys; gives what is wrong with them, which is said when it is new.
+fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
+    let mut troubles = Troubles::new();
+    for names in steering.hosts(in_keyring) {
+        let (nqn, host) = &names;
+        match steering.read_keys(nqn, host) {
+            Ok(changed) => {
+                if let Some(step) = changed {
+                    tracing::info!(target: AUDIT, who = "keyring", "changed: {step}");
+                } else if before.contains_key(&names) {
+                    tracing::info!("{nqn}: {host} has a key in the kernel's keyring again");
+                }
+            }
+            Err(refused) => {
+                let why = refused.to_string();
+                if before.get(&names) != Some(&why) {
+                    tracing::warn!("{nqn}: {}", sentence(nqn, host, &why));
+                }
+                troubles.insert(names, why);
             }
         }
     }
-    found
+    troubles
+}
+
+/// What the administrator has to know of a key that is not there any more: somebody who has revoked
+/// it believes that the host is out.
+fn sentence(nqn: &str, host: &str, why: &str) -> String {
+    format!(
+        "{host} gets in with the key that it had, since there is no other one ({why}): shut it out \
+         with farblock ctl disallow-host {nqn} {host}, or put a key there"
+    )
+}
+
+fn in_keyring(host: &Host) -> bool {
+    host.tls_key.as_ref().is_some_and(|key| key.starts_with(KEYRING))
 }
