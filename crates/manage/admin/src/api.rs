@@ -460,6 +460,9 @@ async fn edit_part(
         ([_, nqn, part, host], Edit::Replace(_)) if part == "hosts" => {
             Reread::Host(nqn.clone(), host.clone())
         }
+        ([_, nqn, part, nsid], Edit::Replace(_)) if part == "namespaces" => {
+            nsid.parse().map_or(Reread::Nothing, |nsid| Reread::Namespace(nqn.clone(), nsid))
+        }
         _ => Reread::Nothing,
     };
     let only_new = is_only_new(headers);

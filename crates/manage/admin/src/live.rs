@@ -218,6 +218,16 @@ impl Live {
         }
     }
 
+    /// Whether what stores a namespace has another file in its place: under the same name, where
+    /// somebody has moved one. Of several that are one disk this cannot be said.
+    pub(crate) fn is_replaced(&self, nqn: &str, nsid: u32) -> Result<bool, String> {
+        let opened = self.disks.get(&(nqn.to_owned(), nsid));
+        let Some(file) = opened.and_then(|opened| opened.file.clone()) else { return Ok(false) };
+        let what = file.path().display().to_string();
+        let look = move || file.is_replaced().map_err(|error| error.to_string());
+        self.patience.with(Aside::File, &what, look)
+    }
+
     /// Does something with an open file, which may hang.
     fn with_file(
         &self,

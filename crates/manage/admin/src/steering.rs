@@ -74,21 +74,24 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Which key files a change reads again where the document stays the same.
+/// Which files a change looks at again where the document stays the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reread {
     /// None.
     Nothing,
-    /// That of a host, by the names of its subsystem and its own.
+    /// The key file of a host, by the names of its subsystem and its own.
     Host(String, String),
-    /// All.
+    /// That of a namespace, by the name of its subsystem and its number: another file that has its
+    /// name now takes its place.
+    Namespace(String, u32),
+    /// All key files.
     All,
 }
 
 impl Reread {
     fn concerns(&self, nqn: &str, host: &str) -> bool {
         match self {
-            Self::Nothing => false,
+            Self::Nothing | Self::Namespace(..) => false,
             Self::Host(subsystem, name) => subsystem == nqn && name == host,
             Self::All => true,
         }
@@ -407,7 +410,46 @@ impl Inner {
         };
         let changed = self.live.keys_changed(wanted, is_same).map_err(Refused::Configuration)?;
         steps.extend(changed);
+        if let Reread::Namespace(nqn, nsid) = reread {
+            self.replace_file(&mut steps, wanted, (nqn, *nsid))?;
+        }
         Ok(steps)
+    }
+
+    /// Has a namespace that keeps its path made anew, if another file is there now: to hosts it is
+    /// another disk.
+    fn replace_file(
+        &self,
+        steps: &mut Vec<Step>,
+        wanted: &Document,
+        (nqn, nsid): (&String, u32),
+    ) -> Result<(), Refused> {
+        let of = |document: &Document| document.subsystems.get(nqn)?.namespaces.get(&nsid).cloned();
+        let (Some(from), Some(to)) = (of(&self.shared), of(wanted)) else { return Ok(()) };
+        let is_made_anew = |step: &Step| {
+            matches!(step, Step::AddNamespace { nqn: name, nsid: id, .. }
+                if name == nqn && *id == nsid)
+        };
+        if from.path != to.path || steps.iter().any(is_made_anew) {
+            return Ok(());
+        }
+        let (name, namespace) = (nqn.clone(), from.clone());
+        let failed = |reason| {
+            let reason = format!("{nqn}: namespace {nsid} stays as it is: {reason}");
+            let step = Box::new(Step::RemoveNamespace { nqn: name, nsid, namespace });
+            Refused::Failed(Failed { step, reason, left: Vec::new() })
+        };
+        if self.live.is_replaced(nqn, nsid).map_err(failed)? {
+            let is_change = |step: &Step| {
+                matches!(step, Step::ChangeNamespace { nqn: name, nsid: id, .. }
+                    if name == nqn && *id == nsid)
+            };
+            steps.retain(|step| !is_change(step));
+            let nqn = nqn.clone();
+            steps.push(Step::RemoveNamespace { nqn: nqn.clone(), nsid, namespace: from });
+            steps.push(Step::AddNamespace { nqn, nsid, namespace: to });
+        }
+        Ok(())
     }
 
     fn make(

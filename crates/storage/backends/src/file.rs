@@ -156,6 +156,36 @@ impl FileDisk {
         self.shared.is_deleted()
     }
 
+    /// Whether another file or device is found by its name now.
+    ///
+    /// # Errors
+    /// If there is none.
+    #[cfg(unix)]
+    pub fn is_replaced(&self) -> Result<bool, OpenError> {
+        use std::os::unix::fs::MetadataExt;
+        let Some(file) = self.shared.system() else { return Ok(false) };
+        // A device may have several nodes, which are made anew.
+        let which = |found: std::fs::Metadata| match self.kind {
+            Kind::Regular => (found.dev(), found.ino()),
+            Kind::Device => (found.rdev(), 0),
+        };
+        let found = std::fs::metadata(&self.path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => FileProblem::NotFound,
+            _ => FileProblem::Other(error),
+        });
+        let found = found.map_err(|problem| self.error(problem))?;
+        Ok(file.metadata().is_ok_and(|ours| which(ours) != which(found)))
+    }
+
+    /// There a file that is open keeps its name.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(not(unix))]
+    pub fn is_replaced(&self) -> Result<bool, OpenError> {
+        Ok(false)
+    }
+
     /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         self.lengthen_while(bytes, || true)

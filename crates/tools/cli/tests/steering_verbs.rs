@@ -111,6 +111,43 @@ fn a_namespace_is_stored_elsewhere() {
     server.stop();
 }
 
+/// Somebody moves another file to where the disk is, and says so.
+#[test]
+fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
+    let scratch = Scratch::new();
+    let (path, next) = (scratch.disk("disk.img", 1 << 20), scratch.disk("next.img", 2 << 20));
+    std::fs::write(&next, vec![5; 2 << 20]).expect("written");
+    let server = scratch.serve(["--nqn", NQN, &path]);
+    let url: Url = server.url(1).parse().expect("a URL");
+    let options =
+        DiskOptions { ctrl_loss_timeout: Some(Duration::from_secs(1)), ..DiskOptions::default() };
+    let old = Disk::connect(&[url], &options).expect("connected");
+    let mut blocks = Blocking::new(&old).expect("a queue");
+    blocks.write(0, &[7; 512]).expect("written");
+    let uuid = || scratch.id(&server.url(1))["namespaces"][0]["uuid"].clone();
+    let before = uuid();
+    let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
+    assert!(replace().ok().out().contains("it is like that already"));
+    blocks.write(1, &[7; 512]).expect("it was left alone");
+    // Nothing is there: what is shared stays, and the sentence says why.
+    std::fs::rename(&path, scratch.path("old.img")).expect("moved");
+    replace().fails_in_a_line(1, &["namespace 1 stays as it is", "disk.img"]);
+    blocks.write(2, &[7; 512]).expect("it was left alone");
+    std::fs::rename(&next, &path).expect("moved");
+    let said = replace().ok().out();
+    assert!(said.contains("namespace 1 added, stored in") && said.contains("disk.img"), "{said}");
+    until("the disk that went is gone", || blocks.write(3, &[8; 512]).is_err());
+    assert_ne!(uuid(), before);
+    let seen = &scratch.id(&server.url(1))["namespaces"][0];
+    assert_eq!(seen["bytes"], 2 << 20, "{seen}");
+    let read = scratch.run(["read", &server.url(1), "--length", "512", "-o", "block"]);
+    read.ok();
+    assert!(support::read(scratch.path("block")) == [5; 512], "the new file's");
+    assert!(!support::read(scratch.path("old.img")).contains(&8), "the old one has no more of it");
+    assert!(replace().ok().out().contains("it is like that already"));
+    server.stop();
+}
+
 #[test]
 fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror() {
     let scratch = Scratch::new();

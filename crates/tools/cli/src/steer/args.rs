@@ -272,7 +272,8 @@ pub(crate) enum Change {
     ///
     /// Who sees it, its limits, its ANA group, its block size (unless --block-size says another)
     /// and whether it refuses writes stay; its size and identifiers are the new disk's. Give it
-    /// the UUID of the old one only if the data are the same.
+    /// the UUID of the old one only if the data are the same. With the path that it has, the file
+    /// that is there now takes the place of one that was moved away or deleted.
     ReplaceNamespace {
         #[arg(value_parser = values::nqn)]
         nqn: String,
