@@ -71,9 +71,9 @@ impl Generated {
     }
 }
 
-/// The keys of a host for single subsystems by their identities for discovery, where all of them are
-/// good, each with the number of subsystems that it is for. Identities are made when keys are set
-/// and not when somebody asks: strangers ask, and there may be thousands of subsystems.
+/// The keys of a host for single subsystems by their identities for discovery, where all of them
+/// are good, each with the number of subsystems that it is for. Identities are made when keys are
+/// set and not when somebody asks: strangers ask, and there may be thousands of subsystems.
 #[derive(Clone, Default, Debug)]
 struct ForDiscovery(BTreeMap<String, Vec<(TlsKey, usize)>>);
 

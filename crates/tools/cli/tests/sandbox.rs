@@ -230,10 +230,8 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
     // Whoever takes the last one away is told, once, that the host gets in still.
     drop(kept_second);
-    let warned = || {
-        let said = std::fs::read_to_string(&log).expect("text");
-        said.matches("gets in with the key that it had").count()
-    };
+    let sentence = "gets in with the key that it had";
+    let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
     support::until("it says that the key is good still", || warned() > 0);
     id(&server, &second).ok();
     let _kept = keyring::put(&first, host, nqn);
