@@ -2,7 +2,7 @@
 //! has the controller's secret.
 
 use crate::control::{Local, blocking};
-use crate::handshake::{Greeting, Handshake};
+use crate::handshake::{Exchange, Handshake};
 use crate::key_file;
 use crate::options::Options;
 use farblock_proto::host::{ConnectError, Identity, command, refused};
@@ -13,9 +13,9 @@ use farblock_wire::fabrics::ConnectResult;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Authenticates a queue that was just connected.
+/// Authenticates a queue that was just connected, or one that is used meanwhile.
 pub(crate) async fn authenticate(
-    handshake: &mut impl Greeting,
+    handshake: &mut impl Exchange,
     identity: &Identity<'_>,
     options: &Options,
 ) -> Result<(), ConnectError> {
@@ -66,7 +66,7 @@ pub(crate) async fn concatenate(
 
 /// Authenticates, and gives the keys for TLS that come of it.
 async fn converse(
-    handshake: &mut impl Greeting,
+    handshake: &mut impl Exchange,
     terms: HostTerms,
 ) -> Result<Vec<TlsPsk>, ConnectError> {
     const DURING: &str = "the answer to a message of the authentication";

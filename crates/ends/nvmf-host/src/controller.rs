@@ -22,6 +22,7 @@ use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::tcp::PORT_IO;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A controller of a remote subsystem. Clones are the same controller; it is shut down when the
@@ -43,6 +44,8 @@ pub(crate) struct Inner {
     generated: Vec<TlsPsk>,
     /// Nothing is left of the admin queue when nobody is left to answer.
     ended: Mutex<Option<Receiver<()>>>,
+    /// It authenticates anew.
+    authenticates: AtomicBool,
     /// Where it runs.
     control: Arc<Control>,
     /// It is in the same process.
@@ -149,6 +152,17 @@ impl Controller {
     /// As [`Controller::namespace_info`] and [`Controller::log_page`].
     pub fn access(&self, nsid: u32) -> Result<AnaState, Error> {
         control::wait(self.inner.access(nsid))
+    }
+
+    /// Has this host prove anew who it is, with the secret that its file has now, and the
+    /// controller if it is to; the admin queue is used meanwhile. Other queues stay as they are. A
+    /// controller that does not believe it ends the connection.
+    ///
+    /// # Errors
+    /// [`Error::Authentication`] with the reason, and when there is no secret, or somebody else has
+    /// it do so already.
+    pub fn authenticate(&self) -> Result<(), Error> {
+        control::wait(self.inner.authenticate())
     }
 
     /// Executes an admin command and waits for it. `data` is what it moves to the controller.

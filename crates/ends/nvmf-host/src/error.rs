@@ -25,6 +25,15 @@ pub enum Error {
         /// Why not.
         reason: ConnectError,
     },
+    /// The host could not prove anew who it is, or the controller.
+    Authentication {
+        /// Where.
+        address: String,
+        /// To which subsystem.
+        subsystem: String,
+        /// Why not.
+        reason: ConnectError,
+    },
     /// The controller answered a command with an error.
     Command {
         /// The command.
@@ -62,7 +71,7 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         use ConnectError as E;
-        let Error::Connect { reason, .. } = self else {
+        let (Error::Connect { reason, .. } | Error::Authentication { reason, .. }) = self else {
             return match self {
                 Error::Lost(_) => "lost",
                 Error::Namespace(_) => "other_namespace",
@@ -105,6 +114,9 @@ impl fmt::Display for Error {
             Error::Connect { address, subsystem, reason } => {
                 write!(f, "cannot connect to {subsystem} at {address}: {reason}")
             }
+            Error::Authentication { address, subsystem, reason } => {
+                write!(f, "cannot authenticate anew with {subsystem} at {address}: {reason}")
+            }
             Error::Command { what, status } => write!(f, "{what} failed: {status}"),
             Error::Answer { what, reason } => write!(f, "{what}: {reason}"),
             Error::Lost(reason) => write!(f, "the connection to the controller is lost: {reason}"),
@@ -118,7 +130,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Url(error) => Some(error),
-            Error::Connect { reason, .. } => Some(reason),
+            Error::Connect { reason, .. } | Error::Authentication { reason, .. } => Some(reason),
             Error::Answer { reason, .. } => Some(reason),
             Error::System(error) => Some(&**error),
             _ => None,

@@ -27,8 +27,8 @@ pub(crate) struct Handshake<C> {
     timeout: Duration,
 }
 
-/// A connection being made on which commands are executed one at a time, whatever carries it.
-pub(crate) trait Greeting {
+/// An admin queue on which commands are executed one at a time, whatever carries it.
+pub(crate) trait Exchange {
     /// Executes one command; `data` is what it moves to the controller. Gives the completion and
     /// what it moved from the controller.
     async fn execute(
@@ -37,7 +37,10 @@ pub(crate) trait Greeting {
         data: &[u8],
         during: &'static str,
     ) -> Result<(Cqe, Vec<u8>), ConnectError>;
+}
 
+/// The same of a connection that is being made.
+pub(crate) trait Greeting: Exchange {
     /// The loop that it is made on.
     fn local(&self) -> &Local;
 }
@@ -166,7 +169,7 @@ impl<C: Carrier> Handshake<C> {
     }
 }
 
-impl<C: Carrier> Greeting for Handshake<C> {
+impl<C: Carrier> Exchange for Handshake<C> {
     async fn execute(
         &mut self,
         command: &Command,
@@ -180,7 +183,9 @@ impl<C: Carrier> Greeting for Handshake<C> {
             progress => unreachable!("a command does not end as {progress:?}"),
         }
     }
+}
 
+impl<C: Carrier> Greeting for Handshake<C> {
     fn local(&self) -> &Local {
         &self.local
     }

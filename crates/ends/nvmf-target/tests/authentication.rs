@@ -2,6 +2,7 @@
 
 mod rig;
 
+use farblock_block::blocking::Blocking;
 use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_secure::{Group, Hash};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
@@ -204,6 +205,84 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     drop((host, path, again, others));
     rig::until("they are gone", || live().is_empty());
     connect(OPEN, 1).map(drop).expect("it is given back");
+}
+
+/// A host that has another secret proves itself with it while it goes on; with a wrong one it is
+/// told so, and is out.
+#[test]
+fn a_host_that_is_connected_authenticates_anew() {
+    for engine in engines() {
+        let (file, own) = (KeyFile::of_secret(4), KeyFile::of_secret(6));
+        let mut keys = HostKeys { controller: Some(secret(6)), ..HostKeys::new(secret(5)) };
+        keys.host.push(secret(4));
+        let target = serve(keys, engine);
+        let options = Options {
+            hostnqn: Some(HOST.to_owned()),
+            dhchap_secret: Some(file.0.clone()),
+            dhchap_ctrl_secret: Some(own.0.clone()),
+            ..Options::default()
+        };
+        let controller = try_connect(&target, &options).expect("it has a secret");
+        let namespace = controller.namespace(1).expect("it is there");
+        let mut blocks = Blocking::new(&namespace).expect("a queue");
+        for seed in [4, 5, 5] {
+            file.change(seed);
+            controller.authenticate().expect("the secret is good");
+            blocks.write(0, &[seed; 512]).expect("its queues stay");
+            assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
+        }
+        // Two at once: one is sent away, or comes behind the other.
+        std::thread::scope(|scope| {
+            let both = [
+                scope.spawn(|| controller.authenticate()),
+                scope.spawn(|| controller.authenticate()),
+            ];
+            let done = both.map(|thread| thread.join().expect("it does not panic"));
+            assert!(done.iter().any(Result::is_ok), "{done:?}");
+            for refused in done.into_iter().filter_map(Result::err) {
+                assert!(refused.to_string().contains("already"), "{refused}");
+            }
+        });
+        // The controller is asked for proof as well: the host does not believe it, and says so.
+        own.change(9);
+        let refused = controller.authenticate().expect_err("the controller has another secret");
+        assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
+        own.change(6);
+        let again = try_connect(&target, &options).expect("it has a secret");
+        again.authenticate().expect("the secret is good");
+        file.change(9);
+        let refused = again.authenticate().expect_err("the secret is wrong");
+        assert!(refused.to_string().starts_with("cannot authenticate anew with "), "{refused}");
+        rig::until("the target has ended it", || again.lost().is_some());
+        assert_eq!(connect(&target, None, None), Err(ConnectError::AuthenticationRequired));
+        drop((blocks, namespace, controller, again));
+    }
+}
+
+#[test]
+fn who_has_no_secret_does_not_authenticate_anew() {
+    let config = TargetConfig {
+        subsystems: vec![open()],
+        listeners: vec![any()],
+        ..TargetConfig::default()
+    };
+    let target = Target::start(&config).expect("it starts");
+    let with = |options: &Options| try_connect(&target, options).expect("everybody may");
+    let without = with(&Options::default());
+    let refused = without.authenticate().expect_err("there is nothing to prove it with");
+    assert!(refused.to_string().contains("--dhchap-secret"), "{refused}");
+    // One that is not asked for is not taken.
+    let file = KeyFile::of_secret(4);
+    let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
+    let refused = asked.authenticate().expect_err("nobody asked for it");
+    assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
+    assert!(asked.namespace_ids().is_ok(), "it is connected still");
+}
+
+fn open() -> Subsystem {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    subsystem
 }
 
 #[test]

@@ -106,6 +106,21 @@ impl Between {
     }
 }
 
+/// It goes on with the key for TLS that it has.
+#[test]
+fn a_host_in_a_secure_channel_authenticates_anew() {
+    let files = Files::new();
+    let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, engines()[0]);
+    let controller = connect(&target, &files.options(true, true)).expect("it has the secret");
+    for _ in 0..2 {
+        controller.authenticate().expect("the secret is good");
+        moves_data(&controller);
+    }
+    files.host.change(9);
+    controller.authenticate().expect_err("the secret is wrong");
+    rig::until("the target has ended it", || controller.lost().is_some());
+}
+
 /// Reads back what is written.
 fn moves_data(controller: &Controller) {
     let namespace = controller.namespace(1).expect("it is there");

@@ -1,6 +1,8 @@
 //! The command line, as clap reads it.
 
-use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
+use crate::attach::args::{
+    AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout,
+};
 use crate::values::{self, DiscoveryAddress};
 use clap::{Args, Parser, Subcommand, ValueHint};
 pub(crate) use farblock_command::args::{ConnectionArgs, Global, HostArgs};
@@ -69,6 +71,7 @@ pub(crate) enum Command {
     Copy(CopyArgs),
     Attach(Box<AttachArgs>),
     List(ListArgs),
+    Authenticate(AuthenticateArgs),
     Detach(DetachArgs),
     #[command(hide = true)]
     Attachment(PartArgs),

@@ -90,12 +90,13 @@ fn is_quiet(cli: &Cli) -> bool {
 
 /// Refuses `--json` where there is nothing to be said in it.
 fn has_json(cli: &Cli) -> Result<()> {
-    use Command::{Completions, Detach, Keys, Service};
+    use Command::{Authenticate, Completions, Detach, Keys, Service};
     #[cfg(unix)]
     let is_shown = matches!(cli.command, Command::Demo(_));
     #[cfg(not(unix))]
     let is_shown = false;
-    let only_does = matches!(cli.command, Detach(_) | Completions(_) | Keys(_) | Service(_));
+    let only_does =
+        matches!(cli.command, Authenticate(_) | Detach(_) | Completions(_) | Keys(_) | Service(_));
     match cli.json && (only_does || is_shown) {
         true => Err(Failure::usage("this command has no --json: its exit code says it all")),
         false => Ok(()),
@@ -158,6 +159,7 @@ fn run(cli: Cli) -> Result<()> {
             args.json |= cli.json;
             attach::list(&args)
         }
+        Command::Authenticate(args) => attach::authenticate(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Attachment(args) => attach::part(args, global),
         Command::Service(args) => attach::service::run(&args, global),

@@ -291,6 +291,23 @@ pub struct DetachArgs {
     pub(crate) runtime: RuntimeArgs,
 }
 
+/// Have disks prove anew who this host is
+///
+/// Each path that is connected authenticates with the secret that its file has now, while the disk
+/// is used: after a new secret was written there, it is known at once whether it is good. A path
+/// that is not connected uses it when it is. Only the admin queues do so; the others stay as they
+/// are. A target that does not believe a secret ends the connection, as when it is given for the
+/// first time: have it take both secrets before.
+#[derive(Args, Debug)]
+pub struct AuthenticateArgs {
+    /// What it is called, as `farblock list` shows it, or its path
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
 /// Attach disks when Windows starts
 ///
 /// The service attaches what the files in %ProgramData%\farblock\attach.d describe (see

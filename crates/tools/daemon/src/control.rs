@@ -26,6 +26,8 @@ pub(super) enum ControlRequest {
     Status,
     /// The same, and how long operations take is measured from now on.
     Measure,
+    /// The host proves anew who it is.
+    Authenticate,
     Detach {
         force: bool,
     },
@@ -34,6 +36,8 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
+    /// By path, and why not.
+    Authenticated(Vec<(String, Option<String>)>),
     Detached,
     Refused(StopError),
 }
@@ -72,6 +76,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
                     shared.measure();
                     Answer::Status(Box::new(shared.status()))
                 }
+                ControlRequest::Authenticate => Answer::Authenticated(shared.authenticate()),
                 ControlRequest::Detach { force } => match shared.detach(force) {
                     Ok(()) => Answer::Detached,
                     Err(error) => Answer::Refused(error),

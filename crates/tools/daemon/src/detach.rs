@@ -111,7 +111,7 @@ fn is_silence(error: &io::Error) -> bool {
 }
 
 /// The attachment with this name, or that is used at this path.
-fn find(runtime: &Path, name: &str) -> Result<Folder> {
+pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
     let all = Folder::all(runtime);
     if let Some(folder) = all.iter().find(|folder| folder.name() == name) {
         return Ok(folder.clone());
@@ -154,7 +154,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
             return clear(folder, force);
         }
         Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
-        Ok(Answer::Status(_)) => {
+        Ok(Answer::Status(_) | Answer::Authenticated(_)) => {
             return Err(Failure::run(format_args!("{name} is served by another version: end it")));
         }
         // It ended: because somebody else detached it, or it was killed.

@@ -1,4 +1,4 @@
-//! `farblock attach`, `list` and `detach`: remote disks as disks of this machine.
+//! `farblock attach`, `list`, `authenticate` and `detach`: remote disks as disks of this machine.
 //!
 //! Three processes have a part in an attachment. The command itself says what is wanted, starts the
 //! second one, and waits until the disk can be used. The [`supervisor`] has a server run, and the
@@ -12,6 +12,8 @@ pub mod args;
 
 #[cfg(any(target_os = "linux", windows))]
 mod all;
+#[cfg(any(target_os = "linux", windows))]
+mod authenticate;
 #[cfg(any(target_os = "linux", windows))]
 mod claim;
 #[cfg(target_os = "linux")]
@@ -58,6 +60,7 @@ mod ways;
 
 #[cfg(any(target_os = "linux", windows))]
 pub use {
+    authenticate::run as authenticate,
     detach::run as detach,
     examined::{Examined, Way, examined},
     list::names,
@@ -80,11 +83,11 @@ pub fn choice() -> String {
 }
 
 #[cfg(not(any(target_os = "linux", windows)))]
-pub use elsewhere::{attach, detach, list, names, part};
+pub use elsewhere::{attach, authenticate, detach, list, names, part};
 
 #[cfg(not(any(target_os = "linux", windows)))]
 mod elsewhere {
-    use super::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
+    use super::args::{AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs};
     use farblock_command::args::Global;
     use farblock_command::error::{Failure, Result};
 
@@ -105,6 +108,10 @@ mod elsewhere {
 
     pub fn names(_: Option<&std::path::Path>) -> Result<Vec<String>> {
         Ok(Vec::new())
+    }
+
+    pub fn authenticate(_: &AuthenticateArgs) -> Result<()> {
+        not_here()
     }
 
     pub fn detach(_: &DetachArgs) -> Result<()> {

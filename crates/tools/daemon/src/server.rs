@@ -12,6 +12,7 @@ use farblock_block::blocking::Blocking;
 use farblock_block::{Change, Namespace, Watch};
 use farblock_command::error::{Failure, Result, os};
 use farblock_command::signals;
+use farblock_host::Url;
 use farblock_host::disk::{Disk, DiskState};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
@@ -358,6 +359,15 @@ impl DaemonShared {
         if let Some(disk) = &self.disk {
             disk.measure_latency(true);
         }
+    }
+
+    /// Has the host prove anew who it is, on each path that is connected; says how that went.
+    pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
+        let Some(disk) = &self.disk else { return Vec::new() };
+        let said = |(url, done): (Url, std::result::Result<(), farblock_host::Error>)| {
+            (url.without_keys().to_string(), done.err().map(|error| error.to_string()))
+        };
+        disk.authenticate().into_iter().map(said).collect()
     }
 
     /// For who asks. It never waits for a detach that is under way.

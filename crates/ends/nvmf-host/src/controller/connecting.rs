@@ -28,6 +28,7 @@ use farblock_wire::tcp::PORT_IO;
 use std::net::Ipv4Addr;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,7 @@ impl Connecting {
             options,
             generated,
             ended,
+            authenticates: AtomicBool::new(false),
             control,
             #[cfg(feature = "memory")]
             dial,
@@ -319,7 +321,7 @@ async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&Connec
     is_busy
 }
 
-fn wire_identity<'a>(identity: &'a HostIdentity, subnqn: &'a str) -> Identity<'a> {
+pub(super) fn wire_identity<'a>(identity: &'a HostIdentity, subnqn: &'a str) -> Identity<'a> {
     Identity { hostid: identity.id.0, hostnqn: &identity.nqn, subnqn }
 }
 

@@ -2,22 +2,41 @@
 //! nothing here waits in any other way than by `await`.
 
 use super::Inner;
+use super::connecting::wire_identity;
 use crate::admin::{self, check_request};
+use crate::authentication;
 use crate::control::reply;
 use crate::error::Error;
+use crate::handshake::Exchange;
 use crate::limits;
 use crate::namespace::RemoteNamespace;
 use crate::shared::Request;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
-    AnaLog, Command, CommandLimits, DiscoveryEntry, DiscoveryReader, DiscoveryStep, InfoError,
-    NamespaceInfo, ana_log_page, parse_namespace_list,
+    AnaLog, Command, CommandLimits, ConnectError, DiscoveryEntry, DiscoveryReader, DiscoveryStep,
+    InfoError, NamespaceInfo, ana_log_page, parse_namespace_list,
 };
 use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Cqe, Status};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The admin queue that others use as well.
+struct Live<'a>(&'a Inner);
+
+impl Exchange for Live<'_> {
+    async fn execute(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        _: &'static str,
+    ) -> Result<(Cqe, Vec<u8>), ConnectError> {
+        let done = self.0.admin(command, data).await;
+        done.map_err(|error| ConnectError::AuthenticationFailed(error.to_string()))
+    }
+}
 
 impl Inner {
     /// As [`Controller::end_other`](super::Controller::end_other).
@@ -45,6 +64,25 @@ impl Inner {
         let state = AnaLog::parse(&data).map_err(answer)?.state(group);
         // A group that is not listed is one whose state is about to be known.
         Ok(state.unwrap_or(AnaState::CHANGE))
+    }
+
+    /// As [`Controller::authenticate`](super::Controller::authenticate).
+    pub(crate) async fn authenticate(&self) -> Result<(), Error> {
+        if self.options.dhchap_secret.is_none() {
+            let what = "this host has no secret to authenticate with (--dhchap-secret)";
+            return Err(Error::Options(what.to_owned()));
+        }
+        if self.authenticates.swap(true, Ordering::Acquire) {
+            return Err(Error::Options("it is being authenticated anew already".to_owned()));
+        }
+        let identity = wire_identity(&self.identity, &self.subsystem);
+        let done = authentication::authenticate(&mut Live(self), &identity, &self.options).await;
+        self.authenticates.store(false, Ordering::Release);
+        done.map_err(|reason| Error::Authentication {
+            address: self.address.to_string(),
+            subsystem: self.subsystem.clone(),
+            reason,
+        })
     }
 
     /// As [`Controller::admin`](super::Controller::admin).

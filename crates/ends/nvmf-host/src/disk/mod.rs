@@ -234,6 +234,15 @@ impl Disk {
         self.hub.paths.iter().map(Path::status).collect()
     }
 
+    /// Has the controllers of all paths that are connected authenticate this host anew, with the
+    /// secret that its file has now: what came of it, by path. One that is not connected uses that
+    /// secret when it is.
+    #[must_use]
+    pub fn authenticate(&self) -> Vec<(Url, Result<(), Error>)> {
+        let live = self.hub.paths.iter().filter_map(|path| Some((path, path.controller()?)));
+        live.map(|(path, controller)| (path.url.clone(), controller.authenticate())).collect()
+    }
+
     /// Has it measured how long operations take that are submitted from now on, which costs two
     /// looks at the clock for what is submitted and completed together; or not.
     pub fn measure_latency(&self, measure: bool) {

@@ -9,6 +9,7 @@
 
 use super::options::DiskOptions;
 use super::session::{Reach, Session};
+use crate::controller::Controller;
 use crate::error::Error;
 use crate::url::Url;
 use farblock_reactor::os;
@@ -120,6 +121,11 @@ impl Path {
         state.state = PathState::Live;
         state.since = os::now();
         state.session = Some(Arc::clone(session));
+    }
+
+    /// The controller, if it is connected.
+    pub(super) fn controller(&self) -> Option<Controller> {
+        self.lock().session.as_ref().map(|session| session.controller.clone())
     }
 
     /// Whoever wanted a queue has one.

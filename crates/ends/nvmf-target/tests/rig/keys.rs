@@ -45,6 +45,12 @@ impl KeyFile {
         Self::holding(key.text().as_str())
     }
 
+    /// What is in it from now on.
+    #[allow(dead_code, reason = "not every test changes one")]
+    pub fn change(&self, seed: u8) {
+        std::fs::write(&self.0, secret(seed).text().as_str()).expect("room");
+    }
+
     fn holding(text: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -68,7 +68,7 @@ pub(super) fn known(words: &[String], command: &Command) -> Vec<String> {
         return Vec::new();
     }
     match typed.positionals[..] {
-        ["detach", ..] | ["doctor"] => attachments(typed.option("--runtime-dir")),
+        ["detach" | "authenticate", ..] | ["doctor"] => attachments(typed.option("--runtime-dir")),
         ["ctl", change, ref given @ ..] => steered(typed.option("--control"), change, given),
         _ => Vec::new(),
     }

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod attached;
+mod authenticate;
 mod bad_input;
 mod confined;
 mod detach;

@@ -2,7 +2,7 @@
 
 use super::{Dial, Region, Wire};
 use crate::control::{Local, Mailbox};
-use crate::handshake::{Greeting, from_io};
+use crate::handshake::{Exchange, Greeting, from_io};
 use farblock_proto::host::{Command, ConnectError, Data};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_reactor::os;
@@ -72,7 +72,7 @@ impl Greeted {
     }
 }
 
-impl Greeting for Greeted {
+impl Exchange for Greeted {
     async fn execute(
         &mut self,
         command: &Command,
@@ -88,7 +88,9 @@ impl Greeting for Greeted {
         };
         answer.map(|cqe| (cqe, data))
     }
+}
 
+impl Greeting for Greeted {
     fn local(&self) -> &Local {
         &self.local
     }

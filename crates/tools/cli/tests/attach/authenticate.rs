@@ -1,0 +1,53 @@
+//! A disk whose host gets another secret while it is used.
+
+use crate::attached::{Attachments, run};
+use crate::support::{Server, noise, until};
+use std::fs;
+
+const HOST: &str = "nqn.2026-11.org.farblock:anew-host";
+const DISK_BYTES: u64 = 4 << 20;
+
+/// The secret of one file is that of another one from now on: it is read whenever a queue connects,
+/// and so never half written.
+fn copy(from: &str, to: &str) {
+    let new = format!("{to}.new");
+    fs::copy(from, &new).expect("written");
+    fs::rename(new, to).expect("moved");
+}
+
+#[test]
+fn a_disk_that_is_used_authenticates_anew() {
+    let attachments = Attachments::new();
+    let scratch = &attachments.scratch;
+    let [key, next, wrong] = scratch.keys(["host.key", "next.key", "wrong.key"], &[]);
+    let both = [&next, &key].map(|file| fs::read_to_string(file).expect("a key")).concat();
+    let known = scratch.file("known.key", both.as_bytes());
+    fs::set_permissions(&known, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("ours");
+    let disk = scratch.disk("disk.img", DISK_BYTES);
+    let given = format!("{HOST}={known}");
+    let serve = ["serve", &disk, "--listen", "127.0.0.1:0", "--host-key", &given];
+    let target = Server::start(scratch.command(serve));
+    let url = format!("{}&hostnqn={HOST}&dhchap-secret={key}", target.url(1));
+    let exported = attachments.attach(&[&url, "--as", "nbd", "--no-device"]);
+    let authenticate = || attachments.run(["authenticate", "fb0"]);
+    for secret in [&key, &next] {
+        copy(secret, &key);
+        let said = authenticate().ok();
+        assert!(said.stderr.contains("fb0: nvme+tcp://"), "{}", said.stderr);
+        assert!(!said.stderr.contains("host.key"), "{}", said.stderr);
+    }
+    let input = scratch.file("input", &noise(5, DISK_BYTES as usize));
+    run("nbdcopy", &["--flush", "--", &input, &exported]);
+    assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
+    copy(&wrong, &key);
+    let refused = authenticate();
+    refused.fails_in_a_line(1, &["fb0: cannot authenticate anew with ", "secret"]);
+    attachments.wait_for_state("fb0", "reconnecting");
+    authenticate().fails_in_a_line(1, &["fb0 is not connected"]);
+    copy(&next, &key);
+    attachments.wait_for_state("fb0", "live");
+    until("it authenticates anew", || authenticate().code == Some(0));
+    attachments.run(["authenticate", "fb9"]).fails_in_a_line(2, &["not attached", "fb0"]);
+    attachments.detach("fb0");
+    target.stop();
+}

@@ -1,0 +1,64 @@
+//! `farblock authenticate`.
+
+use super::args::AuthenticateArgs;
+use super::control::{self, Answer, ControlRequest};
+use super::detach;
+use super::folder::{Folder, runtime};
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::output;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+/// How long it may take: powers of large numbers at both ends, on each path.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the command.
+pub fn run(args: &AuthenticateArgs) -> Result<()> {
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    let folders: Result<Vec<Folder>> =
+        args.names.iter().map(|name| detach::find(&runtime, name)).collect();
+    let mut result = Ok(());
+    for folder in folders? {
+        if let Err(failure) = authenticate(&folder) {
+            failure.report();
+            result = Err(Failure::Reported);
+        }
+    }
+    result
+}
+
+fn authenticate(folder: &Folder) -> Result<()> {
+    let name = folder.name();
+    let answer = control::ask(folder, &ControlRequest::Authenticate, Some(PATIENCE));
+    let answer = answer.map_err(|error| match error.kind() {
+        // It does not know what it is asked for.
+        ErrorKind::UnexpectedEof => Failure::run(format_args!(
+            "the process that serves {name} has ended, or is of an earlier version: detach {name} \
+             and attach it again"
+        )),
+        _ => Failure::run(format_args!(
+            "the process that serves {name} does not answer: {}",
+            os(&error)
+        )),
+    })?;
+    let Answer::Authenticated(paths) = answer else {
+        return Err(Failure::run(format_args!("{name} is served by another version: end it")));
+    };
+    if paths.is_empty() {
+        return Err(Failure::run(format_args!(
+            "{name} is not connected to authenticate anew: it uses the secret in its file when it \
+             connects (farblock list says how it is)"
+        )));
+    }
+    let mut refused = Vec::new();
+    for (url, why) in paths {
+        match why {
+            None => output::note(&format!("{name}: {url} has authenticated anew")),
+            Some(why) => refused.push(why),
+        }
+    }
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::run(format_args!("{name}: {}", refused.join("; ")))),
+    }
+}
