@@ -1,8 +1,9 @@
 #!/bin/bash
 # auth.sh FARBLOCK: in-band authentication (DH-HMAC-CHAP) against the Linux kernel, both ways: its
 # host with 'farblock serve', and farblock's host with its target (jobs/auth.sh), one way and both
-# ways, with several hash functions and groups, and with wrong secrets; and what happens to the
-# kernel's host when its key is changed or taken away. FARBLOCK is the binary.
+# ways, with several hash functions and groups, and with wrong secrets; what happens to the kernel's
+# host when its key is changed or taken away; and farblock's, which authenticates anew. FARBLOCK is
+# the binary.
 # Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -97,6 +98,18 @@ refused "no secret" "give --dhchap-secret" $some
 refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
 refused "a wrong secret of the controller's" "does not fit the secret" $some-both \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
+# A disk that is attached authenticates anew on its live admin queue.
+attached() { "$farblock" --quiet "$1" "${@:2}" --runtime-dir "$logs/run"; }
+again() {
+    local url="nvme+tcp://127.0.0.1:$target/nqn.2024-01.farblock:kernel?ns=1"
+    attached attach "$url&hostnqn=nqn.host:sha256-ffdhe2048-both" --name again --as nbd --no-device \
+        --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key >/dev/null &&
+        attached authenticate again && attached authenticate again &&
+        [[ $(attached list --json) == *'"reconnects": 0'* ]]
+}
+again || failed="an attached disk does not authenticate anew: $(attached list --json)"
+attached detach again --force || true
+[ -z "${failed-}" ] || fail "$failed"
 guest_ends "$control"
 kill -TERM $server
 wait $server || fail "farblock serve: $(tail -n 5 serve.log)"
