@@ -89,6 +89,17 @@ pause=$(jq '.jobs[0].write.clat_ns.max / 1e6 | round' /root/fio)
 echo "longest pause: $pause ms"
 [ "$pause" -lt $((most_seconds * 1000)) ]
 [ "$(farblock list --json | jq -r '.[0].state')" = live ]
+
+# Its main process is killed, and by systemd the one that serves: who has the disk open waits.
+server=$(farblock list --json | jq '.[0].server_pid')
+exec 7<>"$attached"
+kill -KILL "$(systemctl show --property MainPID --value farblock-attach@data)"
+while [ -e "/proc/$server" ]; do sleep 0.1; done
+printf waited >&7
+exec 7>&-
+[ "$(head -c 6 "$attached")" = waited ]
+[ "$(systemctl show --property NRestarts --value farblock-attach@data)" = 1 ]
+[ "$(farblock list --json | jq -r '.[0].state')" = live ]
 systemctl stop farblock-attach@data
 [ "$(systemctl show --property Result --value farblock-attach@data)" = success ]
 [ "$(farblock list --json | jq length)" = 0 ]

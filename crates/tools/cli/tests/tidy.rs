@@ -87,7 +87,7 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
 /// file under its descriptor exchanged. ublk's commands are entries of a ring whose buffers the
 /// kernel fills, and its requests are in memory that the driver shares. WinSpd's
 /// library is loaded at run time and calls back. What Windows says of threads by their names, none
-/// does.
+/// does. What systemd hands over is a number of a descriptor.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
@@ -96,6 +96,7 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "winspd/src/library.rs",
     "bench/src/windows.rs",
     "daemon/src/system/windows/calls.rs",
+    "command/src/notify.rs",
 ];
 
 const MAX_FILE_LINES: usize = 800;

@@ -1,16 +1,28 @@
 //! Telling systemd how it is going: datagrams to the socket in `$NOTIFY_SOCKET`, if there is one.
+//! It also keeps a descriptor for the next process of a service that was killed.
 
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use std::ffi::OsStr;
-use std::io;
-use std::os::linux::net::SocketAddrExt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
+/// What systemd says of descriptors that it hands over: how many, to which process, their names.
+const HANDED_OVER: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+/// The first of them.
+const FIRST: RawFd = 3;
+/// So many, at most: systemd has them in its own memory.
+const MAX_HANDED_OVER: usize = 1024;
 
 /// Where to tell, if somebody wants to know.
 #[derive(Default)]
-pub struct Notifier(Option<(UnixDatagram, SocketAddr)>);
+pub struct Notifier(Option<(OwnedFd, SocketAddrUnix)>);
 
 impl Notifier {
     /// As the environment has it.
@@ -27,10 +39,12 @@ impl Notifier {
 
     fn open(address: &OsStr) -> io::Result<Notifier> {
         let address = match address.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(address)?,
+            Some(name) => SocketAddrUnix::new_abstract_name(name)?,
+            None => SocketAddrUnix::new(address)?,
         };
-        Ok(Notifier(Some((UnixDatagram::unbound()?, address))))
+        let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
+        Ok(Notifier(Some((socket, address))))
     }
 
     /// What was started can be used.
@@ -48,18 +62,90 @@ impl Notifier {
         self.tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
+    /// Has systemd keep a descriptor under a name, and give it to the next process of this service
+    /// ([`handed_over`]). It keeps one that it has already only once, and forgets one on which
+    /// there is an error or a hang-up.
+    pub fn store(&self, name: &str, descriptor: &OwnedFd) {
+        self.tell_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor.as_fd()));
+    }
+
+    /// Has systemd forget what it keeps under a name.
+    pub fn forget(&self, name: &str) {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    }
+
     fn tell(&self, text: &str) {
-        if let Some((socket, address)) = &self.0
-            && let Err(error) = socket.send_to_addr(text.as_bytes(), address)
-        {
+        self.tell_with(text, None);
+    }
+
+    fn tell_with(&self, text: &str, descriptor: Option<BorrowedFd<'_>>) {
+        let Some((socket, address)) = &self.0 else { return };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.map(|descriptor| [descriptor]);
+        if let Some(descriptors) = &descriptors {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let parts = [IoSlice::new(text.as_bytes())];
+        let flags = SendFlags::NOSIGNAL;
+        let sent = rustix::net::sendmsg_addr(socket, address, &parts, &mut control, flags);
+        if let Err(error) = sent {
             tracing::debug!("systemd is not told: {error}");
         }
     }
 
     /// Is not for processes that we start.
     pub fn hide_from(command: &mut std::process::Command) {
-        command.env_remove(VARIABLE);
+        for variable in [VARIABLE].iter().chain(&HANDED_OVER) {
+            command.env_remove(variable);
+        }
     }
+}
+
+/// The descriptors that systemd hands over to this process, by their names: what an earlier process
+/// had it keep ([`Notifier::store`]). To be taken before anything is started that would inherit
+/// them, and by one alone: nobody gets them twice.
+pub fn handed_over() -> Vec<(String, OwnedFd)> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let variables = HANDED_OVER.map(|variable| std::env::var(variable).unwrap_or_default());
+    let names = names(&variables, std::process::id());
+    if names.is_empty() || TAKEN.swap(true, Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let taken = (FIRST..).zip(names).filter_map(|(number, name)| {
+        // SAFETY: systemd says that it has opened this descriptor for this process, where nobody
+        // else owns it: it is taken once, above. If it is not open, nothing is closed below.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        match rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC) {
+            Ok(()) => Some((name, descriptor)),
+            Err(error) => {
+                tracing::warn!("descriptor {number} of the service manager: {error}");
+                std::mem::forget(descriptor);
+                None
+            }
+        }
+    });
+    taken.collect()
+}
+
+/// The names of what is handed over to a process, in their order.
+fn names([count, pid, names]: &[String; 3], own_pid: u32) -> Vec<String> {
+    let count = count.parse().unwrap_or(0_usize);
+    if pid.parse() != Ok(own_pid) {
+        return Vec::new();
+    }
+    let names = names.split(':').map(str::to_owned);
+    names.chain(std::iter::repeat(String::new())).take(count.min(MAX_HANDED_OVER)).collect()
+}
+
+/// Whether nothing has happened to what a descriptor leads to that makes it useless.
+pub fn lives(descriptor: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(descriptor, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let found = poll(&mut polled, Some(&now));
+    let useless = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+    found.is_ok() && !polled[0].revents().intersects(useless)
 }
 
 fn one_line(text: &str) -> String {
@@ -69,6 +155,28 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    #[test]
+    fn what_is_handed_over_has_names_and_is_for_one_process() {
+        let names = |variables: [&str; 3]| names(&variables.map(str::to_owned), 7);
+        assert_eq!(names(["2", "7", "a:b"]), ["a", "b"]);
+        assert_eq!(names(["2", "7", "a"]), ["a", ""]);
+        assert_eq!(names(["1", "7", "a:b"]), ["a"]);
+        for nothing in [["", "", ""], ["1", "8", "a"], ["x", "7", "a"], ["-1", "7", "a"]] {
+            assert_eq!(names(nothing), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_lives_until_the_other_end_is_gone() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let reader = OwnedFd::from(reader);
+        assert!(lives(&reader));
+        drop(writer);
+        assert!(!lives(&reader));
+    }
 
     #[test]
     fn datagrams_are_as_systemd_has_them() {

@@ -10,7 +10,7 @@ use super::messages::Report;
 use super::server::{self, Saved};
 use super::settings::Settings;
 use super::status::Offer;
-use super::supervisor::{Audience, Supervisor, again};
+use super::supervisor::{Audience, KEPT, Supervisor, again};
 use super::system::{self, Channel};
 use super::ways::{self, StopError};
 use farblock_command::args::Global;
@@ -42,6 +42,8 @@ pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
 }
 
 fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
+    // First: no process that is started below may inherit it.
+    let kept = if args.foreground { system::handed_over(KEPT) } else { None };
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     check_mountpoint(&settings, &runtime)?;
@@ -68,7 +70,9 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     })?;
     if args.foreground {
         let mut terminal = Terminal { json: args.json, note };
-        return Supervisor::new(folder, lock, global)?.run(resume, &mut terminal);
+        let mut supervisor = Supervisor::new(folder, lock, global)?;
+        supervisor.take_back(kept);
+        return supervisor.run(resume, &mut terminal);
     }
     let offer = in_background(&folder, lock, resume, global)?;
     Terminal { json: args.json, note }.ready(&offer)

@@ -42,6 +42,8 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const START_PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// What systemd calls the descriptor that it keeps for the next supervisor.
+pub(super) const KEPT: &str = "farblock-connection";
 /// A server that ran for so long was well.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
@@ -66,7 +68,8 @@ pub(super) struct Supervisor<'a> {
     sender: Sender<Event>,
     /// What servers are to be given up after, when none of them serves any more.
     patience: Option<Duration>,
-    /// What is kept for the next server.
+    /// What is kept for the next server. If this is a service of systemd's, that has it as well,
+    /// for the next supervisor.
     kept: Option<Descriptor>,
     /// Was asked to end.
     ending: bool,
@@ -126,11 +129,20 @@ impl<'a> Supervisor<'a> {
         })
     }
 
+    /// Goes on with what systemd has kept of a supervisor that was killed together with its server.
+    pub(super) fn take_back(&mut self, kept: Option<Descriptor>) {
+        self.kept = kept;
+    }
+
     /// Supervises until the disk is detached. `resume`: what a dead server left is to be gone on
     /// with.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
+        if !resume && self.kept.take().is_some() {
+            // Of an attachment that is gone.
+            self.notifier.forget(KEPT);
+        }
         if let Some(channel) = audience.channel() {
             self.watch_audience(channel).map_err(|error| Failure::run(os(&error)))?;
         }
@@ -138,6 +150,7 @@ impl<'a> Supervisor<'a> {
             let end = self.run_server(resume, audience)?;
             let End::Died { why, ready } = end else {
                 self.notifier.stopping("the disk is detached");
+                self.notifier.forget(KEPT);
                 self.folder.remove(self.lock);
                 return Ok(());
             };
@@ -246,6 +259,9 @@ impl<'a> Supervisor<'a> {
     ) -> Result<()> {
         // The same connection again, if a server went on with it: it is kept once.
         self.kept = kept;
+        if let Some(kept) = &self.kept {
+            self.notifier.store(KEPT, kept);
+        }
         let _ = std::fs::remove_file(self.folder.path("trouble"));
         if !self.was_ready {
             self.was_ready = true;

@@ -26,6 +26,10 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the kernel gets to end a mount or a loop device that nobody uses any more.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time that a mount gets to say whether its server is gone. One that nobody serves and that
+/// another process keeps says nothing.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Bytes of the file's name.
 pub const MAX_NAME_BYTES: usize = 255;
 

@@ -49,5 +49,5 @@ mod server;
 mod shared;
 
 pub use farblock_frontend::users::User;
-pub use mount::{MountError, Mounter, Own, Way, available, clean_up};
+pub use mount::{MountError, Mounter, Own, Way, available, clean_up, end};
 pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};

@@ -3,6 +3,7 @@
 use super::limits;
 use super::loop_device;
 use farblock_frontend::users::{self, User};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -16,14 +17,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What the kernel's table calls the source of our mounts.
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
-/// `stat` of a mount whose server is gone.
-const NOT_CONNECTED: i32 = 107;
 /// Links that lead to one another, at most, as the kernel has it.
 const MAX_LINKS: usize = 40;
 /// Between looks whether something is over.
@@ -45,6 +45,8 @@ pub enum MountError {
     NotEmpty(PathBuf),
     /// Something else is mounted there.
     Busy(PathBuf),
+    /// A mount does not answer: its server is gone, or stopped, and another process keeps it.
+    Silent(PathBuf),
     /// A mount whose server is gone does not go away.
     Stale(PathBuf, io::Error),
     /// `allow_other`, and `/etc/fuse.conf` has not `user_allow_other`.
@@ -92,6 +94,12 @@ impl fmt::Display for MountError {
             MountError::Busy(path) => write!(
                 f,
                 "something is mounted at {} already: unmount it, or choose another directory",
+                path.display()
+            ),
+            MountError::Silent(path) => write!(
+                f,
+                "what is mounted at {} does not answer, and is kept for its next server: wait \
+                 until that is started, or end it with `farblock detach --force`",
                 path.display()
             ),
             MountError::Stale(path, error) => write!(
@@ -309,25 +317,16 @@ pub fn available() -> Result<(), MountError> {
 /// nothing if there is nothing of the kind.
 ///
 /// # Errors
-/// If that is in the way which is not a mount of ours, or cannot be unmounted.
+/// If that is in the way which is not a mount of ours, or cannot be unmounted; and if the mount is
+/// kept for a server that is yet to come, see [`end`].
 pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
-    let gone = |path: &Path| {
-        fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(NOT_CONNECTED))
-    };
-    if !gone(mountpoint) {
+    let is_gone = || is_gone(mountpoint).ok_or_else(|| MountError::Silent(mountpoint.to_owned()));
+    if !is_gone()? {
         return Ok(());
     }
     let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
-    // Of the mount itself nothing can be asked any more, but of the directory that it is in.
-    let name = mountpoint.file_name().ok_or_else(|| stale(io::ErrorKind::InvalidInput.into()))?;
-    let parent = match mountpoint.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let path = parent.canonicalize().map_err(stale)?.join(name);
-    let mounts = users::mounts();
-    let top = mounts.iter().rev().find(|mount| mount.mountpoint == path);
-    if top.is_none_or(|mount| mount.source != Path::new(SOURCE)) {
+    let path = beside(mountpoint).map_err(stale)?;
+    if !is_ours(&path) {
         return Err(MountError::Busy(path));
     }
     for device in loop_device::below(&path) {
@@ -338,7 +337,61 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     }
     tracing::warn!("cleaning up the mount at {} whose server is gone", path.display());
     unmount(&path, Way::Lazy).map_err(stale)?;
-    if gone(mountpoint) { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
+    if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
+}
+
+/// As [`clean_up`], also if another process keeps the mount: whoever uses it gets errors.
+///
+/// # Errors
+/// As [`clean_up`].
+pub fn end(mountpoint: &Path) -> Result<(), MountError> {
+    let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
+    if let Ok(path) = beside(mountpoint)
+        && is_ours(&path)
+    {
+        let devices = loop_device::below(&path);
+        minor(&path).into_iter().for_each(abort);
+        unmount(&path, Way::Abort).map_err(stale)?;
+        // Now that nothing waits for an answer: taking one away writes what it still holds.
+        for device in devices {
+            if let Err(error) = loop_device::detach(&device, true) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+    clean_up(mountpoint)
+}
+
+/// Whether something is mounted there whose server is gone; `None` if that cannot be said, since
+/// nobody answers and the kernel lets whoever asks wait.
+fn is_gone(path: &Path) -> Option<bool> {
+    let (sender, answer) = mpsc::channel();
+    let path = path.to_path_buf();
+    // It may wait for as long as this process lives.
+    let ask = move || {
+        // Not of what the kernel remembers.
+        let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
+        let _ = sender.send(found.is_err_and(|error| error == Errno::NOTCONN));
+    };
+    std::thread::Builder::new().name("mount".to_owned()).spawn(ask).ok()?;
+    answer.recv_timeout(limits::ANSWER_TIMEOUT).ok()
+}
+
+/// The full path of a mount of which nothing can be asked, but of the directory that it is in.
+fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
+    let name = mountpoint.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let parent = match mountpoint.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    Ok(parent.canonicalize()?.join(name))
+}
+
+/// Whether the top of what is mounted there is ours.
+fn is_ours(path: &Path) -> bool {
+    let mounts = users::mounts();
+    let top = mounts.iter().rev().find(|mount| mount.mountpoint == path);
+    top.is_some_and(|mount| mount.source == Path::new(SOURCE))
 }
 
 /// The error of the library in words, as far as we know it.

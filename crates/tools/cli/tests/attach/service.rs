@@ -1,12 +1,15 @@
 //! In the foreground, for a service manager: files, systemd's datagrams, signals, the unit.
 
-use crate::attached::{Attachments, Mounted, Target, run};
+use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{PATIENCE, signal, until, wait};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// A socket as systemd has it.
 struct Systemd(UnixDatagram);
@@ -21,14 +24,29 @@ impl Systemd {
     /// Waits until it is told something with this in it.
     #[track_caller]
     fn is_told(&self, part: &str) -> String {
+        self.is_given(part).0
+    }
+
+    /// The same, with the descriptor that it is to keep, if there is one.
+    #[track_caller]
+    fn is_given(&self, part: &str) -> (String, Option<OwnedFd>) {
         let mut buffer = [0; 4096];
         loop {
-            let length = self.0.recv(&mut buffer).unwrap_or_else(|error| {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            let received = rustix::net::recvmsg(&self.0, &mut parts, &mut control, flags);
+            let received = received.unwrap_or_else(|error| {
                 panic!("systemd is not told {part}: {error}");
             });
-            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let descriptor = control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+                _ => None,
+            });
+            let text = String::from_utf8_lossy(&buffer[..received.bytes]).into_owned();
             if text.contains(part) {
-                return text;
+                return (text, descriptor);
             }
         }
     }
@@ -37,6 +55,21 @@ impl Systemd {
 fn in_foreground(attachments: &Attachments, args: &[&str]) -> Child {
     let mut command = attachments.command([&["attach", "--foreground"], args].concat());
     command.env("NOTIFY_SOCKET", attachments.scratch.path("notify"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+/// The same in a process that is given what systemd has kept.
+fn again_with(attachments: &Attachments, kept: &OwnedFd, args: &[&str]) -> Child {
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_farblock"), "attach", "--foreground"]);
+    attachments.scratch.prepare(&mut command);
+    command.env("FARBLOCK_RUNTIME_DIR", attachments.scratch.path("run"));
+    command.env("FARBLOCK_ATTACH_DIR", attachments.scratch.path("attach.d"));
+    command.env("LISTEN_FDNAMES", "farblock-connection");
+    command.env("NOTIFY_SOCKET", attachments.scratch.path("notify"));
+    command.args(args).stdin(kept.try_clone().expect("a descriptor"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")
 }
@@ -82,6 +115,84 @@ fn systemd_is_told_how_it_goes() {
     assert!(output.status.success(), "{complaints}");
     assert!(!attachments.folder("data").exists());
     target.server.stop();
+}
+
+/// As systemd does with a service whose main process is killed: the server is killed as well, and
+/// both are started anew with what systemd has kept. Whoever uses the disk waits, and loses
+/// nothing.
+#[test]
+fn a_killed_service_goes_on_with_what_systemd_keeps() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let systemd = Systemd::new(&attachments);
+    let file = format!("urls = [{:?}]\nas = 'fuse'\nreconnect-delay = '100ms'\n", target.url());
+    restored(&attachments, "data", &file);
+    let mut child = in_foreground(&attachments, &["--restore", "data"]);
+    let (told, kept) = systemd.is_given("FDSTORE=1");
+    assert_eq!(told, "FDSTORE=1\nFDNAME=farblock-connection");
+    let kept = kept.expect("a descriptor");
+    systemd.is_told("READY=1");
+    let device = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
+    run("mkfs.ext4", &["-q", &device]);
+    let mounted = Mounted::new(&device);
+    let mut load = Load::start(&mounted.file("load"), &[]);
+    for round in 0..2 {
+        wait_for_progress(&device);
+        let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
+        signal(child.id(), "KILL");
+        signal(u32::try_from(server).expect("a pid"), "KILL");
+        wait(child);
+        attachments.wait_for_state("data", "stale");
+        // It is not cleaned up, and nobody who looks keeps it from being started.
+        let trouble = attachments.status("data")["trouble"].as_str().unwrap_or_default().to_owned();
+        assert!(trouble.contains("in use") || trouble.contains("kept"), "{trouble}");
+        child = again_with(&attachments, &kept, &["--restore", "data"]);
+        systemd.is_told("FDSTORE=1");
+        systemd.is_told("READY=1");
+        let status = attachments.status("data");
+        assert_eq!(status["use"]["path"], *device, "round {round}: another device");
+        wait_for_progress(&device);
+        assert!(load.is_running(), "the load ended");
+    }
+    load.finish();
+    mounted.unmount();
+    run("fsck.ext4", &["-fn", &device]);
+    signal(child.id(), "TERM");
+    systemd.is_told("FDSTOREREMOVE=1");
+    let output = wait(child);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!attachments.folder("data").exists());
+    target.server.stop();
+}
+
+/// What is kept for the next server is no more left alone than any other mount.
+#[test]
+fn what_systemd_keeps_can_be_ended() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 32 << 20);
+    let systemd = Systemd::new(&attachments);
+    let file = format!("urls = [{:?}]\nas = 'fuse'\nno-device = true\n", target.url());
+    restored(&attachments, "data", &file);
+    let child = in_foreground(&attachments, &["--restore", "data"]);
+    let kept = systemd.is_given("FDSTORE=1").1.expect("a descriptor");
+    systemd.is_told("READY=1");
+    let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
+    signal(child.id(), "KILL");
+    signal(u32::try_from(server).expect("a pid"), "KILL");
+    wait(child);
+    attachments.wait_for_state("data", "stale");
+    let refused = attachments.run(["detach", "data"]);
+    refused.fails_in_a_line(1, &["kept for its next server", "--force"]);
+    assert!(attachments.folder("data").exists(), "it is cleaned up");
+    attachments.run(["detach", "data", "--force"]).ok();
+    assert!(!attachments.folder("data").exists());
+    // A connection to nothing is of no use to the next one.
+    let child = again_with(&attachments, &kept, &["--restore", "data"]);
+    systemd.is_told("READY=1");
+    let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
+    assert_eq!(fs::read(&path).expect("it is served").len(), 32 << 20);
+    signal(child.id(), "TERM");
+    assert!(wait(child).status.success());
 }
 
 /// What cannot be attached is a failure at once, and leaves nothing.

@@ -3,6 +3,7 @@
 mod holder;
 
 use farblock_command::error::{Failure, Result, os};
+use farblock_command::notify;
 pub(in super::super) use farblock_command::notify::Notifier;
 pub(in super::super) use holder::kill_holder;
 use rustix::fd::{AsFd, OwnedFd};
@@ -229,6 +230,13 @@ pub(in super::super) fn begin_daemon() -> io::Result<()> {
 /// Makes a command share nothing with the terminal of this process but what it is given.
 pub(in super::super) fn make_server(command: &mut Command) {
     Notifier::hide_from(command);
+}
+
+/// What an earlier supervisor had systemd keep under this name, if it is of use. See
+/// [`notify::handed_over`] for when to take it.
+pub(in super::super) fn handed_over(name: &str) -> Option<Descriptor> {
+    let taken = notify::handed_over().into_iter().filter(|(its_name, _)| its_name == name);
+    taken.map(|(_, descriptor)| descriptor).find(notify::lives)
 }
 
 /// What this process was given is not for processes that it starts, if they are not given it.

@@ -304,6 +304,15 @@ impl Notifier {
     pub(in super::super) fn status(&self, _: &str) {}
 
     pub(in super::super) fn stopping(&self, _: &str) {}
+
+    pub(in super::super) fn store(&self, _: &str, _: &Descriptor) {}
+
+    pub(in super::super) fn forget(&self, _: &str) {}
+}
+
+/// Nobody keeps anything for the next supervisor.
+pub(in super::super) fn handed_over(_: &str) -> Option<Descriptor> {
+    None
 }
 
 #[cfg(test)]

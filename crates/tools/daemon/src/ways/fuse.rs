@@ -172,7 +172,8 @@ impl Attached for Fuse {
 }
 
 /// Unmounts what nobody serves any more, and detaches the loop device on it. Nothing is lost by
-/// that which is not lost already: all of it fails.
+/// that which is not lost already: all of it fails. A mount that somebody keeps for the next server
+/// stays, unless it is forced.
 pub(super) fn clean_up(
     folder: &Folder,
     settings: &Settings,
@@ -186,5 +187,6 @@ pub(super) fn clean_up(
     };
     let users = device.filter(is_ours).map(|device| users_of(&device)).unwrap_or_default();
     StopError::if_used(users, force)?;
-    fuse::clean_up(&path).map_err(|error| StopError::Failed(sentence(error)))
+    let cleaned = if force { fuse::end(&path) } else { fuse::clean_up(&path) };
+    cleaned.map_err(|error| StopError::Failed(sentence(error)))
 }
