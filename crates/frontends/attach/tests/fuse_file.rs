@@ -5,7 +5,7 @@ mod fuse_support;
 
 use farblock_block::{BlockError, Command};
 use farblock_random::Random;
-use fuse_support::{ENGINES, Served, Spy, disk, fio_verify, output, run};
+use fuse_support::{ENGINES, Served, Spy, disk, eventually, fio_verify, output, run};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::fs::{self, File};
 use std::io;
@@ -232,9 +232,9 @@ fn another_size_is_seen() {
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
     for blocks in [16_384, 4096] {
-        spy.blocks.store(blocks, Ordering::Relaxed);
-        served.server.resized().expect("the kernel takes it");
-        assert_eq!(file.metadata().expect("a file").len(), blocks * 512);
+        spy.resize(blocks);
+        let length = || file.metadata().expect("a file").len();
+        eventually("it is seen", || length() == blocks * 512);
         file.write_all_at(&[3; 512], blocks * 512 - 512).expect("the last block");
         assert_eq!(errno(file.write_at(&[3; 512], blocks * 512)), ENOSPC);
     }

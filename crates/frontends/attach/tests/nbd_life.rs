@@ -146,15 +146,13 @@ fn another_size() {
     let server = serve(ENGINES[0], spy.clone());
     let mut client = Client::simple(&server);
     assert_eq!(client.call(0, READ, 512 << 10, 512).errno, EINVAL);
-    spy.blocks.store(2048, Ordering::Relaxed);
-    server.resized();
+    spy.resize(2048);
     eventually("it is larger", || client.call(0, READ, 512 << 10, 512).errno == 0);
     let mut late = Client::raw(&server);
     late.flags(3);
     let info = late.ask(6, b"", &[]).expect("there is an export");
     assert_eq!(number(&info[0][2..10]), 1 << 20);
-    spy.blocks.store(1, Ordering::Relaxed);
-    server.resized();
+    spy.resize(1);
     eventually("it is smaller", || client.call(0, READ, 512, 512).errno == EINVAL);
     assert_eq!(client.call(0, READ, 0, 512).errno, 0);
 }

@@ -4,7 +4,7 @@
 mod vhost_support;
 
 use farblock_attach::vhost_user::{Config, Server, StartError};
-use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -23,17 +23,29 @@ struct Spy {
     cache: bool,
     durable: Arc<AtomicUsize>,
     flushes: Arc<AtomicUsize>,
+    changes: Changes,
 }
 
 impl Spy {
     fn new(inner: Arc<dyn Namespace>, cache: bool) -> Arc<Spy> {
         let blocks = AtomicU64::new(inner.geometry().blocks);
         let (durable, flushes) = (Arc::default(), Arc::default());
-        Arc::new(Spy { inner, blocks, cache, durable, flushes })
+        let changes = Changes::new();
+        Arc::new(Spy { inner, blocks, cache, durable, flushes, changes })
+    }
+
+    /// Has so many blocks from now on, and tells of it.
+    fn resize(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.changes.tell(Change::Geometry);
     }
 }
 
 impl Namespace for Spy {
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.changes)
+    }
+
     fn geometry(&self) -> Geometry {
         let blocks = self.blocks.load(Ordering::Relaxed);
         Geometry { blocks, volatile_cache: self.cache, max_blocks: 100, ..self.inner.geometry() }
@@ -283,8 +295,7 @@ fn another_size_is_announced() {
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
     vm.frontend().set_backend_request_fd(&theirs).expect("a channel");
     assert_eq!(vm.call(0, IN, 2047, &[(DATA, 512)]).0, OK);
-    spy.blocks.store(1000, Ordering::Relaxed);
-    served.server.as_ref().expect("it runs").resized();
+    spy.resize(1000);
     let mut message = [0; 12];
     ours.read_exact(&mut message).expect("a message");
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "the configuration has changed");

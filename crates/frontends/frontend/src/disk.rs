@@ -4,6 +4,7 @@ use farblock_block::{Geometry, Namespace};
 use std::sync::Arc;
 
 /// A namespace, and whether it is served read-only.
+#[derive(Clone)]
 pub struct Disk {
     namespace: Arc<dyn Namespace>,
     read_only: bool,

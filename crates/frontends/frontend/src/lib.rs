@@ -3,7 +3,8 @@
 //! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
 //! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
 //! table of a thread's connections. [`Complaints`] keeps a server's warnings about strangers in
-//! bounds. [`Line`] tells whether a client has hung up. [`Disk`] is the namespace as it is served.
+//! bounds. [`Line`] tells whether a client has hung up. [`Disk`] is the namespace as it is served,
+//! and [`GeometryWatch`] how a server hears that it has changed.
 //! [`pieces`] makes operations on whole blocks of a request for any range of bytes, and [`writes`]
 //! keeps other writes away while a part of a block is changed.
 //!
@@ -21,6 +22,7 @@ pub mod modules;
 pub mod pieces;
 #[cfg(target_os = "linux")]
 pub mod users;
+mod watch;
 pub mod writes;
 
 pub use complaints::Complaints;
@@ -29,3 +31,4 @@ pub use cores::{Core, Cores, Plan, Seat, StartError};
 pub use disk::Disk;
 pub use line::Line;
 pub use mailboxes::Mailboxes;
+pub use watch::GeometryWatch;

@@ -5,7 +5,7 @@ use crate::scsi::inquiry::Identity;
 use crate::shared::{Message, PortalShared};
 use crate::text;
 use farblock_block::{Geometry, Namespace};
-use farblock_frontend::{self as frontend, Cores, Disk, Plan};
+use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
 use farblock_reactor::EngineKind;
 use std::fmt;
 use std::io;
@@ -109,6 +109,7 @@ pub struct Server {
     cores: Cores,
     address: SocketAddr,
     name: String,
+    changes: Option<GeometryWatch>,
 }
 
 impl Server {
@@ -136,9 +137,13 @@ impl Server {
         let address = listener.local_addr().map_err(StartError::System)?;
         let identity = Identity { target: name.clone(), serial };
         let disk = Disk::new(namespace, config.read_only);
+        let known = disk.geometry();
         let shared = Arc::new(PortalShared::new(disk, identity));
         let cores = start(config.engine, &shared, listener)?;
-        Ok(Server { shared, cores, address, name })
+        let told = Arc::clone(&shared);
+        let changed = move || told.post(Message::Resized);
+        let changes = Some(GeometryWatch::start("iscsi-changes", shared.disk(), known, changed));
+        Ok(Server { shared, cores, address, name, changes })
     }
 
     /// Where it listens, with the port that was taken.
@@ -166,8 +171,9 @@ impl Server {
     }
 
     /// The namespace has another size now, or is writable or not any more; or it may have changed
-    /// since a server before this. Commands are held against that at once, and every session is
-    /// told by a unit attention, also one that begins later.
+    /// since a server before this, of which alone this one does not hear by itself if the namespace
+    /// tells of its changes. Commands are held against that at once, and every session is told by a
+    /// unit attention, also one that begins later.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
@@ -183,6 +189,7 @@ impl Server {
     }
 
     fn stop_thread(&mut self, force: bool) -> io::Result<()> {
+        self.changes = None;
         self.shared.post(Message::Stop { force });
         self.cores.join()
     }

@@ -6,7 +6,6 @@ use farblock_iscsi::{Config, Server};
 use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::*;
 
@@ -139,8 +138,7 @@ fn another_size() {
     let disk = Elastic::new(disk("mem:1MiB", 512));
     let server = serve(ENGINES[0], disk.clone());
     let mut client = Client::new(&server, &Wishes::default());
-    disk.blocks.store(1024, Ordering::Relaxed);
-    server.resized();
+    disk.resize(1024);
     eventually("it is told", || client.call(&[0; 6], 0, 0, &[]).sense == Some(CAPACITY_CHANGED));
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, None, "once");
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);

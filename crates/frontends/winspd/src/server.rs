@@ -6,7 +6,7 @@ use crate::limits;
 use crate::shared::{End, UnitShared};
 use crate::uapi::{CACHE_SUPPORTED, EJECT_DISABLED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
 use farblock_block::{Geometry, Namespace};
-use farblock_frontend::{self as frontend, Cores, Disk, Plan};
+use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
 use farblock_reactor::EngineKind;
 use std::fmt;
 use std::io;
@@ -198,6 +198,7 @@ pub struct Server {
     unit: Arc<Unit>,
     worker: Cores,
     watcher: Option<JoinHandle<()>>,
+    changes: Option<GeometryWatch>,
     device: Device,
 }
 
@@ -221,7 +222,9 @@ impl Server {
         let library = Library::load(options.library.as_deref())?;
         tracing::info!("using {}", super::NOTICE);
         let length = params.max_transfer_length;
-        let shared = Arc::new(UnitShared::new(Disk::new(namespace, options.read_only), length));
+        let disk = Disk::new(namespace, options.read_only);
+        let known = disk.geometry();
+        let shared = Arc::new(UnitShared::new(disk.clone(), length));
         let device = match &options.device {
             Device::Driver => None,
             Device::Pipe(name) => Some(name.as_str()),
@@ -231,8 +234,11 @@ impl Server {
         let unit = Arc::new(unit);
         let worker = start_worker(options.engine, &shared, &unit)?;
         // From here on, dropping it ends everything.
-        let mut server =
-            Server { shared, unit, worker, watcher: None, device: options.device.clone() };
+        let device = options.device.clone();
+        let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
+        let told = Arc::clone(&server.shared);
+        let changed = move || told.resized();
+        server.changes = Some(GeometryWatch::start("winspd-changes", &disk, known, changed));
         server.start_dispatcher()?;
         Ok(server)
     }
@@ -287,9 +293,10 @@ impl Server {
         self.shared.has_dispatched_all()
     }
 
-    /// The namespace has another size now, or is writable or not any more. Requests are held
-    /// against that at once. WinSpd has no way to tell Windows, which sees the new size when the
-    /// disk is detached and attached again.
+    /// The namespace has another size now, or is writable or not any more, as the server hears by
+    /// itself of one that tells of its changes. Requests are held against that at once. WinSpd has
+    /// no way to tell Windows, which sees the new size when the disk is detached and attached
+    /// again.
     pub fn resized(&self) {
         self.shared.resized();
     }
@@ -310,6 +317,7 @@ impl Server {
         if self.worker.is_empty() {
             return Ok(());
         }
+        self.changes = None;
         self.shared.stop(if force { End::Forced } else { End::Drained });
         if !force && !self.shared.wait_finished(limits::DRAIN_TIME) {
             let left = self.shared.accepted();

@@ -6,9 +6,9 @@ use super::limits;
 use super::mount::{self, MountError, Mounter, Own, Way, wait_until};
 use super::resume;
 use super::shared::Shared;
-use farblock_block::Namespace;
+use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{Listed, User};
-use farblock_frontend::{self as frontend, Cores, Disk, Plan};
+use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
 use farblock_reactor::EngineKind;
 use fuser::{Notifier, Session, SessionACL};
 use std::fmt;
@@ -144,6 +144,7 @@ pub struct Server {
     shared: Arc<Shared>,
     cores: Cores,
     session: Option<Mounted>,
+    changes: Option<GeometryWatch>,
     mountpoint: PathBuf,
     path: PathBuf,
     mounter: Arc<dyn Mounter>,
@@ -179,8 +180,11 @@ impl Server {
     ) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let mountpoint = mounter.prepare().map_err(StartError::Mount)?;
-        let mut server = Server::new(config, namespace, mountpoint, mounter)?;
+        let disk = Disk::new(namespace, config.read_only);
+        let known = disk.geometry();
+        let mut server = Server::new(config, disk, mountpoint, mounter)?;
         server.session = Some(server.mount(config)?);
+        server.watch(known);
         Ok(server)
     }
 
@@ -217,24 +221,41 @@ impl Server {
         if !mount::is_mounted(&config.mountpoint) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
-        let mut server = Server::new(config, namespace, config.mountpoint.clone(), mounter)?;
+        let disk = Disk::new(namespace, config.read_only);
+        let known = disk.geometry();
+        let mut server = Server::new(config, disk, config.mountpoint.clone(), mounter)?;
         let session =
             resume::session(server.filesystem(config), connection, Server::options(config));
         server.session = Some(server.run(session.map_err(failed)?)?);
+        server.watch(known);
         Ok(server)
     }
 
     /// What runs before there is a session. From here on, dropping it stops that.
     fn new(
         config: &Config,
-        namespace: Arc<dyn Namespace>,
+        disk: Disk,
         mountpoint: PathBuf,
         mounter: Arc<dyn Mounter>,
     ) -> Result<Server, StartError> {
         let path = mountpoint.join(&config.name);
-        let shared = Arc::new(Shared::new(Disk::new(namespace, config.read_only)));
+        let shared = Arc::new(Shared::new(disk));
         let cores = start_cores(config, &shared)?;
-        Ok(Server { shared, cores, session: None, mountpoint, path, mounter })
+        let (session, changes) = (None, None);
+        Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
+    }
+
+    /// Passes on what changes from now on, and what has since it was so.
+    fn watch(&mut self, known: Geometry) {
+        let notifier = self.session.as_ref().expect("there is one to be told").notifier.clone();
+        let shared = Arc::clone(&self.shared);
+        let changed = move || {
+            if let Err(error) = shared.resized_for(&notifier) {
+                tracing::debug!("the kernel does not take that the size is another one: {error}");
+            }
+        };
+        let changes = GeometryWatch::start("fuse-changes", self.shared.disk(), known, changed);
+        self.changes = Some(changes);
     }
 
     fn filesystem(&self, config: &Config) -> filesystem::Disk {
@@ -312,18 +333,18 @@ impl Server {
         self.mounter.users()
     }
 
-    /// The namespace has another size now, and the kernel forgets the one it had: it learns the
-    /// new one from whoever next asks for the file's (not this process, which would wait for
-    /// itself if it were killed then). A loop device is told with [`loop_device::resize`].
+    /// The namespace has another size now, as the server hears by itself of one that tells of its
+    /// changes, and the kernel forgets the one it had: it learns the new one from whoever next asks
+    /// for the file's (not this process, which would wait for itself if it were killed then). A
+    /// loop device is told with [`loop_device::resize`].
     ///
     /// # Errors
     /// If the kernel does not take it.
     pub fn resized(&self) -> io::Result<()> {
-        self.shared.resized();
-        if let Some(session) = &self.session {
-            session.notifier.inval_inode(FILE, 0, 0)?;
+        match &self.session {
+            Some(session) => self.shared.resized_for(&session.notifier),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Unmounts if nobody uses the disk, finishes what was accepted, and ends the threads.
@@ -342,6 +363,7 @@ impl Server {
             }
         }
         let session = self.session.take();
+        self.changes = None;
         let mut result = Ok(());
         if let Some(Mounted { thread, .. }) = session {
             // Not if it does not end: it may be that the mount lives on in another namespace.
@@ -398,6 +420,15 @@ impl Server {
     /// Whether it is still our mount that is there.
     fn is_mounted(&self, session: &Mounted) -> bool {
         session.minor.is_some() && mount::minor(&self.mountpoint) == session.minor
+    }
+}
+
+impl Shared {
+    /// The namespace has another size: requests are held against it, and the kernel forgets the one
+    /// that it had.
+    fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
+        self.resized();
+        kernel.inval_inode(FILE, 0, 0)
     }
 }
 

@@ -5,7 +5,7 @@ use super::core::Clients;
 use super::limits;
 use super::shared::{ExportShared, Message};
 use farblock_block::Namespace;
-use farblock_frontend::{self as frontend, Cores, Disk, Plan};
+use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
 use farblock_reactor::EngineKind;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
@@ -86,6 +86,7 @@ pub struct Server {
     shared: Arc<ExportShared>,
     cores: Cores,
     acceptor: Option<Acceptor>,
+    changes: Option<GeometryWatch>,
 }
 
 impl Server {
@@ -100,10 +101,15 @@ impl Server {
         let listener =
             config.listen.as_ref().map(address::bind).transpose().map_err(StartError::Listen)?;
         let disk = Disk::new(namespace, config.read_only);
+        let known = disk.geometry();
         let shared = Arc::new(ExportShared::new(disk, config.export.clone()));
         let cores = start_cores(config, &shared)?;
         // From here on, dropping it stops the cores.
-        let mut server = Server { shared, cores, acceptor: None };
+        let mut server = Server { shared, cores, acceptor: None, changes: None };
+        let told = Arc::clone(&server.shared);
+        let changed = move || told.post_all(|| Message::Resized);
+        let changes = GeometryWatch::start("nbd-changes", server.shared.disk(), known, changed);
+        server.changes = Some(changes);
         if let Some(listener) = listener {
             let acceptor = Acceptor::start(listener, Arc::clone(&server.shared));
             server.acceptor = Some(acceptor.map_err(StartError::System)?);
@@ -149,10 +155,10 @@ impl Server {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// The namespace has another size now. Clients that come from now on see it, and requests are
-    /// held against it at once. NBD has no way to tell clients that are there: programs have to
-    /// connect again; the kernel's device is told with
-    /// [`kernel::resize`](super::kernel::resize).
+    /// The namespace has another size now, as the server hears by itself of one that tells of its
+    /// changes. Clients that come from now on see it, and requests are held against it at once. NBD
+    /// has no way to tell clients that are there: programs have to connect again; the kernel's
+    /// device is told with [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }
@@ -168,6 +174,7 @@ impl Server {
 
     fn stop_threads(&mut self) -> io::Result<()> {
         self.acceptor = None;
+        self.changes = None;
         self.shared.post_all(|| Message::Stop);
         self.cores.join()
     }

@@ -7,7 +7,7 @@ use super::uapi::{Info, Params, SECTOR_BYTES, feature, state};
 use super::worker::{Order, UblkShared, Worker};
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{self, Listed, User};
-use farblock_frontend::{self as frontend, Cores, Disk, Mailboxes, Plan, Seat};
+use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Mailboxes, Plan, Seat};
 use farblock_reactor::EngineKind;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -220,6 +220,18 @@ impl fmt::Display for StopError {
 
 impl std::error::Error for StopError {}
 
+impl UblkShared {
+    /// The namespace has another size.
+    fn resized(&self, info: &Info) -> Result<(), Error> {
+        self.orders.post_all(|| Order::Resized);
+        if info.flags & feature::UPDATE_SIZE == 0 {
+            return Err(Error::NoResize);
+        }
+        let sectors = self.disk.geometry().capacity_bytes() / u64::from(SECTOR_BYTES);
+        Driver::open()?.update_size(info.id, sectors)
+    }
+}
+
 /// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
 /// does, and stops any other by force.
 pub struct Server {
@@ -227,6 +239,7 @@ pub struct Server {
     info: Info,
     path: PathBuf,
     workers: Cores,
+    changes: Option<GeometryWatch>,
 }
 
 impl Server {
@@ -250,10 +263,11 @@ impl Server {
             identity: config.identity(),
             state: 0,
         })?;
-        let started = Server::serve(disk, info, config.engine).and_then(|server| {
+        let started = Server::serve(disk, info, config.engine).and_then(|mut server| {
             let params = Params::of(&geometry, info.request_bytes);
             driver.set_params(info.id, &params)?;
             driver.start(info.id)?;
+            server.watch(geometry);
             Ok(server)
         });
         started.inspect_err(|_| {
@@ -284,7 +298,7 @@ impl Server {
         let shown = driver.params(id)?;
         check_device(&info, &shown, config, &geometry)?;
         wait_for_the_dead(&mut driver, &info)?;
-        let server = Server::serve(disk, info, config.engine)?;
+        let mut server = Server::serve(disk, info, config.engine)?;
         thread::sleep(settled.saturating_duration_since(Instant::now()));
         driver.end_recovery(id)?;
         if shown.sectors != Params::of(&geometry, info.request_bytes).sectors
@@ -292,7 +306,20 @@ impl Server {
         {
             tracing::warn!(device = %server.path.display(), "{error}");
         }
+        server.watch(geometry);
         Ok(server)
+    }
+
+    /// Passes on what changes from now on, and what has since it was so.
+    fn watch(&mut self, known: Geometry) {
+        let (shared, info, path) = (Arc::clone(&self.shared), self.info, self.path.clone());
+        let changed = move || {
+            if let Err(error) = shared.resized(&info) {
+                tracing::warn!(device = %path.display(), "{error}");
+            }
+        };
+        let changes = GeometryWatch::start("ublk-changes", &self.shared.disk, known, changed);
+        self.changes = Some(changes);
     }
 
     /// Starts the threads, which ask for requests.
@@ -305,7 +332,7 @@ impl Server {
         let shared = Arc::new(UblkShared { disk, orders: Mailboxes::default() });
         let (asked, answers) = mpsc::channel();
         let workers = start_workers(info, engine, &shared, node, asked)?;
-        let mut server = Server { shared, info, path, workers };
+        let mut server = Server { shared, info, path, workers, changes: None };
         let ended = |_| io::Error::other("a thread ended at once");
         let served = (0..info.queues).try_for_each(|_| answers.recv().map_err(ended).flatten());
         if let Err(error) = served {
@@ -359,18 +386,13 @@ impl Server {
         users::of_block_device(&self.path)
     }
 
-    /// The namespace has another size now. Requests are held against it at once; the device has it
-    /// from here on.
+    /// The namespace has another size now, as the server hears by itself of one that tells of its
+    /// changes. Requests are held against it at once; the device has it from here on.
     ///
     /// # Errors
     /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
     pub fn resized(&self) -> Result<(), Error> {
-        self.shared.orders.post_all(|| Order::Resized);
-        if self.info.flags & feature::UPDATE_SIZE == 0 {
-            return Err(Error::NoResize);
-        }
-        let sectors = self.shared.disk.geometry().capacity_bytes() / u64::from(SECTOR_BYTES);
-        Driver::open()?.update_size(self.info.id, sectors)
+        self.shared.resized(&self.info)
     }
 
     /// Brings what was written to the device to the namespace, and removes the device, if nobody
@@ -415,6 +437,7 @@ impl Server {
     }
 
     fn end_workers(&mut self, order: Order) -> io::Result<()> {
+        self.changes = None;
         self.shared.orders.post_all(|| order);
         self.workers.join()
     }

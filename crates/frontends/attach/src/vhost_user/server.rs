@@ -8,7 +8,9 @@ use super::wire;
 use super::worker::{Order, Worker};
 use crate::nbd::address::{self, Address, ListenError, Listener};
 use farblock_block::Namespace;
-use farblock_frontend::{self as frontend, Complaints, Cores, Disk, Mailboxes, Plan};
+use farblock_frontend::{
+    self as frontend, Complaints, Cores, Disk, GeometryWatch, Mailboxes, Plan,
+};
 use farblock_reactor::EngineKind;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
@@ -140,6 +142,13 @@ impl DeviceShared {
         }
     }
 
+    /// The namespace has another size.
+    fn resized(&self) {
+        self.orders.post_all(|| Order::Resized);
+        self.lock().resized = true;
+        self.announce();
+    }
+
     /// Has the monitor look at the configuration again, if it wants to hear from us.
     fn announce(&self) {
         let channel = {
@@ -189,6 +198,7 @@ pub struct Server {
     shared: Arc<DeviceShared>,
     workers: Cores,
     control: Option<(mio::Waker, JoinHandle<()>)>,
+    changes: Option<GeometryWatch>,
     socket: PathBuf,
 }
 
@@ -209,7 +219,9 @@ impl Server {
         };
         let listener =
             address::bind(&Address::Unix(config.socket.clone())).map_err(StartError::Listen)?;
-        let device = Device::new(Disk::new(namespace, config.read_only), queues, serial);
+        let disk = Disk::new(namespace, config.read_only);
+        let known = disk.geometry();
+        let device = Device::new(disk.clone(), queues, serial);
         let state = Mutex::default();
         let shared = Arc::new(DeviceShared {
             device,
@@ -222,8 +234,12 @@ impl Server {
             shared: Arc::clone(&shared),
             workers: start_workers(config.engine, &shared)?,
             control: None,
+            changes: None,
             socket: config.socket.clone(),
         };
+        let told = Arc::clone(&shared);
+        let changed = move || told.resized();
+        server.changes = Some(GeometryWatch::start("vhost-changes", &disk, known, changed));
         server.control = Some(start_control(listener, shared).map_err(StartError::System)?);
         Ok(server)
     }
@@ -253,13 +269,12 @@ impl Server {
         state.connection.is_some().then(|| state.peer.clone())
     }
 
-    /// The namespace has another size now, or may have one since a server before this. Requests are
+    /// The namespace has another size now, or may have one since a server before this, of which
+    /// alone this one does not hear by itself if the namespace tells of its changes. Requests are
     /// held against it at once, and the guest is told, also one whose monitor connects (again)
     /// later.
     pub fn resized(&self) {
-        self.shared.orders.post_all(|| Order::Resized);
-        self.shared.lock().resized = true;
-        self.shared.announce();
+        self.shared.resized();
     }
 
     /// Stops: requests that were taken are finished and answered, the monitor is disconnected,
@@ -273,6 +288,7 @@ impl Server {
     }
 
     fn stop_threads(&mut self) -> io::Result<()> {
+        self.changes = None;
         {
             let mut state = self.shared.lock();
             state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);

@@ -4,7 +4,9 @@
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Output};
@@ -162,12 +164,20 @@ pub struct Spy {
     error: Arc<Mutex<Option<BlockError>>>,
     pub blocks: AtomicU64,
     pub deallocate: bool,
+    changes: Changes,
 }
 
 impl Spy {
     pub fn new(inner: Arc<dyn Namespace>, deallocate: bool) -> Arc<Spy> {
         let blocks = AtomicU64::new(inner.geometry().blocks);
-        Arc::new(Spy { inner, asked: Arc::default(), error: Arc::default(), blocks, deallocate })
+        let (asked, error, changes) = (Arc::default(), Arc::default(), Changes::new());
+        Arc::new(Spy { inner, asked, error, blocks, deallocate, changes })
+    }
+
+    /// Has so many blocks from now on, and tells of it.
+    pub fn resize(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.changes.tell(Change::Geometry);
     }
 
     /// Everything since the last call.
@@ -181,6 +191,10 @@ impl Spy {
 }
 
 impl Namespace for Spy {
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.changes)
+    }
+
     fn geometry(&self) -> Geometry {
         let blocks = self.blocks.load(Ordering::Relaxed);
         Geometry { blocks, deallocate: self.deallocate, ..self.inner.geometry() }

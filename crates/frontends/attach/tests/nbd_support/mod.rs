@@ -6,7 +6,9 @@ pub mod sluice;
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -254,16 +256,28 @@ pub struct Spy {
     pub reads: Arc<AtomicUsize>,
     pub writes: Arc<AtomicUsize>,
     pub blocks: AtomicU64,
+    changes: Changes,
 }
 
 impl Spy {
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Spy> {
         let blocks = AtomicU64::new(inner.geometry().blocks);
-        Arc::new(Spy { inner, reads: Arc::default(), writes: Arc::default(), blocks })
+        let (reads, writes, changes) = (Arc::default(), Arc::default(), Changes::new());
+        Arc::new(Spy { inner, reads, writes, blocks, changes })
+    }
+
+    /// Has so many blocks from now on, and tells of it.
+    pub fn resize(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.changes.tell(Change::Geometry);
     }
 }
 
 impl Namespace for Spy {
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.changes)
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
     }

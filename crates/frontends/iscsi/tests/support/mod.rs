@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_iscsi::{Config, Server};
 use farblock_reactor::{EngineKind, Reactor, TaskId, Waker};
 use std::io::{self, Read, Write};
@@ -514,17 +514,28 @@ impl Drop for GateQueue {
 /// A disk that can be given another size.
 pub struct Elastic {
     inner: Arc<dyn Namespace>,
-    pub blocks: AtomicU64,
+    blocks: AtomicU64,
+    changes: Changes,
 }
 
 impl Elastic {
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Elastic> {
         let blocks = AtomicU64::new(inner.geometry().blocks);
-        Arc::new(Elastic { inner, blocks })
+        Arc::new(Elastic { inner, blocks, changes: Changes::new() })
+    }
+
+    /// Has so many blocks from now on, and tells of it.
+    pub fn resize(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.changes.tell(Change::Geometry);
     }
 }
 
 impl Namespace for Elastic {
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.changes)
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
     }
