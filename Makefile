@@ -45,9 +45,9 @@ unit:
 	FARBLOCK_NEED_URING=1 contrib/suites.py target/suites.json \
 		--with "documentation=$(CARGO) test $(EVERYTHING) --doc --no-fail-fast"
 
-## Memory, loops and storage under AddressSanitizer, whose run-time Rust's toolchain has: what is freed
-## and used, beyond its end, or never freed. Memory and loops under ThreadSanitizer: what two threads
-## use at once.
+## mem, reactor, block and backends under AddressSanitizer, whose run-time Rust's toolchain has: what is
+## freed and used, beyond its end, or never freed. mem and reactor under ThreadSanitizer: what two
+## threads use at once.
 sanitize:
 	contrib/sanitize.sh $(CARGO)
 

@@ -14,6 +14,7 @@
 
 mod copy;
 mod direction;
+#[cfg(unix)]
 mod fuzzed;
 mod input;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::{TlsError, limits};
 use copy::copy;
 use direction::Direction;
 use farblock_secure::Hash;
+#[cfg(unix)]
 pub use fuzzed::records as fuzzed;
 use input::Input;
 

@@ -120,7 +120,8 @@ fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<Strin
     }
 }
 
-#[cfg(test)]
+// There is no control socket to ask elsewhere.
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 
@@ -128,7 +129,6 @@ mod tests {
         line.split(' ').map(str::to_owned).collect()
     }
 
-    #[cfg(unix)]
     #[test]
     fn options_are_no_positionals_and_have_values() {
         let command = super::super::command();
@@ -155,7 +155,6 @@ mod tests {
     }
 
     /// Whatever begins with a name of something has it offered.
-    #[cfg(unix)]
     #[test]
     fn every_change_has_something_to_begin_with() {
         let state = serde_json::json!({
@@ -185,7 +184,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn each_change_is_followed_by_what_it_changes() {
         let state = serde_json::json!({
