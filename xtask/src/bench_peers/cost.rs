@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// What a target is like.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TargetKind {
     /// A memory disk, and nothing else.
     Plain,
     /// With limits of the namespace that are never reached.
@@ -57,20 +57,20 @@ enum Kind {
     ManyLimited,
 }
 
-const KINDS: [(&str, Kind); 13] = [
-    ("nothing", Kind::Plain),
-    ("limits of the namespace", Kind::Limited),
-    ("limits and weight of the host", Kind::LimitedHost),
-    ("ANA non-optimized", Kind::Ana),
-    ("stripe of two", Kind::Stripe),
-    ("concat of two", Kind::Concat),
-    ("mirror of two", Kind::Mirror),
-    ("mirror, one leg remote", Kind::MirrorNear),
-    ("mirror, both legs remote", Kind::MirrorFar),
-    ("file in memory", Kind::File),
-    ("file in memory, reserved", Kind::Reserved),
-    ("1,000 namespaces", Kind::Many),
-    ("1,000 namespaces with limits", Kind::ManyLimited),
+const KINDS: [(&str, TargetKind); 13] = [
+    ("nothing", TargetKind::Plain),
+    ("limits of the namespace", TargetKind::Limited),
+    ("limits and weight of the host", TargetKind::LimitedHost),
+    ("ANA non-optimized", TargetKind::Ana),
+    ("stripe of two", TargetKind::Stripe),
+    ("concat of two", TargetKind::Concat),
+    ("mirror of two", TargetKind::Mirror),
+    ("mirror, one leg remote", TargetKind::MirrorNear),
+    ("mirror, both legs remote", TargetKind::MirrorFar),
+    ("file in memory", TargetKind::File),
+    ("file in memory, reserved", TargetKind::Reserved),
+    ("1,000 namespaces", TargetKind::Many),
+    ("1,000 namespaces with limits", TargetKind::ManyLimited),
 ];
 
 /// Runs the comparison.
@@ -123,7 +123,7 @@ impl Drop for Folder {
 
 struct Served {
     name: &'static str,
-    kind: Kind,
+    kind: TargetKind,
     process: Process,
     endpoint: Endpoint,
     /// The targets of its remote legs, which share the host's processor.
@@ -135,7 +135,7 @@ impl Served {
         means: &Means,
         folder: &Folder,
         name: &'static str,
-        kind: Kind,
+        kind: TargetKind,
     ) -> Result<Served, String> {
         let path = folder.0.join(format!("{}.toml", name.replace(' ', "-")));
         let host = Host::this(means)?;
@@ -161,7 +161,7 @@ impl Served {
 
     /// What a target with many namespaces has and does when nobody asks anything of it.
     fn idle(&self) -> Option<String> {
-        if !matches!(self.kind, Kind::Plain | Kind::Many | Kind::ManyLimited) {
+        if !matches!(self.kind, TargetKind::Plain | TargetKind::Many | TargetKind::ManyLimited) {
             return None;
         }
         let (before, began) = (self.process.cpu_time(), Instant::now());
@@ -200,7 +200,7 @@ impl Host {
 fn stored(
     means: &Means,
     folder: &Folder,
-    kind: Kind,
+    kind: TargetKind,
     host: &Host,
 ) -> Result<(String, Vec<Process>), String> {
     // The mirror has a MiB of each leg for itself.
@@ -208,19 +208,21 @@ fn stored(
     let leg = bytes + (1 << 20);
     let mut legs = Vec::new();
     let path = match kind {
-        Kind::Stripe => format!("stripe:64KiB,mem:{half},mem:{half}"),
-        Kind::Concat => format!("concat:mem:{half},mem:{half}"),
-        Kind::Mirror => format!("mirror:mem:{leg},mem:{leg}?create"),
-        Kind::MirrorNear | Kind::MirrorFar => {
+        TargetKind::Stripe => format!("stripe:64KiB,mem:{half},mem:{half}"),
+        TargetKind::Concat => format!("concat:mem:{half},mem:{half}"),
+        TargetKind::Mirror => format!("mirror:mem:{leg},mem:{leg}?create"),
+        TargetKind::MirrorNear | TargetKind::MirrorFar => {
             let mut named = vec![format!("mem:{leg}")];
-            for at in usize::from(kind == Kind::MirrorNear)..2 {
+            for at in usize::from(kind == TargetKind::MirrorNear)..2 {
                 let (process, url) = remote_leg(means, at, leg)?;
                 legs.push(process);
                 named.push(url);
             }
             format!("mirror:{}?create", named[named.len() - 2..].join(","))
         }
-        Kind::File | Kind::Reserved => disk(means, folder, kind, host)?.display().to_string(),
+        TargetKind::File | TargetKind::Reserved => {
+            disk(means, folder, kind, host)?.display().to_string()
+        }
         _ => format!("mem:{bytes}"),
     };
     Ok((path, legs))
@@ -236,23 +238,23 @@ fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String)
     Ok((process, farblock::url(&endpoint)))
 }
 
-fn configuration(path: &str, kind: Kind, host: &Host) -> String {
+fn configuration(path: &str, kind: TargetKind, host: &Host) -> String {
     let mut text = String::new();
-    if kind == Kind::Ana {
+    if kind == TargetKind::Ana {
         text += "ana = \"non-optimized\"\n";
     }
     let _ = write!(text, "[[subsystems]]\nnqn = \"{NQN}\"\n");
-    if kind != Kind::LimitedHost {
+    if kind != TargetKind::LimitedHost {
         text += "allow_any_host = true\n";
     } else {
         let limits = LIMITS.replace(" }", ", weight = 300 }");
         let _ = write!(text, "[[subsystems.hosts]]\nnqn = \"{}\"\nlimits = {limits}\n", host.nqn);
     }
-    let count = if matches!(kind, Kind::Many | Kind::ManyLimited) { MANY } else { 1 };
+    let count = if matches!(kind, TargetKind::Many | TargetKind::ManyLimited) { MANY } else { 1 };
     for nsid in 1..=count {
         let path = if nsid == 1 { path } else { "null:1GiB" };
         let _ = write!(text, "[[subsystems.namespaces]]\npath = \"{path}\"\n");
-        if matches!(kind, Kind::Limited | Kind::LimitedHost | Kind::ManyLimited) {
+        if matches!(kind, TargetKind::Limited | TargetKind::LimitedHost | TargetKind::ManyLimited) {
             let _ = writeln!(text, "limits = {LIMITS}");
         }
     }
@@ -260,13 +262,14 @@ fn configuration(path: &str, kind: Kind, host: &Host) -> String {
 }
 
 /// A file, with a reservation if it is to have one.
-fn disk(means: &Means, folder: &Folder, kind: Kind, host: &Host) -> Result<PathBuf, String> {
-    let path = folder.0.join(if kind == Kind::Reserved { "reserved.img" } else { "file.img" });
+fn disk(means: &Means, folder: &Folder, kind: TargetKind, host: &Host) -> Result<PathBuf, String> {
+    let path =
+        folder.0.join(if kind == TargetKind::Reserved { "reserved.img" } else { "file.img" });
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = File::create(&path).map_err(failed)?;
     file.set_len(means.disk_bytes).map_err(failed)?;
     file.flush().map_err(failed)?;
-    if kind == Kind::Reserved {
+    if kind == TargetKind::Reserved {
         let other = "f".repeat(32);
         let inode = file.metadata().map_err(failed)?.ino();
         // Type 4: Exclusive Access, Registrants Only.

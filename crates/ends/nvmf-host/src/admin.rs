@@ -15,7 +15,7 @@ mod table;
 use crate::control::{Local, Mailbox, Sender};
 use crate::error::Error;
 use crate::limits;
-use crate::shared::{Notice, Request, Shared};
+use crate::shared::{AdminRequest, ControllerShared, Notice};
 use crate::transport::{Loss, Transport};
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespaces};
@@ -116,7 +116,7 @@ pub(crate) struct Admin<T: Transport> {
     mailbox: Mailbox,
     link: T,
     table: Table<T>,
-    shared: Arc<Shared>,
+    shared: Arc<ControllerShared>,
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
@@ -124,7 +124,7 @@ pub(crate) struct Admin<T: Transport> {
 }
 
 /// Marks the controller as lost, whatever becomes of its admin queue.
-struct Farewell(Arc<Shared>);
+struct Farewell(Arc<ControllerShared>);
 
 impl Drop for Farewell {
     fn drop(&mut self) {
@@ -144,7 +144,7 @@ pub(crate) struct Told {
 pub(crate) fn run<T: Transport>(
     local: &Local,
     connected: T::Connected,
-    shared: Arc<Shared>,
+    shared: Arc<ControllerShared>,
     settings: Settings,
     told: Told,
 ) -> impl Future<Output = ()> + use<T> {
@@ -168,7 +168,7 @@ impl<T: Transport> Admin<T> {
     fn new(
         local: &Local,
         connected: T::Connected,
-        shared: Arc<Shared>,
+        shared: Arc<ControllerShared>,
         settings: Settings,
     ) -> io::Result<Admin<T>> {
         let mailbox = Mailbox::new(local);
@@ -248,7 +248,7 @@ impl<T: Transport> Admin<T> {
         for done in std::mem::take(&mut self.table.done) {
             self.handle_done(done);
         }
-        while let Some(Request { command, data, reply }) = self.shared.next_request() {
+        while let Some(AdminRequest { command, data, reply }) = self.shared.next_request() {
             self.table.waiting.push_back((Purpose::User(reply), command, data));
         }
         let now = os::now();

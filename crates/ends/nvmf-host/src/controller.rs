@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::identity::HostIdentity;
 use crate::namespace::RemoteNamespace;
 use crate::options::Options;
-use crate::shared::Shared;
+use crate::shared::ControllerShared;
 use crate::url::Url;
 use connecting::Connecting;
 use farblock_proto::host::command::LogPage;
@@ -34,7 +34,7 @@ pub struct Controller {
 
 /// See [`Controller`].
 pub(crate) struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<ControllerShared>,
     info: ControllerInfo,
     address: SocketAddr,
     subsystem: String,
@@ -242,7 +242,7 @@ impl fmt::Debug for Controller {
 }
 
 impl Inner {
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &ControllerShared {
         &self.shared
     }
 

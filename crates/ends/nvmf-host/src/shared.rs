@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
 
 /// An admin command of a user.
-pub(crate) struct Request {
+pub(crate) struct AdminRequest {
     pub(crate) command: Command,
     pub(crate) data: Vec<u8>,
     pub(crate) reply: Sender<Answer>,
@@ -38,10 +38,10 @@ type Watcher = Box<dyn Fn(Notice) + Send + Sync>;
 
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct ControllerShared {
     lost: AtomicBool,
     stopping: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<AdminState>,
     watcher: OnceLock<Watcher>,
     namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
     /// How often the controller said that namespaces changed.
@@ -49,10 +49,10 @@ pub(crate) struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct AdminState {
     /// Why the controller is lost.
     reason: Option<Arc<str>>,
-    requests: VecDeque<Request>,
+    requests: VecDeque<AdminRequest>,
     admin: Option<Waker>,
     wakers: Vec<(u16, Waker)>,
     queues: Queues,
@@ -67,14 +67,14 @@ struct Queues {
     next: usize,
 }
 
-impl Shared {
-    pub(crate) fn new(queues: u16) -> Shared {
-        let shared = Shared::default();
+impl ControllerShared {
+    pub(crate) fn new(queues: u16) -> ControllerShared {
+        let shared = ControllerShared::default();
         shared.state().queues.used = vec![false; usize::from(queues)];
         shared
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AdminState> {
         // Nothing in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,14 +138,14 @@ impl Shared {
         self.state().admin = Some(waker);
     }
 
-    fn wake_admin(&self, state: &State) {
+    fn wake_admin(&self, state: &AdminState) {
         if let Some(waker) = &state.admin {
             waker.wake();
         }
     }
 
     /// Hands a request to the admin queue.
-    pub(crate) fn request(&self, request: Request) -> Result<(), Error> {
+    pub(crate) fn request(&self, request: AdminRequest) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(reason) = &state.reason {
             return Err(Error::Lost(Arc::clone(reason)));
@@ -158,7 +158,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn next_request(&self) -> Option<Request> {
+    pub(crate) fn next_request(&self) -> Option<AdminRequest> {
         self.state().requests.pop_front()
     }
 
@@ -334,17 +334,17 @@ mod tests {
 
     #[test]
     fn queue_identifiers_go_round() {
-        let shared = Shared::new(3);
+        let shared = ControllerShared::new(3);
         assert_eq!([shared.take_queue(), shared.take_queue()], [Some(1), Some(2)]);
         shared.return_queue(1);
         assert_eq!([shared.take_queue(), shared.take_queue()], [Some(3), Some(1)]);
         assert_eq!(shared.take_queue(), None);
-        assert_eq!(Shared::new(0).take_queue(), None);
+        assert_eq!(ControllerShared::new(0).take_queue(), None);
     }
 
     #[test]
     fn the_first_reason_stays() {
-        let shared = Shared::new(1);
+        let shared = ControllerShared::new(1);
         assert!(!shared.is_lost());
         shared.lose("first");
         shared.lose("second");
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_namespace_may_change_under_its_users() {
-        let shared = Shared::new(1);
+        let shared = ControllerShared::new(1);
         let info = NamespaceInfo { nsid: 7, block_size: 512, blocks: 100, ..Default::default() };
         let state = shared.namespace(&info, Geometry::new(512, 100), "");
         assert_eq!(shared.used_namespaces(), [7]);
@@ -379,7 +379,7 @@ mod tests {
     /// Who listens may take its time: what the controller says meanwhile takes no more threads.
     #[test]
     fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
-        let shared = Shared::new(1);
+        let shared = ControllerShared::new(1);
         let info =
             |blocks| NamespaceInfo { nsid: 7, block_size: 512, blocks, ..Default::default() };
         let state = shared.namespace(&info(1), Geometry::new(512, 1), "");

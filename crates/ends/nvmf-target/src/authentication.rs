@@ -11,7 +11,7 @@ mod backlog;
 use crate::config::Subsystem;
 use crate::known::Known;
 use crate::notices::origin;
-use crate::shared::{Message, Route, Shared};
+use crate::shared::{Message, Route, TargetShared};
 use backlog::{Backlog, Origin};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::HostChannel;
@@ -255,7 +255,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub(crate) fn submit(shared: &Arc<Shared>, peer: IpAddr, job: Job) -> io::Result<()> {
+    pub(crate) fn submit(shared: &Arc<TargetShared>, peer: IpAddr, job: Job) -> io::Result<()> {
         let this = &shared.authenticator;
         let address = origin(peer);
         let is_known = this.known.lock().expect("no holder panics").contains(address);
@@ -271,7 +271,7 @@ impl Authenticator {
 }
 
 /// Starts the thread, when it is needed first. It ends when nobody has `shared` any more.
-fn start(shared: &Arc<Shared>) -> io::Result<Sender<(Origin, Job)>> {
+fn start(shared: &Arc<TargetShared>) -> io::Result<Sender<(Origin, Job)>> {
     let (sender, jobs) = mpsc::channel();
     let weak = Arc::downgrade(shared);
     os::spawn("farblock-auth".to_owned(), move || {

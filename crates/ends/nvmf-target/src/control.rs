@@ -3,7 +3,7 @@
 use crate::config::Export;
 use crate::pace::Rates;
 use crate::reservations::ReservationStore;
-use crate::shared::Shared;
+use crate::shared::TargetShared;
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, NamespaceInfo, USUAL_ANA_GROUP};
 use farblock_proto::ids::NamespaceId;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// of it in their mailboxes, and carry out by the old state what hosts send until then.
 #[derive(Clone)]
 pub struct Control {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<TargetShared>,
 }
 
 impl Control {

@@ -11,10 +11,10 @@ use crate::claims::Claim;
 use crate::connection::Connection;
 use crate::limits;
 use crate::memory::{Account, HolderId};
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::reservations::Barriers;
 use crate::session::{Asking, ConnectionKey, InPlace, Session, token_owner};
-use crate::shared::{Message, Route, Shared, Whom};
+use crate::shared::{Message, Route, TargetShared, Whom};
 use crate::shares::Shares;
 use crate::slots::Refusal;
 use crate::transport::tcp::{Guard, Tcp};
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Context {
     pub(crate) index: usize,
     pub(crate) reactor: Reactor,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<TargetShared>,
     pub(crate) volumes: Volumes,
     /// It is to be known how long commands take.
     pub(crate) measures_latency: bool,
@@ -70,7 +70,7 @@ impl Context {
     }
 
     /// Logs something about a peer, or counts it if there was much of it.
-    pub(crate) fn notice(&self, kind: Kind, peer: IpAddr, log: impl FnOnce()) {
+    pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
         if self.shared.notices.say(kind, peer, self.now(), log) {
             // The first core keeps the time.
             self.shared.mailboxes()[0].wake();
@@ -138,7 +138,12 @@ pub(crate) struct Core {
 
 impl Core {
     /// A core on the calling thread's reactor.
-    pub(crate) fn new(index: usize, reactor: Reactor, task: TaskId, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        reactor: Reactor,
+        task: TaskId,
+        shared: Arc<TargetShared>,
+    ) -> Self {
         let memory = Account::new(shared.core_buffer_bytes());
         Self {
             cx: Context {
@@ -391,7 +396,7 @@ impl Core {
                 Event::Accepted { result: Err(error), .. } => {
                     let nobody = Ipv4Addr::UNSPECIFIED.into();
                     self.cx.shared.admissions.refused(Reason::NotServed);
-                    self.cx.notice(Kind::NotServed, nobody, || {
+                    self.cx.notice(NoticeKind::NotServed, nobody, || {
                         tracing::warn!("cannot accept a connection: {error}");
                     });
                 }
@@ -490,7 +495,7 @@ impl Core {
                     Refusal::Full(_) => Reason::Full,
                     Refusal::Share(_) => Reason::AddressShare,
                 });
-                self.cx.notice(Kind::NoRoom, peer.ip(), || {
+                self.cx.notice(NoticeKind::NoRoom, peer.ip(), || {
                     tracing::warn!(%peer, "refused: {refusal}");
                 });
                 return;
@@ -632,7 +637,7 @@ impl Core {
             Ok(()) => {}
             Err(error) => {
                 self.cx.shared.admissions.refused(Reason::NotServed);
-                self.cx.notice(Kind::NotServed, peer.ip(), || {
+                self.cx.notice(NoticeKind::NotServed, peer.ip(), || {
                     tracing::warn!(%peer, "cannot serve a connection: {error}");
                 });
                 self.cx.shared.slots().gone(serial);

@@ -98,7 +98,7 @@ impl AddAssign<&Self> for IoCounts {
 /// A command that was answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MeterKind,
     pub(crate) bytes: u64,
     pub(crate) status: Status,
     /// How long it took, if somebody wants to know.
@@ -107,7 +107,7 @@ pub(crate) struct Answered {
 
 /// What is counted apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum MeterKind {
     Read,
     Write,
     Other,
@@ -160,9 +160,9 @@ impl Meter {
             return add(&self.errors[error_place(status)], 1);
         }
         let (commands, sum, latency) = match kind {
-            Kind::Read => (&self.reads, &self.read_bytes, &self.read_latency),
-            Kind::Write => (&self.writes, &self.written_bytes, &self.write_latency),
-            Kind::Other => return add(&self.others, 1),
+            MeterKind::Read => (&self.reads, &self.read_bytes, &self.read_latency),
+            MeterKind::Write => (&self.writes, &self.written_bytes, &self.write_latency),
+            MeterKind::Other => return add(&self.others, 1),
         };
         add(commands, 1);
         add(sum, bytes);
@@ -214,10 +214,10 @@ mod tests {
     fn commands_are_counted_by_kind_and_by_what_became_of_them() {
         let meter = Meter::default();
         let took = Some(Duration::from_micros(3));
-        let read = Answered { kind: Kind::Read, bytes: 4096, status: Status::SUCCESS, took };
+        let read = Answered { kind: MeterKind::Read, bytes: 4096, status: Status::SUCCESS, took };
         meter.count(&read);
-        meter.count(&Answered { kind: Kind::Write, bytes: 512, took: None, ..read });
-        meter.count(&Answered { kind: Kind::Other, ..read });
+        meter.count(&Answered { kind: MeterKind::Write, bytes: 512, took: None, ..read });
+        meter.count(&Answered { kind: MeterKind::Other, ..read });
         let errors = [
             Status::INVALID_NAMESPACE,
             Status::WRITE_TO_READ_ONLY,

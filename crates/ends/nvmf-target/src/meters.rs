@@ -256,10 +256,10 @@ impl QueueMeters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::Kind;
+    use crate::meter::MeterKind;
 
     const READ: Answered =
-        Answered { kind: Kind::Read, bytes: 512, status: Status::SUCCESS, took: None };
+        Answered { kind: MeterKind::Read, bytes: 512, status: Status::SUCCESS, took: None };
 
     fn subsystem() -> SubsystemId {
         let mut registry = farblock_proto::controller::Registry::new();

@@ -6,11 +6,11 @@ pub(crate) use farblock_reactor::notices::origin;
 use std::time::Duration;
 
 /// What is logged about peers, and counted.
-pub(crate) type Notices = notices::Notices<Kind>;
+pub(crate) type Notices = notices::Notices<NoticeKind>;
 
 /// A kind of thing that is logged about a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NoticeKind {
     /// A connection could not be accepted or served.
     NotServed,
     /// A connection was refused or given up since others need its place.
@@ -34,32 +34,32 @@ const VISIT_LINES: u32 = 30;
 /// See [`VISIT_LINES`].
 const VISITS_PERIOD: Duration = Duration::from_secs(600);
 
-impl notices::Kind for Kind {
+impl notices::LoggedKind for NoticeKind {
     fn plural(self) -> &'static str {
         match self {
-            Kind::NotServed => "connections that could not be served",
-            Kind::NoRoom => "connections for which there was no room",
-            Kind::Refused => "queues refused",
-            Kind::Fault => "protocol errors",
-            Kind::Late => "connections that were too slow",
-            Kind::Storage(_) => "operations that the storage failed",
-            Kind::Visit => "times that a host came or went",
+            NoticeKind::NotServed => "connections that could not be served",
+            NoticeKind::NoRoom => "connections for which there was no room",
+            NoticeKind::Refused => "queues refused",
+            NoticeKind::Fault => "protocol errors",
+            NoticeKind::Late => "connections that were too slow",
+            NoticeKind::Storage(_) => "operations that the storage failed",
+            NoticeKind::Visit => "times that a host came or went",
         }
     }
 
     fn lines(self) -> u32 {
         match self {
-            Kind::Storage(_) => 1,
-            Kind::Visit => VISIT_LINES,
+            NoticeKind::Storage(_) => 1,
+            NoticeKind::Visit => VISIT_LINES,
             _ => notices::LOGGED_LINES,
         }
     }
 
     fn period(self) -> Duration {
-        if self == Kind::Visit { VISITS_PERIOD } else { notices::LOG_PERIOD }
+        if self == NoticeKind::Visit { VISITS_PERIOD } else { notices::LOG_PERIOD }
     }
 
     fn is_trouble(self) -> bool {
-        self != Kind::Visit
+        self != NoticeKind::Visit
     }
 }

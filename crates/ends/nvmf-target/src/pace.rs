@@ -69,7 +69,7 @@ impl Rates {
 
 /// Which budget a command is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PaceKind {
     Read,
     Write,
 }
@@ -78,12 +78,12 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {
     pub(crate) namespace: NamespaceId,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PaceKind,
     bytes: u64,
 }
 
 impl Cost {
-    pub(crate) fn new(namespace: NamespaceId, kind: Kind, bytes: u64) -> Self {
+    pub(crate) fn new(namespace: NamespaceId, kind: PaceKind, bytes: u64) -> Self {
         Self { namespace, kind, bytes }
     }
 
@@ -93,17 +93,17 @@ impl Cost {
         match *command {
             IoCommand::Read { namespace, data, .. }
             | IoCommand::Compare { namespace, data, .. } => {
-                cost(namespace, Kind::Read, data.length().into())
+                cost(namespace, PaceKind::Read, data.length().into())
             }
             IoCommand::Verify { namespace, blocks, .. } => {
                 let bytes = u64::from(blocks.0) * u64::from(block_size);
-                cost(namespace, Kind::Read, bytes)
+                cost(namespace, PaceKind::Read, bytes)
             }
             IoCommand::Write { namespace, data, .. } => {
-                cost(namespace, Kind::Write, data.length().into())
+                cost(namespace, PaceKind::Write, data.length().into())
             }
             IoCommand::WriteZeroes { namespace, .. } | IoCommand::Deallocate { namespace, .. } => {
-                cost(namespace, Kind::Write, 0)
+                cost(namespace, PaceKind::Write, 0)
             }
             _ => None,
         }
@@ -192,8 +192,8 @@ impl Pace {
     /// What a command is on, and how much it takes of each.
     fn budgets_of(&self, cost: Cost) -> impl Iterator<Item = (&Budget, u64)> {
         let own = match cost.kind {
-            Kind::Read => 1,
-            Kind::Write => 2,
+            PaceKind::Read => 1,
+            PaceKind::Write => 2,
         };
         let amounts = [1, cost.bytes];
         let budgets = self.budgets.iter().zip(amounts);
@@ -205,7 +205,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn cost(kind: Kind, bytes: u64) -> Cost {
+    fn cost(kind: PaceKind, bytes: u64) -> Cost {
         Cost { namespace: NamespaceId(1), kind, bytes }
     }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn each_budget_is_spent_in_turn() {
         let burst = Duration::from_millis(20);
-        let (read, write) = (cost(Kind::Read, 4096), cost(Kind::Write, 4096));
+        let (read, write) = (cost(PaceKind::Read, 4096), cost(PaceKind::Write, 4096));
         let commands = Rate { all: 100, ..Rate::default() };
         let rates = Rates { commands, burst, ..Rates::default() };
         assert_eq!(starts(rates, &[read, write, read, read]), [980, 990, 1000, 1010]);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(starts(rates, &[read, write, read, write]), [980, 980, 990, 1080]);
         let bytes = Rate { all: 4096 * 10, ..Rate::default() };
         let rates = Rates { bytes, burst, ..Rates::default() };
-        let nothing = cost(Kind::Write, 0);
+        let nothing = cost(PaceKind::Write, 0);
         assert_eq!(starts(rates, &[read, nothing, write, read]), [980, 0, 1080, 1180]);
         assert!(Pace::new(&Rates::default(), Instant::now()).is_none());
     }
@@ -239,7 +239,7 @@ mod tests {
     fn what_is_given_back_is_there_for_others_and_no_burst_grows_by_it() {
         let rates =
             |commands| Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() };
-        let (epoch, read) = (Instant::now(), cost(Kind::Read, 4096));
+        let (epoch, read) = (Instant::now(), cost(PaceKind::Read, 4096));
         let pace = Pace::new(&rates(Rate { reads: 1, ..Rate::default() }), epoch).expect("limited");
         let now = epoch + Duration::from_secs(10);
         let seconds = |now| pace.book(read, now).saturating_duration_since(epoch).as_secs_f32();
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn sizes_beyond_all_measure_wait_and_do_not_wrap() {
         let bytes = Rate { all: 1, ..Rate::default() };
-        let huge = cost(Kind::Write, u64::MAX);
+        let huge = cost(PaceKind::Write, u64::MAX);
         let found = starts(Rates { bytes, ..Rates::default() }, &[huge, huge, huge]);
         assert!(found.is_sorted() && found[2] > 1 << 34, "{found:?}");
         assert!(found[2] <= LONGEST_WAIT.as_millis() + 1000, "no timer can be set: {found:?}");

@@ -8,7 +8,7 @@
 
 use crate::by_namespace::ByNamespace;
 use crate::session::ConnectionKey;
-use crate::shared::{Message, Route, Shared};
+use crate::shared::{Message, Route, TargetShared};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
     AccessChange, AccessKind, HostId, IoCommand, Registry, Request, ReservationRequest,
@@ -138,7 +138,7 @@ impl Keeper {
     }
 }
 
-impl Shared {
+impl TargetShared {
     /// Starts the thread, if there is none.
     pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
         let Some(receiver) = self.keeper.lock().receiver.take() else { return Ok(()) };
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl TargetShared {
     /// Hands a reservation command in. Unless it fails at once, its answer comes as a message.
     pub(crate) fn reserve(
         &self,

@@ -219,7 +219,7 @@ impl From<Refusal> for Denied {
 }
 
 /// See the module's text.
-pub(crate) struct Shared {
+pub(crate) struct TargetShared {
     management: Mutex<Management>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) admissions: Admissions,
@@ -248,7 +248,7 @@ pub(crate) struct Shared {
     core_buffer_bytes: OnceLock<usize>,
 }
 
-impl Shared {
+impl TargetShared {
     pub(crate) fn new(
         registry: Registry,
         exports: Exports,

@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, Mailbox, Shared, describe, entry};
+use crate::shared::{Exports, Mailbox, TargetShared, describe, entry};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
@@ -27,7 +27,7 @@ pub const THREAD_NAME_PREFIX: &str = "target-";
 
 /// A running target. Dropping it stops it.
 pub struct Target {
-    shared: Arc<Shared>,
+    shared: Arc<TargetShared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The one that keeps reservations, if there is a place for them.
     addresses: Vec<SocketAddr>,
@@ -67,7 +67,7 @@ impl Target {
         let keeper = Keeper::new();
         let keeps = !stores.is_empty();
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
-        let shared = Arc::new(Shared::new(registry, exports, most, keeper, tls));
+        let shared = Arc::new(TargetShared::new(registry, exports, most, keeper, tls));
         shared.listening.begin(&addresses);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         if let Some(bytes) = config.core_buffer_bytes {
@@ -187,7 +187,7 @@ struct CoreStart {
     cpu: Option<usize>,
     config: ReactorConfig,
     listeners: Vec<ListenSocket>,
-    shared: Arc<Shared>,
+    shared: Arc<TargetShared>,
     gate: Arc<OnceLock<bool>>,
     sender: Sender<Result<(Mailbox, EngineKind), StartError>>,
 }
@@ -222,7 +222,7 @@ impl CoreStart {
 
 /// A core that ends, for whatever reason, ends the target: the others would go on to deal it
 /// connections that nobody serves.
-struct EndsTarget(Arc<Shared>);
+struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
     fn drop(&mut self) {

@@ -9,19 +9,19 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-type Place = (SubsystemId, NamespaceId);
+type TroublePlace = (SubsystemId, NamespaceId);
 
 /// See the module's text. There are no more of them than namespaces.
 #[derive(Default)]
-pub(crate) struct Troubles(Mutex<HashMap<Place, (Instant, String)>>);
+pub(crate) struct Troubles(Mutex<HashMap<TroublePlace, (Instant, String)>>);
 
 impl Troubles {
-    pub(crate) fn note(&self, place: Place, sentence: String) {
+    pub(crate) fn note(&self, place: TroublePlace, sentence: String) {
         self.0.lock().expect("no holder panics").insert(place, (os::now(), sentence));
     }
 
     /// What stores it is another, or it is gone.
-    pub(crate) fn forget(&self, place: Place) {
+    pub(crate) fn forget(&self, place: TroublePlace) {
         self.0.lock().expect("no holder panics").remove(&place);
     }
 
@@ -30,7 +30,7 @@ impl Troubles {
     }
 
     /// The last one, and how long ago.
-    pub(crate) fn last(&self, place: Place) -> Option<(Duration, String)> {
+    pub(crate) fn last(&self, place: TroublePlace) -> Option<(Duration, String)> {
         let all = self.0.lock().expect("no holder panics");
         let (at, sentence) = all.get(&place)?;
         Some((os::elapsed(*at), sentence.clone()))

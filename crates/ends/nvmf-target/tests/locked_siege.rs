@@ -54,7 +54,7 @@ const TLS_SEED: u8 = 1;
 
 /// What a stranger does.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum StrangerKind {
     /// Nothing, once it is connected.
     Silent,
     /// Has the connection initialized.
@@ -79,18 +79,18 @@ enum Kind {
     Hasty,
 }
 
-const KINDS: [Kind; 11] = [
-    Kind::Silent,
-    Kind::Initialized,
-    Kind::Connected,
-    Kind::Negotiating,
-    Kind::Cheap,
-    Kind::Challenged,
-    Kind::Guessing,
-    Kind::Refused,
-    Kind::HalfHello,
-    Kind::Hello,
-    Kind::Hasty,
+const KINDS: [StrangerKind; 11] = [
+    StrangerKind::Silent,
+    StrangerKind::Initialized,
+    StrangerKind::Connected,
+    StrangerKind::Negotiating,
+    StrangerKind::Cheap,
+    StrangerKind::Challenged,
+    StrangerKind::Guessing,
+    StrangerKind::Refused,
+    StrangerKind::HalfHello,
+    StrangerKind::Hello,
+    StrangerKind::Hasty,
 ];
 
 /// One siege at a time: each wants the processors and descriptors for itself.
@@ -183,32 +183,32 @@ fn receive(peer: &mut Peer) -> Option<()> {
 
 /// What this kind does on a connection of its own, as far as the target lets it. The connection
 /// stays for as long as the result does.
-fn knock(kind: Kind, stream: TcpStream) -> Option<TcpStream> {
+fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
     match kind {
-        Kind::Silent => return Some(stream),
-        Kind::Hasty => return None,
-        Kind::HalfHello | Kind::Hello => return hello(kind, stream),
+        StrangerKind::Silent => return Some(stream),
+        StrangerKind::Hasty => return None,
+        StrangerKind::HalfHello | StrangerKind::Hello => return hello(kind, stream),
         _ => {}
     }
     let mut peer = Peer::try_on(stream)?;
     peer.stream.set_read_timeout(Some(BRIEFLY)).ok()?;
-    if matches!(kind, Kind::Initialized) {
+    if matches!(kind, StrangerKind::Initialized) {
         return Some(peer.stream);
     }
     peer.try_connect(NQN, &host(0), 0, 0xffff)?;
     let stays = match kind {
-        Kind::Connected => true,
-        Kind::Negotiating => send(&mut peer, &negotiate(GroupId::FFDHE8192)),
-        Kind::Cheap => send(&mut peer, &negotiate(GroupId::FFDHE2048)),
+        StrangerKind::Connected => true,
+        StrangerKind::Negotiating => send(&mut peer, &negotiate(GroupId::FFDHE8192)),
+        StrangerKind::Cheap => send(&mut peer, &negotiate(GroupId::FFDHE2048)),
         // It stays where it is if the others keep the target busy.
-        Kind::Challenged => {
+        StrangerKind::Challenged => {
             let _ = send(&mut peer, &negotiate(GroupId::FFDHE8192)) && receive(&mut peer).is_some();
             true
         }
         _ => {
             let is_challenged =
                 send(&mut peer, &negotiate(GroupId::FFDHE8192)) && receive(&mut peer).is_some();
-            if is_challenged && send(&mut peer, &guess()) && matches!(kind, Kind::Refused) {
+            if is_challenged && send(&mut peer, &guess()) && matches!(kind, StrangerKind::Refused) {
                 let _ = receive(&mut peer);
             }
             true
@@ -217,13 +217,13 @@ fn knock(kind: Kind, stream: TcpStream) -> Option<TcpStream> {
     stays.then_some(peer.stream)
 }
 
-fn hello(kind: Kind, mut stream: TcpStream) -> Option<TcpStream> {
+fn hello(kind: StrangerKind, mut stream: TcpStream) -> Option<TcpStream> {
     let psk: TlsPsk = tls_key(2).psks(&host(TLS_HOST), NQN).swap_remove(0);
     let mut tls = farblock_tls::client(psk).expect("OpenSSL is there");
     assert_eq!(tls.handshake(), Ok(false));
     let mut bytes = vec![0; tls.output_bytes()];
     let length = tls.output(&mut bytes);
-    let part = if matches!(kind, Kind::HalfHello) { length / 2 } else { length };
+    let part = if matches!(kind, StrangerKind::HalfHello) { length / 2 } else { length };
     stream.write_all(&bytes[..part]).ok()?;
     Some(stream)
 }

@@ -15,7 +15,7 @@ mod served;
 
 use farblock_attach::ublk::{self, Config, Server};
 use farblock_block::Namespace;
-use served::Part;
+use served::ShownPart;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (lines, input) = mpsc::channel();
     let changes = lines.clone();
     let resized = move || drop(changes.send("resized".into()));
-    let (part, watch) = Part::open(&disk, block_size, config.read_only, config.engine, resized)?;
+    let (part, watch) =
+        ShownPart::open(&disk, block_size, config.read_only, config.engine, resized)?;
     let namespace = Arc::clone(&part) as Arc<dyn Namespace>;
     let started = match recover {
         Some(id) => Server::recover(id, &config, namespace),
@@ -71,7 +72,7 @@ fn read_lines(lines: &Sender<String>) {
 
 fn obey(
     mut server: Server,
-    part: &Part,
+    part: &ShownPart,
     input: &mpsc::Receiver<String>,
 ) -> Result<(), Box<dyn Error>> {
     for line in input {

@@ -12,7 +12,7 @@ mod served;
 
 use farblock_attach::vhost_user::{Config, Server};
 use farblock_block::Namespace;
-use served::Part;
+use served::ShownPart;
 use std::error::Error;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -41,7 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             server.resized();
         }
     };
-    let (disk, watch) = Part::open(&disk, block_size, config.read_only, config.engine, resized)?;
+    let (disk, watch) =
+        ShownPart::open(&disk, block_size, config.read_only, config.engine, resized)?;
     let server = Arc::new(Server::start(&config, Arc::clone(&disk) as Arc<dyn Namespace>)?);
     handle.set(Arc::downgrade(&server)).expect("set only here");
     println!("ready {}", server.socket().display());

@@ -15,11 +15,11 @@ use vhost_support::*;
 /// A namespace that holds its operations back until it is told to let them go.
 struct Gate {
     inner: Arc<dyn Namespace>,
-    state: Arc<State>,
+    state: Arc<GateState>,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     open: AtomicBool,
     submitted: AtomicUsize,
     /// Where writes went, in the order of their submission.
@@ -27,7 +27,7 @@ struct State {
     wakers: Mutex<Vec<Waker>>,
 }
 
-impl State {
+impl GateState {
     fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
         self.wakers.lock().expect("a lock").iter().for_each(Waker::wake);
@@ -39,8 +39,8 @@ impl State {
 }
 
 impl Gate {
-    fn around(inner: &Arc<dyn Namespace>) -> (Arc<dyn Namespace>, Arc<State>) {
-        let state = Arc::<State>::default();
+    fn around(inner: &Arc<dyn Namespace>) -> (Arc<dyn Namespace>, Arc<GateState>) {
+        let state = Arc::<GateState>::default();
         (Arc::new(Gate { inner: Arc::clone(inner), state: Arc::clone(&state) }), state)
     }
 }
@@ -63,7 +63,7 @@ impl Namespace for Gate {
 
 struct GateQueue {
     inner: Box<dyn Queue>,
-    state: Arc<State>,
+    state: Arc<GateState>,
     held: Vec<Op>,
 }
 

@@ -81,7 +81,7 @@ impl Arbiter {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum GateState {
     /// Writes go ahead.
     Open,
     /// Those in flight are waited for.
@@ -95,7 +95,7 @@ enum State {
 /// A core's writes; `T` names one.
 #[derive(Debug)]
 pub struct Gate<T> {
-    state: State,
+    state: GateState,
     in_flight: usize,
     parked: VecDeque<T>,
     merges: VecDeque<T>,
@@ -114,13 +114,13 @@ impl<T> Gate<T> {
     #[must_use]
     pub fn new() -> Gate<T> {
         let (parked, merges) = (VecDeque::new(), VecDeque::new());
-        Gate { state: State::Open, in_flight: 0, parked, merges, wants: false }
+        Gate { state: GateState::Open, in_flight: 0, parked, merges, wants: false }
     }
 
     /// A write of whole blocks: given back if it may start. Else it comes out of
     /// [`next_parked`](Self::next_parked) later.
     pub fn enter(&mut self, write: T) -> Option<T> {
-        if self.state == State::Open {
+        if self.state == GateState::Open {
             self.in_flight += 1;
             return Some(write);
         }
@@ -135,8 +135,8 @@ impl<T> Gate<T> {
     }
 
     fn closed(&mut self) -> Option<Report> {
-        if self.state == State::Closing && self.in_flight == 0 {
-            self.state = State::Closed;
+        if self.state == GateState::Closing && self.in_flight == 0 {
+            self.state = GateState::Closed;
             return Some(Report::Closed);
         }
         None
@@ -152,15 +152,15 @@ impl<T> Gate<T> {
     pub fn obey(&mut self, order: Order) -> Option<Report> {
         match order {
             Order::Close => {
-                self.state = State::Closing;
+                self.state = GateState::Closing;
                 self.closed()
             }
             Order::Grant => {
-                self.state = State::Merging(limits::MERGES_PER_TURN);
+                self.state = GateState::Merging(limits::MERGES_PER_TURN);
                 None
             }
             Order::Open => {
-                self.state = State::Open;
+                self.state = GateState::Open;
                 None
             }
         }
@@ -175,14 +175,14 @@ impl<T> Gate<T> {
     /// # Panics
     /// Without a grant.
     pub fn next_merge(&mut self) -> Result<T, Report> {
-        let State::Merging(left) = &mut self.state else { panic!("merging without a grant") };
+        let GateState::Merging(left) = &mut self.state else { panic!("merging without a grant") };
         if *left > 0
             && let Some(merge) = self.merges.pop_front()
         {
             *left -= 1;
             return Ok(merge);
         }
-        self.state = State::Closed;
+        self.state = GateState::Closed;
         self.wants = false;
         Err(Report::Done)
     }
@@ -195,7 +195,7 @@ impl<T> Gate<T> {
 
     /// While open: a write that was parked and may start now.
     pub fn next_parked(&mut self) -> Option<T> {
-        if self.state != State::Open {
+        if self.state != GateState::Open {
             return None;
         }
         let write = self.parked.pop_front()?;
@@ -322,7 +322,7 @@ mod tests {
             }
             (0..100_000).for_each(|_| world.step());
             assert_eq!(world.ended, requests as usize, "seed {seed}: some never ended");
-            assert!(world.gates.iter().all(|gate| gate.state == State::Open), "seed {seed}");
+            assert!(world.gates.iter().all(|gate| gate.state == GateState::Open), "seed {seed}");
         }
     }
 }

@@ -11,7 +11,7 @@
 //! as WinSpd sends.
 
 use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
-use crate::uapi::{Kind, Response, Status};
+use crate::uapi::{Response, Status, TransactKind};
 use crate::{limits, status};
 use farblock_block::{Command as Access, Completion, Geometry, Op, Queue};
 use farblock_frontend::{Core, Seat};
@@ -33,7 +33,7 @@ pub(crate) trait Answer {
 /// A request that is under way.
 struct Task {
     hint: u64,
-    kind: Kind,
+    kind: TransactKind,
     /// Its operations that have not ended.
     operations: usize,
     failure: Option<Status>,
@@ -76,10 +76,12 @@ impl Task {
     /// A request that nothing was done for yet.
     fn new(hint: u64, command: &Command) -> Task {
         let (kind, lba) = match command {
-            Command::Read(range) => (Kind::Read, range.lba),
-            Command::Write(range, ..) => (Kind::Write, range.lba),
-            Command::Flush => (Kind::Flush, 0),
-            Command::Unmap(ranges) => (Kind::Unmap, ranges.first().map_or(0, |range| range.lba)),
+            Command::Read(range) => (TransactKind::Read, range.lba),
+            Command::Write(range, ..) => (TransactKind::Write, range.lba),
+            Command::Flush => (TransactKind::Flush, 0),
+            Command::Unmap(ranges) => {
+                (TransactKind::Unmap, ranges.first().map_or(0, |range| range.lba))
+            }
         };
         Task {
             hint,
@@ -247,7 +249,7 @@ impl<A: Answer> Worker<A> {
         if !is_given_up {
             self.by_hint.remove(&hint);
             let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
-            let mut read = data.as_deref_mut().filter(|_| kind == Kind::Read);
+            let mut read = data.as_deref_mut().filter(|_| kind == TransactKind::Read);
             if let Some(bytes) = read.as_mut().filter(|_| failure.is_some()) {
                 // What others have read or written is nobody's business.
                 bytes.fill(0);

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// `SpdIoctlTransactReadKind` and the like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum TransactKind {
     Read = 1,
     Write = 2,
     Flush = 3,
@@ -123,7 +123,7 @@ const _: () = {
 };
 
 impl Response {
-    pub(crate) fn new(hint: u64, kind: Kind, status: Status) -> Response {
+    pub(crate) fn new(hint: u64, kind: TransactKind, status: Status) -> Response {
         Response { hint, kind: kind as u8, padding: [0; 7], status }
     }
 }

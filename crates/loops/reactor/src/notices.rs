@@ -17,7 +17,7 @@ pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 pub const LOGGED_PEERS: usize = 64;
 
 /// A kind of thing that is logged about a peer.
-pub trait Kind: Copy + Eq + Hash {
+pub trait LoggedKind: Copy + Eq + Hash {
     /// What there are more of.
     fn plural(self) -> &'static str;
 
@@ -38,7 +38,7 @@ pub trait Kind: Copy + Eq + Hash {
 }
 
 /// The simplest kind: what there are more of.
-impl Kind for &'static str {
+impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self
     }
@@ -64,17 +64,17 @@ struct Entry {
 type Key<K> = (K, Option<IpAddr>);
 
 /// See the module's text.
-pub struct Notices<K: Kind> {
+pub struct Notices<K: LoggedKind> {
     entries: Mutex<HashMap<Key<K>, Entry>>,
 }
 
-impl<K: Kind> Default for Notices<K> {
+impl<K: LoggedKind> Default for Notices<K> {
     fn default() -> Notices<K> {
         Notices { entries: Mutex::default() }
     }
 }
 
-impl<K: Kind> Notices<K> {
+impl<K: LoggedKind> Notices<K> {
     /// Logs, or counts. True if somebody has to call [`Self::settle`] later who did not have to.
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
@@ -125,7 +125,7 @@ impl<K: Kind> Notices<K> {
     }
 }
 
-fn sum_up<K: Kind>((kind, peer): &Key<K>, entry: &Entry, now: Instant) {
+fn sum_up<K: LoggedKind>((kind, peer): &Key<K>, entry: &Entry, now: Instant) {
     if entry.left_out == 0 {
         return;
     }

@@ -22,9 +22,9 @@ use sync::{Arc, Mutex};
 use waker::{Alarm, Waker, WakerShared};
 
 /// The system call that ends a sleep.
-struct Bell(Arc<Notify>);
+struct NotifyAlarm(Arc<Notify>);
 
-impl Alarm for Bell {
+impl Alarm for NotifyAlarm {
     fn ring(&self) {
         self.0.notify();
     }
@@ -40,7 +40,7 @@ struct Loop {
 impl Loop {
     fn new(tasks: usize) -> Loop {
         let (shared, bell) = (WakerShared::new(), Arc::new(Notify::new()));
-        shared.set_alarm(Box::new(Bell(Arc::clone(&bell))));
+        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&bell))));
         Loop { shared, bell, mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
     }
 

@@ -28,10 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What a connection does, as its listener and whoever answers it see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<State>);
+pub(crate) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
-struct State {
+struct ActivityState {
     /// Questions that are being answered.
     asked: AtomicUsize,
     /// When the last one was answered, or it connected.
@@ -41,7 +41,7 @@ struct State {
 impl Activity {
     fn new() -> Activity {
         let idle_since = Mutex::new(Instant::now());
-        Activity(Arc::new(State { asked: AtomicUsize::new(0), idle_since }))
+        Activity(Arc::new(ActivityState { asked: AtomicUsize::new(0), idle_since }))
     }
 
     fn begin(&self) -> Asked {
@@ -50,7 +50,7 @@ impl Activity {
     }
 }
 
-impl State {
+impl ActivityState {
     fn is_busy(&self) -> bool {
         self.asked.load(Ordering::Relaxed) > 0
     }
@@ -118,16 +118,16 @@ pub(crate) struct Bounded<L> {
     listener: L,
     most: usize,
     idle: Duration,
-    places: Vec<Place>,
+    places: Vec<QuestionPlace>,
 }
 
 /// A connection, as its listener knows it. Dropping it ends that.
-struct Place {
-    state: Weak<State>,
+struct QuestionPlace {
+    state: Weak<ActivityState>,
     end: oneshot::Sender<()>,
 }
 
-impl Place {
+impl QuestionPlace {
     fn is_taken(&self) -> bool {
         !self.end.is_closed()
     }
@@ -148,7 +148,7 @@ impl<L> Bounded<L> {
     /// Waits until there is a place, and ends whoever has asked for nothing for the longest time.
     async fn room(&mut self) {
         loop {
-            self.places.retain(Place::is_taken);
+            self.places.retain(QuestionPlace::is_taken);
             if self.places.len() < self.most {
                 return;
             }
@@ -171,7 +171,7 @@ impl<L: Listener> Listener for Bounded<L> {
         self.room().await;
         let activity = Activity::new();
         let (end, ended) = oneshot::channel();
-        self.places.push(Place { state: Arc::downgrade(&activity.0), end });
+        self.places.push(QuestionPlace { state: Arc::downgrade(&activity.0), end });
         let (idle, moved) = (self.idle, Instant::now());
         let wake = Box::pin(sleep_until(moved + idle));
         (Connection { stream, activity, idle, moved, wake, ended }, address)

@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A control socket, or the interface on TCP.
 #[derive(Clone)]
 pub struct Client {
-    place: Place,
+    place: ClientPlace,
     patience: Duration,
 }
 
 #[derive(Clone)]
-enum Place {
+enum ClientPlace {
     Socket(PathBuf),
     /// With the header that has the token.
     Tcp(SocketAddr, HeaderValue),
@@ -137,7 +137,7 @@ impl std::error::Error for ClientError {}
 impl Client {
     /// The target whose control socket is at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Socket(path.into()), patience: PATIENCE }
+        Self { place: ClientPlace::Socket(path.into()), patience: PATIENCE }
     }
 
     /// The same, with the longest that an answer may take.
@@ -160,7 +160,10 @@ impl Client {
                 )
             })?;
             let secure = Secure::new(address.trim_end_matches('/'), trust)?;
-            return Ok(Self { place: Place::Https(secure, bearer(token)?), patience: PATIENCE });
+            return Ok(Self {
+                place: ClientPlace::Https(secure, bearer(token)?),
+                patience: PATIENCE,
+            });
         }
         if trust.is_some() {
             return Err(format!("{url} has no certificate: write https://, or leave out --api-ca"));
@@ -182,15 +185,15 @@ impl Client {
                 port = address.port()
             ));
         }
-        Ok(Self { place: Place::Tcp(address, bearer(token)?), patience: PATIENCE })
+        Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: PATIENCE })
     }
 
     /// What it is called in a sentence.
     fn name(&self) -> PathBuf {
         match &self.place {
-            Place::Socket(path) => path.clone(),
-            Place::Tcp(address, _) => format!("http://{address}").into(),
-            Place::Https(secure, _) => format!("https://{}", secure.address).into(),
+            ClientPlace::Socket(path) => path.clone(),
+            ClientPlace::Tcp(address, _) => format!("http://{address}").into(),
+            ClientPlace::Https(secure, _) => format!("https://{}", secure.address).into(),
         }
     }
 
@@ -231,7 +234,7 @@ impl Client {
             .method(Method::from_bytes(method.as_bytes()).map_err(|error| talk(&error))?)
             .uri(uri)
             .header(header::HOST, self.host());
-        if let Place::Tcp(_, token) | Place::Https(_, token) = &self.place {
+        if let ClientPlace::Tcp(_, token) | ClientPlace::Https(_, token) = &self.place {
             request = request.header(header::AUTHORIZATION, token);
         }
         if body.is_some() {
@@ -250,16 +253,16 @@ impl Client {
 
     fn host(&self) -> String {
         match &self.place {
-            Place::Socket(_) => "farblock".to_owned(),
-            Place::Tcp(address, _) => address.to_string(),
-            Place::Https(secure, _) => secure.address.clone(),
+            ClientPlace::Socket(_) => "farblock".to_owned(),
+            ClientPlace::Tcp(address, _) => address.to_string(),
+            ClientPlace::Https(secure, _) => secure.address.clone(),
         }
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
         let cannot = |error| ClientError::Connect(self.name(), error);
         match &self.place {
-            Place::Socket(path) => {
+            ClientPlace::Socket(path) => {
                 let stream =
                     UnixStream::connect(path).await.map_err(|error| match error.kind() {
                         // There is no room in its queue.
@@ -270,11 +273,11 @@ impl Client {
                     })?;
                 self.exchange_over(stream, request).await
             }
-            Place::Tcp(address, _) => {
+            ClientPlace::Tcp(address, _) => {
                 self.exchange_over(TcpStream::connect(address).await.map_err(cannot)?, request)
                     .await
             }
-            Place::Https(secure, _) => {
+            ClientPlace::Https(secure, _) => {
                 let stream = secure.connect().await;
                 self.exchange_over(stream.map_err(|error| self.talk(&error))?, request).await
             }

@@ -51,12 +51,12 @@ pub struct Node {
     /// What people call it.
     pub name: String,
     /// Where it is asked.
-    pub place: Place,
+    pub place: NodePlace,
 }
 
 /// Where a target answers.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum NodePlace {
     /// Its control socket.
     Socket(PathBuf),
     /// The address of its dashboard, and what opens that.
@@ -189,17 +189,17 @@ impl Node {
     ) -> Result<Response<Incoming>, String> {
         let said = |error: std::io::Error| client::plain(&error);
         match &self.place {
-            Place::Socket(socket) => {
+            NodePlace::Socket(socket) => {
                 let stream = UnixStream::connect(socket).await.map_err(said)?;
                 exchange(stream, question, "farblock", None).await
             }
-            Place::Address(address, token) => {
+            NodePlace::Address(address, token) => {
                 let stream = TcpStream::connect(address).await.map_err(said)?;
                 // A dashboard answers to addresses only, not to names.
                 let host = stream.peer_addr().map_err(said)?.to_string();
                 exchange(stream, question, &host, Some(token.bearer())).await
             }
-            Place::Https(address, token, trust) => {
+            NodePlace::Https(address, token, trust) => {
                 let stream = Secure::new(address, trust)?.connect().await?;
                 exchange(stream, question, address, Some(token.bearer())).await
             }
@@ -250,7 +250,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(async move { axum::serve(listener, router).await });
         let token = Token::new("0123456789-0123456789").unwrap();
-        Node { name: address.clone(), place: Place::Address(address, token) }
+        Node { name: address.clone(), place: NodePlace::Address(address, token) }
     }
 
     /// What one says that shares nothing.
@@ -300,7 +300,7 @@ mod tests {
         let strange = Router::new().fallback_service(any(async || "<html>"));
         let said = ask(target(strange).await, false).await;
         assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
-        let place = Place::Socket("/nonexistent/socket".into());
+        let place = NodePlace::Socket("/nonexistent/socket".into());
         let said = ask(Node { name: "gone".to_owned(), place }, false).await;
         assert_eq!(said.error.as_deref(), Some("No such file or directory"));
     }

@@ -117,7 +117,7 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Place;
+    use crate::cluster::NodePlace;
     use crate::ui::Token;
     use axum::extract::Request as Asked;
     use axum::response::IntoResponse;
@@ -138,7 +138,7 @@ mod tests {
         let router = Router::new().fallback(echo);
         tokio::spawn(async move { axum::serve(listener, router).await });
         let token = Token::new("0123456789-0123456789").unwrap();
-        Node { name: "left".to_owned(), place: Place::Address(address, token) }
+        Node { name: "left".to_owned(), place: NodePlace::Address(address, token) }
     }
 
     async fn asked(node: &Node, way: &str) -> Result<(Response, String), String> {
@@ -171,7 +171,7 @@ mod tests {
     async fn that_a_target_has_another_token_is_no_matter_of_the_pages_own() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;
         assert_eq!(refused.unwrap_err(), "it has another token");
-        let place = Place::Socket("/nonexistent/socket".into());
+        let place = NodePlace::Socket("/nonexistent/socket".into());
         let gone = asked(&Node { name: "gone".to_owned(), place }, "state").await;
         assert_eq!(gone.unwrap_err(), "No such file or directory");
     }

@@ -6,7 +6,7 @@
 //! Each node has a task of its own, so that none waits for another. One whose program is older and
 //! tells no status, or has no place for a reader more, is asked each second instead.
 
-use crate::cluster::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, Place};
+use crate::cluster::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
 use crate::stats::Stats;
@@ -101,7 +101,7 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
 /// What it tells until it is over; its socket.
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let node = Node { name, place: Place::Socket(path.clone()) };
+    let node = Node { name, place: NodePlace::Socket(path.clone()) };
     let teller = Teller { node, told, is_fleet: true };
     let answer = cluster::within(teller.node.ask("/v1/events")).await;
     // A socket that nobody has any more is as if there was none.
@@ -350,7 +350,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(async move { axum::serve(listener, router).await });
         let token = Token::new("0123456789-0123456789").unwrap();
-        let node = Node { name: "a \"b\"".to_owned(), place: Place::Address(address, token) };
+        let node = Node { name: "a \"b\"".to_owned(), place: NodePlace::Address(address, token) };
         let places = Arc::new(Semaphore::new(1));
         let mut body = stream(&[node], None, &places).expect("there is a place");
         assert!(stream(&[], None, &places).is_none(), "there was one only");

@@ -85,7 +85,7 @@ pub use certificate::{Certificate, Pem, ReadPem, Trust};
 #[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
 #[cfg(unix)]
-pub use cluster::{MAX_NODES, Node, Place};
+pub use cluster::{MAX_NODES, Node, NodePlace};
 #[cfg(unix)]
 pub use events::Happening;
 #[cfg(unix)]

@@ -90,7 +90,7 @@ struct Asked {
     sequence: u32,
 }
 
-enum State {
+enum ControllerState {
     Idle,
     Challenging(Asked, Vec<u8>),
     Challenged(Asked),
@@ -105,7 +105,7 @@ enum State {
 pub struct Controller {
     terms: Arc<ControllerTerms>,
     transaction: u16,
-    state: State,
+    state: ControllerState,
     failure: Option<Failure>,
     /// The secure channel that the host may ask for.
     offered: Concatenation,
@@ -120,7 +120,7 @@ impl Controller {
     #[must_use]
     pub fn new(terms: Arc<ControllerTerms>) -> Self {
         let none = Concatenation::NONE;
-        let (transaction, state) = (0, State::Idle);
+        let (transaction, state) = (0, ControllerState::Idle);
         Self {
             terms,
             transaction,
@@ -175,7 +175,7 @@ impl Controller {
                 let group = self.terms.groups.iter().find(is_offered).copied();
                 Cost { work: of(group), is_beginning: true }
             }
-            (Ok((_, Message::Reply { .. })), State::Challenged(asked)) => {
+            (Ok((_, Message::Reply { .. })), ControllerState::Challenged(asked)) => {
                 Cost { work: of(Some(asked.keys.group())), is_beginning: false }
             }
             _ => Cost { work: of(None), is_beginning: false },
@@ -186,20 +186,26 @@ impl Controller {
     #[must_use]
     pub fn message_bytes(&self) -> Option<usize> {
         match &self.state {
-            State::Challenging(_, message)
-            | State::Succeeding { message, .. }
-            | State::Failing(message) => Some(message.len()),
+            ControllerState::Challenging(_, message)
+            | ControllerState::Succeeding { message, .. }
+            | ControllerState::Failing(message) => Some(message.len()),
             _ => None,
         }
     }
 
     /// The host takes the message that is there for it (Authentication Receive).
     pub fn take_message(&mut self) -> Option<Vec<u8>> {
-        let (state, message) = match core::mem::replace(&mut self.state, State::Failed) {
-            State::Challenging(asked, message) => (State::Challenged(asked), message),
-            State::Succeeding { message, is_mutual: true } => (State::Proving, message),
-            State::Succeeding { message, is_mutual: false } => (State::Done, message),
-            State::Failing(message) => (State::Failed, message),
+        let (state, message) = match core::mem::replace(&mut self.state, ControllerState::Failed) {
+            ControllerState::Challenging(asked, message) => {
+                (ControllerState::Challenged(asked), message)
+            }
+            ControllerState::Succeeding { message, is_mutual: true } => {
+                (ControllerState::Proving, message)
+            }
+            ControllerState::Succeeding { message, is_mutual: false } => {
+                (ControllerState::Done, message)
+            }
+            ControllerState::Failing(message) => (ControllerState::Failed, message),
             other => {
                 self.state = other;
                 return None;
@@ -213,8 +219,8 @@ impl Controller {
     #[must_use]
     pub fn progress(&self) -> Progress {
         match self.state {
-            State::Done => Progress::Done,
-            State::Failing(_) | State::Failed => Progress::Failed,
+            ControllerState::Done => Progress::Done,
+            ControllerState::Failing(_) | ControllerState::Failed => Progress::Failed,
             _ => Progress::Open,
         }
     }
@@ -243,10 +249,10 @@ impl Controller {
 
     fn fail(&mut self, failure: Failure) {
         self.state = match failure.by {
-            crate::Party::Peer => State::Failed,
+            crate::Party::Peer => ControllerState::Failed,
             crate::Party::Us => {
                 let (id, reason) = (CommonMessage::FAILURE1, failure.reason);
-                State::Failing(message::failure(id, self.transaction, reason))
+                ControllerState::Failing(message::failure(id, self.transaction, reason))
             }
         };
         self.failure = Some(failure);
@@ -266,8 +272,8 @@ impl Controller {
         }
         let is_expected = matches!(
             (&self.state, &message),
-            (State::Challenged(_), Message::Reply { .. })
-                | (State::Proving, Message::Success2)
+            (ControllerState::Challenged(_), Message::Reply { .. })
+                | (ControllerState::Proving, Message::Success2)
                 | (_, Message::Failure2(_))
         );
         if !is_expected {
@@ -279,10 +285,11 @@ impl Controller {
             let sentence = format!("the host answers transaction {transaction}, not {expected}");
             return Err(Failure::ours(reason, sentence));
         }
-        match (core::mem::replace(&mut self.state, State::Failed), message) {
-            (State::Challenged(asked), Message::Reply { head, response, challenge, value }) => {
-                self.reply(&asked, &head, response, challenge, value)
-            }
+        match (core::mem::replace(&mut self.state, ControllerState::Failed), message) {
+            (
+                ControllerState::Challenged(asked),
+                Message::Reply { head, response, challenge, value },
+            ) => self.reply(&asked, &head, response, challenge, value),
             (_, Message::Failure2(reason)) => {
                 let sentence = format!(
                     "the host ended it: {reason} (it does not accept our challenge, or our proof)"
@@ -290,7 +297,7 @@ impl Controller {
                 Err(Failure::theirs(reason, sentence))
             }
             _ => {
-                self.state = State::Done;
+                self.state = ControllerState::Done;
                 Ok(())
             }
         }
@@ -359,7 +366,7 @@ impl Controller {
             ..Challenge::zeroed()
         };
         let message = [head.as_bytes(), &asked.challenge, asked.keys.public()].concat();
-        self.state = State::Challenging(asked, message);
+        self.state = ControllerState::Challenging(asked, message);
         Ok(())
     }
 
@@ -408,7 +415,7 @@ impl Controller {
             self.psks = TlsPsk::generated(asked.hash, &session_key, challenges, host, subsystem);
         }
         let message = message::success1(self.transaction, asked.hash.bytes(), proof);
-        self.state = State::Succeeding { message, is_mutual };
+        self.state = ControllerState::Succeeding { message, is_mutual };
         Ok(())
     }
 

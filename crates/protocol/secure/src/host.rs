@@ -86,7 +86,7 @@ pub enum Step {
     Failed(Failure),
 }
 
-enum State {
+enum HostState {
     Opening,
     AwaitsChallenge,
     Replying { message: Vec<u8>, asked: Vec<Digested>, agreed: Agreed },
@@ -101,7 +101,7 @@ enum State {
 pub struct Host {
     terms: HostTerms,
     transaction: u16,
-    state: State,
+    state: HostState,
     /// The keys for TLS that come of it.
     psks: Vec<TlsPsk>,
 }
@@ -116,14 +116,14 @@ impl Host {
         let mut transaction = [0; 2];
         entropy.fill(&mut transaction);
         let transaction = u16::from_le_bytes(transaction);
-        Self { terms, transaction, state: State::Opening, psks: Vec::new() }
+        Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
     /// The keys for TLS that came of it, once it is done: the same key, made in each of the ways
     /// that controllers have.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
-            State::Done(_) => core::mem::take(&mut self.psks),
+            HostState::Done(_) => core::mem::take(&mut self.psks),
             _ => Vec::new(),
         }
     }
@@ -132,22 +132,22 @@ impl Host {
     #[must_use]
     pub fn step(&self) -> Step {
         match &self.state {
-            State::Opening => {
+            HostState::Opening => {
                 let (hashes, groups) = self.terms.offer();
                 let hashes: Vec<u8> = hashes.iter().map(|hash| hash.id()).collect();
                 let groups: Vec<u8> = groups.iter().map(|group| group.id()).collect();
                 let concatenation = self.terms.concatenation;
                 Step::Send(message::negotiate(self.transaction, concatenation, &hashes, &groups))
             }
-            State::AwaitsChallenge | State::AwaitsSuccess { .. } => Step::Receive,
-            State::Replying { message, .. } => Step::Send(message.clone()),
-            State::Confirming(_) => Step::Send(message::success2(self.transaction)),
-            State::Done(agreed) => Step::Done(*agreed),
-            State::Refusing(failure) => {
+            HostState::AwaitsChallenge | HostState::AwaitsSuccess { .. } => Step::Receive,
+            HostState::Replying { message, .. } => Step::Send(message.clone()),
+            HostState::Confirming(_) => Step::Send(message::success2(self.transaction)),
+            HostState::Done(agreed) => Step::Done(*agreed),
+            HostState::Refusing(failure) => {
                 let id = CommonMessage::FAILURE2;
                 Step::Send(message::failure(id, self.transaction, failure.reason))
             }
-            State::Failed(failure) => Step::Failed(failure.clone()),
+            HostState::Failed(failure) => Step::Failed(failure.clone()),
         }
     }
 
@@ -156,11 +156,11 @@ impl Host {
     /// # Panics
     /// If there was none.
     pub fn handle_sent(&mut self) {
-        self.state = match core::mem::replace(&mut self.state, State::Opening) {
-            State::Opening => State::AwaitsChallenge,
-            State::Replying { asked, agreed, .. } => State::AwaitsSuccess { asked, agreed },
-            State::Confirming(agreed) => State::Done(agreed),
-            State::Refusing(failure) => State::Failed(failure),
+        self.state = match core::mem::replace(&mut self.state, HostState::Opening) {
+            HostState::Opening => HostState::AwaitsChallenge,
+            HostState::Replying { asked, agreed, .. } => HostState::AwaitsSuccess { asked, agreed },
+            HostState::Confirming(agreed) => HostState::Done(agreed),
+            HostState::Refusing(failure) => HostState::Failed(failure),
             _ => panic!("nothing was to be sent"),
         };
     }
@@ -170,25 +170,28 @@ impl Host {
     /// # Panics
     /// If nothing was asked for.
     pub fn handle_received(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
-        let state = core::mem::replace(&mut self.state, State::Opening);
+        let state = core::mem::replace(&mut self.state, HostState::Opening);
         let next = match (state, self.parse(bytes)) {
             (_, Err(failure)) => Err(failure),
-            (State::AwaitsChallenge, Ok(Message::Challenge { head, challenge, value })) => {
+            (HostState::AwaitsChallenge, Ok(Message::Challenge { head, challenge, value })) => {
                 self.reply(&head, challenge, value, entropy)
             }
-            (State::AwaitsSuccess { asked, agreed }, Ok(Message::Success1 { head, response })) => {
-                self.succeed(&asked, agreed, &head, response)
+            (
+                HostState::AwaitsSuccess { asked, agreed },
+                Ok(Message::Success1 { head, response }),
+            ) => self.succeed(&asked, agreed, &head, response),
+            (HostState::AwaitsChallenge | HostState::AwaitsSuccess { .. }, Ok(_)) => {
+                Err(Failure::ours(
+                    FailureReason::INCORRECT_MESSAGE,
+                    "the controller sent a message out of its turn",
+                ))
             }
-            (State::AwaitsChallenge | State::AwaitsSuccess { .. }, Ok(_)) => Err(Failure::ours(
-                FailureReason::INCORRECT_MESSAGE,
-                "the controller sent a message out of its turn",
-            )),
             _ => panic!("nothing was to be received"),
         };
         self.state = match next {
             Ok(state) => state,
-            Err(failure) if failure.by == Party::Peer => State::Failed(failure),
-            Err(failure) => State::Refusing(failure),
+            Err(failure) if failure.by == Party::Peer => HostState::Failed(failure),
+            Err(failure) => HostState::Refusing(failure),
         };
     }
 
@@ -252,7 +255,7 @@ impl Host {
         challenge: &[u8],
         value: &[u8],
         entropy: &mut dyn Entropy,
-    ) -> Result<State, Failure> {
+    ) -> Result<HostState, Failure> {
         let (hashes, groups) = self.terms.offer();
         let hash = Hash::from_id(head.hash_id).filter(|hash| hashes.contains(hash));
         let hash = hash.filter(|hash| hash.bytes() == head.hl.into()).ok_or_else(|| {
@@ -302,7 +305,7 @@ impl Host {
             ..Reply::zeroed()
         };
         let message = [head.as_bytes(), &response, &own, keys.public()].concat();
-        Ok(State::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
+        Ok(HostState::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
     }
 
     /// The proofs that are good enough. Linux leaves the secure channel out of its own; the host's
@@ -320,13 +323,13 @@ impl Host {
         agreed: Agreed,
         head: &Success1,
         response: &[u8],
-    ) -> Result<State, Failure> {
+    ) -> Result<HostState, Failure> {
         if usize::from(head.hl) != agreed.hash.bytes() || head.rvalid > 1 {
             let what = "the controller's proof does not fit the hash function that was chosen";
             return Err(Failure::ours(FailureReason::INCORRECT_PAYLOAD, what));
         }
         if !agreed.is_mutual {
-            return Ok(State::Done(agreed));
+            return Ok(HostState::Done(agreed));
         }
         let failed = |what| Failure::ours(FailureReason::FAILED, what);
         if head.rvalid == 0 {
@@ -339,7 +342,7 @@ impl Host {
                  the controller that it says it is, or the secret is another one there",
             ));
         }
-        Ok(State::Confirming(agreed))
+        Ok(HostState::Confirming(agreed))
     }
 }
 

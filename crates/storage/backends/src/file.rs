@@ -66,7 +66,7 @@ impl FileOptions {
 /// A regular file or a block device as a namespace.
 pub struct FileDisk {
     path: PathBuf,
-    kind: Kind,
+    kind: FileKind,
     caching: Caching,
     shared: Arc<FileShared>,
     /// Whether it grows is looked at, until this is dropped.
@@ -74,7 +74,7 @@ pub struct FileDisk {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FileKind {
     Regular,
     Device,
 }
@@ -199,7 +199,7 @@ impl FileDisk {
         is_wanted: impl Fn() -> bool,
     ) -> Result<(), OpenError> {
         let lengthen = || match &self.shared.file {
-            File::System(file) if self.kind == Kind::Regular => {
+            File::System(file) if self.kind == FileKind::Regular => {
                 let is_shorter = file.metadata().map_err(FileProblem::Longer)?.len() < bytes;
                 if is_shorter && self.shared.geometry.read_only {
                     return Err(FileProblem::OpenedToRead);
@@ -297,7 +297,7 @@ impl FileDisk {
         };
         FileDisk {
             path: PathBuf::from("simulated"),
-            kind: Kind::Regular,
+            kind: FileKind::Regular,
             caching: Caching::Direct { memory_alignment: MEMORY_ALIGNMENT },
             shared: Arc::new(shared),
             _growth: None,
@@ -317,8 +317,8 @@ impl Namespace for FileDisk {
     fn describe(&self) -> String {
         let geometry = self.shared.geometry();
         let kind = match self.kind {
-            Kind::Regular => "file",
-            Kind::Device => "block device",
+            FileKind::Regular => "file",
+            FileKind::Device => "block device",
         };
         let caching = match &self.caching {
             Caching::Direct { .. } => "direct I/O".to_owned(),

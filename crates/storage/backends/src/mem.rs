@@ -350,7 +350,7 @@ struct Store {
 }
 
 /// A part of a range that lies within one chunk.
-struct Part {
+struct ChunkPart {
     /// Which chunk.
     chunk: usize,
     /// Where in the chunk.
@@ -358,7 +358,7 @@ struct Part {
 }
 
 /// Cuts a range of bytes at the borders of chunks.
-fn parts(offset: u64, length: u64) -> impl Iterator<Item = Part> {
+fn parts(offset: u64, length: u64) -> impl Iterator<Item = ChunkPart> {
     let (mut at, end) = (offset, offset + length);
     std::iter::from_fn(move || {
         let size = CHUNK_BYTES as u64;
@@ -366,7 +366,7 @@ fn parts(offset: u64, length: u64) -> impl Iterator<Item = Part> {
         let stop = size.min(start + (end - at));
         at += stop - start;
         let within = start as usize..stop as usize;
-        (stop > start).then_some(Part { chunk: chunk as usize, within })
+        (stop > start).then_some(ChunkPart { chunk: chunk as usize, within })
     })
 }
 
@@ -409,7 +409,7 @@ impl Store {
     }
 
     fn read(&self, offset: u64, mut data: &mut [u8]) {
-        for Part { chunk, within } in parts(offset, data.len() as u64) {
+        for ChunkPart { chunk, within } in parts(offset, data.len() as u64) {
             let (part, rest) = data.split_at_mut(within.len());
             data = rest;
             match self.chunk(chunk).map(Chunk::shared).as_deref() {
@@ -425,7 +425,7 @@ impl Store {
             return false;
         }
         let mut to_prefetch = PREFETCH_LENT_BYTES;
-        for Part { chunk, within } in parts(offset, length) {
+        for ChunkPart { chunk, within } in parts(offset, length) {
             let view = match self.chunk(chunk) {
                 None => self.zeroes.view(within),
                 Some(chunk) if !chunk.may_be_lent() => return false,
@@ -443,7 +443,7 @@ impl Store {
     }
 
     fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), BlockError> {
-        for Part { chunk: index, within } in parts(offset, data.len() as u64) {
+        for ChunkPart { chunk: index, within } in parts(offset, data.len() as u64) {
             let (part, rest) = data.split_at(within.len());
             data = rest;
             let group = self.groups[index / GROUP_CHUNKS].get_or_init(Group::new);

@@ -16,7 +16,7 @@ use farblock_block::size::Size;
 
 /// See the module's text.
 pub struct Range {
-    place: Place,
+    place: RangePlace,
     /// Before what it is of, so that nobody else has that at its address meanwhile.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
@@ -51,14 +51,14 @@ impl Drop for Taken {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct RangePlace {
     start: u64,
     /// To the end, if there is none.
     blocks: Option<u64>,
     read_only: bool,
 }
 
-impl Place {
+impl RangePlace {
     /// The range as what it is part of is now. One that is beyond the end has what is left of it.
     fn of(&self, inner: &Geometry) -> Geometry {
         let left = inner.blocks.saturating_sub(self.start);
@@ -101,13 +101,13 @@ impl Range {
                 inner.describe()
             ));
         };
-        let place = Place { start, blocks: Some(blocks), read_only: false };
+        let place = RangePlace { start, blocks: Some(blocks), read_only: false };
         Ok(Range { inner, place, _taken: Some(taken) })
     }
 
     /// All of it, read-only.
     pub fn read_only(inner: Arc<dyn Namespace>) -> Range {
-        let place = Place { start: 0, blocks: None, read_only: true };
+        let place = RangePlace { start: 0, blocks: None, read_only: true };
         Range { inner, place, _taken: None }
     }
 }
@@ -150,7 +150,7 @@ impl Namespace for Range {
 
 struct RangeQueue {
     inner: Arc<dyn Namespace>,
-    place: Place,
+    place: RangePlace,
     queue: Box<dyn Queue>,
     /// What is not in the range.
     refused: Vec<Completion>,

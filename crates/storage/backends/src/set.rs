@@ -223,7 +223,7 @@ struct Whole {
 }
 
 /// What a child's completion belongs to.
-struct Part {
+struct ChildPart {
     whole: u64,
     /// Which part of the buffer.
     index: u32,
@@ -234,7 +234,7 @@ struct SetQueue<L: Layout> {
     children: Vec<Box<dyn Queue>>,
     wholes: Slab<Whole>,
     /// Its keys are the children's tokens.
-    parts: Slab<Part>,
+    parts: Slab<ChildPart>,
     /// Emptied `Whole::buffers`, kept for their capacity.
     spare: Vec<Vec<Option<Buffer>>>,
     /// Kept for its capacity.
@@ -252,7 +252,7 @@ impl<L: Layout> SetQueue<L> {
         }
         parent.left += 1;
         let (command, fua) = (parent.op.command, parent.op.fua);
-        let token = self.parts.insert(Part { whole, index });
+        let token = self.parts.insert(ChildPart { whole, index });
         let op = Op::with(command, extent.lba, extent.blocks, buffer, token);
         self.children[extent.child].submit(Op { fua, ..op });
     }
@@ -287,7 +287,7 @@ impl<L: Layout> SetQueue<L> {
     }
 
     fn arrive(&mut self, done: Completion) {
-        let Part { whole, index } = self.parts.remove(done.token);
+        let ChildPart { whole, index } = self.parts.remove(done.token);
         let error = done.result.err().map(|error| self.error_of_child(whole, error));
         let parent = self.wholes.at(whole);
         parent.left -= 1;

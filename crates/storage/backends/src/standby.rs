@@ -55,9 +55,9 @@ pub fn instead_of(
 type Opening = dyn Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync;
 
 /// See the module's text.
-pub struct Standby(Arc<Shared>);
+pub struct Standby(Arc<StandbyShared>);
 
-struct Shared {
+struct StandbyShared {
     name: String,
     /// Until the device is open.
     geometry: Geometry,
@@ -81,7 +81,7 @@ impl Standby {
         geometry: Geometry,
         open: impl Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync + 'static,
     ) -> Standby {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StandbyShared {
             name,
             geometry,
             device: OnceLock::new(),
@@ -106,7 +106,7 @@ impl Drop for Standby {
     }
 }
 
-impl Shared {
+impl StandbyShared {
     /// Until it is open, or nobody wants it any more.
     fn wait(self: Arc<Self>, open: &Opening) {
         let mut said = None;
@@ -174,7 +174,7 @@ impl Namespace for Standby {
 }
 
 struct StandbyQueue {
-    shared: Arc<Shared>,
+    shared: Arc<StandbyShared>,
     reactor: Reactor,
     parent: TaskId,
     /// The device's, since the first operation that it was open for.

@@ -112,7 +112,7 @@ struct Measured {
 
 /// Which run of which pattern.
 #[derive(Clone, Copy)]
-struct Place {
+struct ComparedPlace {
     pattern: usize,
     side: usize,
     run: u32,
@@ -214,7 +214,7 @@ impl Session<'_> {
                     self.runs_done += 1;
                     continue;
                 }
-                match self.run_once(Place { pattern, side, run })? {
+                match self.run_once(ComparedPlace { pattern, side, run })? {
                     Ok(sample) => {
                         if self.sides[side].1.disk().is_some() {
                             self.engine = sample.engine; // the floor has none
@@ -235,7 +235,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    fn run_once(&mut self, place: Place) -> Result<Result<Sample, RunError>, BenchError> {
+    fn run_once(&mut self, place: ComparedPlace) -> Result<Result<Sample, RunError>, BenchError> {
         let plan = self.plan;
         let (name, under) = self.sides[place.side];
         let pattern = &self.patterns[place.pattern];

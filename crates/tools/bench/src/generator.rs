@@ -26,7 +26,7 @@ use farblock_reactor::{Config, EngineKind};
 use crate::addresses::Span;
 use crate::cpu::{Meters, Readings};
 use crate::error::RunError;
-use crate::job::{self, JobOutcome, JobSpec, Message, Schedule, Shared};
+use crate::job::{self, JobOutcome, JobSpec, Message, RunShared, Schedule};
 use crate::latency::Latencies;
 use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, MAX_LATE, TICK};
 use crate::pattern::Pattern;
@@ -88,7 +88,7 @@ pub(crate) fn run(
     cancel: &Cancel,
     on_tick: &mut dyn FnMut(Tick),
 ) -> Result<Sample, RunError> {
-    let shared = Shared::default();
+    let shared = RunShared::default();
     let (sender, messages) = mpsc::channel();
     thread::scope(|scope| {
         let started = start_jobs(scope, &**namespace, spec, &shared, sender);
@@ -117,7 +117,7 @@ fn start_jobs<'scope, 'env: 'scope>(
     scope: &'scope Scope<'scope, 'env>,
     namespace: &'env dyn Namespace,
     spec: &'env RunSpec<'env>,
-    shared: &'env Shared,
+    shared: &'env RunShared,
     messages: Sender<Message>,
 ) -> Started {
     let mut starts = Vec::new();
@@ -155,7 +155,7 @@ struct Mark {
 /// The watching thread's view of a run.
 struct Watch<'a> {
     spec: &'a RunSpec<'a>,
-    shared: &'a Shared,
+    shared: &'a RunShared,
     cancel: &'a Cancel,
     messages: Receiver<Message>,
     unfinished: usize,
@@ -172,7 +172,7 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(
         spec: &'a RunSpec<'a>,
-        shared: &'a Shared,
+        shared: &'a RunShared,
         cancel: &'a Cancel,
         messages: Receiver<Message>,
     ) -> Watch<'a> {

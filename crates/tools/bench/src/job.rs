@@ -53,14 +53,14 @@ pub(crate) struct Schedule {
 
 /// What the jobs of a run and the thread that watches them share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct RunShared {
     stop: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
     /// I/Os completed since the start, for progress only.
     pub(crate) completed: AtomicU64,
 }
 
-impl Shared {
+impl RunShared {
     /// Makes every job drain and finish.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
@@ -118,7 +118,7 @@ struct Job<'a> {
     reactor: Reactor,
     task: TaskId,
     pace: Option<Pace>,
-    shared: &'a Shared,
+    shared: &'a RunShared,
     messages: &'a Sender<Message>,
     spec: JobSpec<'a>,
     slots: Slots,
@@ -149,7 +149,7 @@ impl Drop for Farewell<'_> {
 /// The whole life of a job's thread.
 pub(crate) fn run(
     spec: JobSpec<'_>,
-    shared: &Shared,
+    shared: &RunShared,
     messages: &Sender<Message>,
     start: &Receiver<Schedule>,
 ) {
@@ -161,7 +161,7 @@ pub(crate) fn run(
 
 fn run_job(
     spec: JobSpec<'_>,
-    shared: &Shared,
+    shared: &RunShared,
     messages: &Sender<Message>,
     start: &Receiver<Schedule>,
 ) -> Result<JobOutcome, RunError> {

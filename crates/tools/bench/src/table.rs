@@ -35,13 +35,13 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     }
     line(&wrap(&format!("method   {}", format::method(&report.method)), HEAD, columns));
     line("");
-    let wide = performance(report, Part::All);
+    let wide = performance(report, TablePart::All);
     if wide.width() <= columns {
         text.push_str(&wide.render());
     } else {
-        text.push_str(&performance(report, Part::Rates).render());
+        text.push_str(&performance(report, TablePart::Rates).render());
         text.push('\n');
-        text.push_str(&performance(report, Part::Latency).render());
+        text.push_str(&performance(report, TablePart::Latency).render());
     }
     let bases: [(&str, PercentOf); 2] = [
         ("local", |pattern| pattern.remote_percent_of_local),
@@ -74,7 +74,7 @@ pub fn render_within(report: &Report, columns: usize) -> String {
 
 /// Which columns of the first block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum TablePart {
     All,
     /// All but latency, each pattern's name above its lines.
     Rates,
@@ -82,19 +82,19 @@ enum Part {
     Latency,
 }
 
-fn performance(report: &Report, part: Part) -> Grid {
+fn performance(report: &Report, part: TablePart) -> Grid {
     let any = |of: fn(&Figures) -> Option<CpuUse>| {
         report.all_figures().any(|figures| of(figures).is_some())
     };
-    let rates = part != Part::Latency;
+    let rates = part != TablePart::Latency;
     let (host, target) = (rates && any(|f| f.host_cpu), rates && any(|f| f.target_cpu));
-    let wide = part == Part::All;
+    let wide = part == TablePart::All;
     let mut grid = Grid::new(if wide { &["pattern", "jobs × depth", "side"] } else { &["side"] });
     if rates {
         grid.column("IOPS");
         grid.column("MiB/s");
     }
-    if part != Part::Rates {
+    if part != TablePart::Rates {
         grid.group("latency, µs", &["mean", "p50", "p99", "p99.9", "max"]);
     }
     if host {
@@ -117,7 +117,7 @@ fn performance(report: &Report, part: Part) -> Grid {
             if rates {
                 row.extend(rate_cells(figures));
             }
-            if part != Part::Rates {
+            if part != TablePart::Rates {
                 row.extend(latency_cells(figures));
             }
             row.extend(cpu_cells(figures, host, target));

@@ -342,6 +342,51 @@ fn structs_have_few_fields() {
     }
 }
 
+/// Names that say nothing of what they are of, and how many types may have them. Whoever looks for
+/// one finds all.
+const VAGUE: &[(&str, usize)] = &[
+    ("Bell", 0),
+    ("Kind", 0),
+    ("Part", 3),
+    ("Place", 4),
+    ("Request", 3),
+    ("Shared", 3),
+    ("State", 3),
+];
+/// Of any name. It is to go down: what every crate has in its own way (`Options`, `StartError`) is
+/// told apart by the crate's name, and most others are not.
+const MAX_OF_A_NAME: usize = 14;
+
+/// The name of a type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let rest = match line.strip_prefix("pub(in ") {
+        Some(rest) => rest.split_once(") ")?.1,
+        None => strip_words(line, &["pub", "pub(crate)", "pub(super)"]),
+    };
+    let words = ["struct ", "enum ", "trait ", "type "];
+    let rest = words.iter().find_map(|word| rest.strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn types_have_names_that_are_found() {
+    assert_eq!(defined_type("pub(in super::super) enum State<T> {"), Some("State"));
+    assert_eq!(defined_type("struct Shared(u8);"), Some("Shared"));
+    assert_eq!(defined_type("    type Place = u8;"), None, "it is a trait's");
+    let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (path, text) in everywhere() {
+        for name in text.lines().filter_map(defined_type) {
+            found.entry(name.to_owned()).or_default().push(path.clone());
+        }
+    }
+    for (name, places) in found {
+        let vague = VAGUE.iter().find(|(vague, _)| *vague == name);
+        let most = vague.map_or(MAX_OF_A_NAME, |(_, most)| *most);
+        let count = places.len();
+        assert!(count <= most, "{count} types are called {name}: say what each is of: {places:?}");
+    }
+}
+
 /// `grep -q` leaves at the first match; what still writes into the pipe then dies of SIGPIPE, and
 /// with `pipefail` a check that holds fails now and then.
 /// Relative clauses without a head, which German has and English does not: "for who asks".

@@ -334,11 +334,11 @@ pub(crate) enum ServiceCommand {
 #[derive(Args, Debug)]
 pub struct PartArgs {
     #[command(subcommand)]
-    pub(crate) part: Part,
+    pub(crate) part: ProcessPart,
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum Part {
+pub(crate) enum ProcessPart {
     /// Has a server run, and runs the next one if it dies
     Supervise { folder: PathBuf },
     /// Serves the disk

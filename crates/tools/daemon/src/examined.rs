@@ -5,7 +5,7 @@ use super::folder::{Folder, Role, runtime};
 #[cfg(target_os = "linux")]
 use super::server::Saved;
 use super::settings::Settings;
-use super::status::{State, Status};
+use super::status::{AttachmentState, Status};
 use farblock_command::error::Result;
 use farblock_host::Options;
 use farblock_host::url::Url;
@@ -91,13 +91,13 @@ fn serves(folder: &Folder, path: &str) -> bool {
 }
 
 /// How it is; as its server is said to be gone if it is.
-fn state(folder: &Folder, status: Option<&Status>) -> State {
+fn state(folder: &Folder, status: Option<&Status>) -> AttachmentState {
     match status {
         Some(status) => status.state,
         None if folder.is_held(Role::Supervisor) || folder.is_held(Role::Server) => {
-            State::Restarting
+            AttachmentState::Restarting
         }
-        None => State::Stale,
+        None => AttachmentState::Stale,
     }
 }
 

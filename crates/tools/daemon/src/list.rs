@@ -7,7 +7,7 @@ use super::leftover;
 use super::metrics;
 use super::server::Saved;
 use super::settings::Settings;
-use super::status::{Offer, State, Status};
+use super::status::{AttachmentState, Offer, Status};
 use super::supervisor::GIVEN_UP;
 use super::system;
 use super::ways::{self, StopError};
@@ -62,14 +62,14 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
             return Some(status);
         }
         let trouble = "the process that serves it does not answer".to_owned();
-        return gone(folder, State::Restarting, Some(trouble), Vec::new());
+        return gone(folder, AttachmentState::Restarting, Some(trouble), Vec::new());
     }
     if folder.is_held(Role::Supervisor) {
         // The reason cannot be written down either if that is the reason.
         let full = || format!("there is no room in {}: make some", folder.0.display());
         let trouble = folder.read("trouble");
         let trouble = trouble.or_else(|| system::is_full(&folder.0).then(full));
-        return gone(folder, State::Restarting, trouble, Vec::new());
+        return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     let why = why_gone(folder.read("trouble"));
     let name = folder.name();
@@ -78,7 +78,7 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     match clean_up(folder, false) {
         Ok(()) => {
             let trouble = format!("{why}; it was cleaned up");
-            let status = gone(folder, State::Stale, Some(trouble), Vec::new());
+            let status = gone(folder, AttachmentState::Stale, Some(trouble), Vec::new());
             folder.remove_unfinished(lock);
             status
         }
@@ -87,10 +87,10 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
                 "{why}, and it is in use: attach it as {name} again, or `farblock detach {name} \
                  --force`"
             );
-            gone(folder, State::Stale, Some(trouble), users)
+            gone(folder, AttachmentState::Stale, Some(trouble), users)
         }
         Err(StopError::Failed(error)) => {
-            gone(folder, State::Stale, Some(format!("{why}; {error}")), Vec::new())
+            gone(folder, AttachmentState::Stale, Some(format!("{why}; {error}")), Vec::new())
         }
     }
 }
@@ -162,12 +162,12 @@ pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
 /// An attachment that has no server to say how it is.
 fn gone(
     folder: &Folder,
-    state: State,
+    state: AttachmentState,
     trouble: Option<String>,
     users: Vec<String>,
 ) -> Option<Status> {
     let offer: Offer = folder.read_json::<Saved>("state.json")?.offer;
-    let pid = folder.pid().filter(|_| state != State::Stale);
+    let pid = folder.pid().filter(|_| state != AttachmentState::Stale);
     let paths = Vec::new();
     Some(Status {
         offer,
@@ -202,7 +202,7 @@ fn table(all: &[Status]) -> String {
         let Status { offer, state, since_seconds, trouble, paths, pid, users, .. } = status;
         let (sandbox, lacks) = sandbox(status.confinement.as_ref());
         let since = match state {
-            State::Degraded | State::Reconnecting | State::Failed => {
+            AttachmentState::Degraded | AttachmentState::Reconnecting | AttachmentState::Failed => {
                 format!(" for {since_seconds} s")
             }
             _ => String::new(),

@@ -3,19 +3,19 @@
 //!
 //! Labels are bounded: names of attachments, their paths, and reasons from a short list.
 
-use super::status::{Counts, Latency, State, Status};
+use super::status::{AttachmentState, Counts, Latency, Status};
 use farblock_block::latency_bound_us;
 use farblock_wire::text::Plain;
 use std::fmt::Write as _;
 
 /// Every state of an attachment.
-const STATES: [State; 6] = [
-    State::Live,
-    State::Degraded,
-    State::Reconnecting,
-    State::Failed,
-    State::Restarting,
-    State::Stale,
+const STATES: [AttachmentState; 6] = [
+    AttachmentState::Live,
+    AttachmentState::Degraded,
+    AttachmentState::Reconnecting,
+    AttachmentState::Failed,
+    AttachmentState::Restarting,
+    AttachmentState::Stale,
 ];
 /// Every state of a path.
 const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
@@ -196,11 +196,11 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::{Kind, Offer, Path, Use};
+    use super::super::status::{Offer, Path, Use, UseKind};
     use super::*;
 
     fn disk() -> Status {
-        let used = Use { kind: Kind::Device, path: "/dev/x".to_owned(), behind: None };
+        let used = Use { kind: UseKind::Device, path: "/dev/x".to_owned(), behind: None };
         let path = Path {
             url: "nvme+tcp://192.0.2.7/nqn.a\"b?ns=1".to_owned(),
             state: "reconnecting".to_owned(),
@@ -222,7 +222,7 @@ mod tests {
                 block_size: 512,
                 read_only: false,
             },
-            state: State::Reconnecting,
+            state: AttachmentState::Reconnecting,
             since_seconds: 7,
             trouble: None,
             paths: vec![path],

@@ -5,7 +5,7 @@ use super::folder::{Folder, Role};
 use super::leftover;
 use super::messages::{Order, Report};
 use super::settings::Settings;
-use super::status::{self, Offer, State, Status};
+use super::status::{self, AttachmentState, Offer, Status};
 use super::system::{Channel, Descriptor};
 use super::ways::{self, Attached, Predecessor, Start, StopError};
 use farblock_block::blocking::Blocking;
@@ -383,7 +383,7 @@ impl DaemonShared {
         let (state, since_seconds, trouble) = match (&self.disk, condition) {
             (Some(disk), _) => status::of_disk(disk),
             (None, Some(condition)) => (condition.state, 0, condition.trouble),
-            (None, None) => (State::Live, 0, None),
+            (None, None) => (AttachmentState::Live, 0, None),
         };
         let supervised = self.folder.is_held(Role::Supervisor);
         let unsupervised = "its supervisor is gone: nobody would start it again".to_owned();

@@ -1,7 +1,7 @@
 //! `farblock attach`, and the processes that it starts.
 
 use super::all;
-use super::args::{As, AttachArgs, Part, PartArgs};
+use super::args::{As, AttachArgs, PartArgs, ProcessPart};
 use super::claim::claim_again;
 use super::folder::{Folder, Lock, Role, runtime};
 use super::identify;
@@ -165,16 +165,16 @@ fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> 
 pub fn part(args: PartArgs, global: &Global) -> Result<()> {
     system::keep_own_files();
     match args.part {
-        Part::Serve { folder } => server::run(Folder(folder)),
-        Part::Supervise { folder } => supervise(Folder(folder), global),
+        ProcessPart::Serve { folder } => server::run(Folder(folder)),
+        ProcessPart::Supervise { folder } => supervise(Folder(folder), global),
         #[cfg(target_os = "linux")]
-        Part::Loop { task } => ways::run_loop(&task),
+        ProcessPart::Loop { task } => ways::run_loop(&task),
         #[cfg(target_os = "linux")]
-        Part::Device { folder } => super::rights::run(Folder(folder)),
+        ProcessPart::Device { folder } => super::rights::run(Folder(folder)),
         #[cfg(target_os = "linux")]
-        Part::Keys { subsystems } => farblock_command::broker::keys::run(&subsystems),
+        ProcessPart::Keys { subsystems } => farblock_command::broker::keys::run(&subsystems),
         #[cfg(not(target_os = "linux"))]
-        Part::Loop { .. } | Part::Device { .. } | Part::Keys { .. } => {
+        ProcessPart::Loop { .. } | ProcessPart::Device { .. } | ProcessPart::Keys { .. } => {
             Err(Failure::usage("this system has none of that"))
         }
     }

@@ -14,7 +14,7 @@ pub(super) const LOOP_ON: &str = "loop on ";
 /// What is used of a way: a path or an address.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Use {
-    pub(super) kind: Kind,
+    pub(super) kind: UseKind,
     pub(super) path: String,
     /// What is behind it, if there is something to be told.
     pub(super) behind: Option<String>,
@@ -25,7 +25,7 @@ impl Use {
     #[cfg(target_os = "linux")]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         let file = match self.kind {
-            Kind::File => Some(self.path.as_str()),
+            UseKind::File => Some(self.path.as_str()),
             _ => self.behind.as_ref().and_then(|behind| behind.strip_prefix(LOOP_ON)),
         };
         file.and_then(|file| std::path::Path::new(file).parent())
@@ -40,7 +40,7 @@ impl Use {
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Kind {
+pub(super) enum UseKind {
     /// A block device.
     Device,
     File,
@@ -78,7 +78,7 @@ impl Offer {
 pub(super) struct Status {
     #[serde(flatten)]
     pub(super) offer: Offer,
-    pub(super) state: State,
+    pub(super) state: AttachmentState,
     /// For how long it has been so.
     pub(super) since_seconds: u64,
     /// Why it is so, if it is not well.
@@ -124,7 +124,7 @@ impl From<LatencyCounts> for Counts {
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum State {
+pub(super) enum AttachmentState {
     /// All is well.
     Live,
     /// Some path is lost.
@@ -139,15 +139,15 @@ pub(super) enum State {
     Stale,
 }
 
-impl State {
+impl AttachmentState {
     pub(super) fn name(self) -> &'static str {
         match self {
-            State::Live => "live",
-            State::Degraded => "degraded",
-            State::Reconnecting => "reconnecting",
-            State::Failed => "failed",
-            State::Restarting => "restarting",
-            State::Stale => "stale",
+            AttachmentState::Live => "live",
+            AttachmentState::Degraded => "degraded",
+            AttachmentState::Reconnecting => "reconnecting",
+            AttachmentState::Failed => "failed",
+            AttachmentState::Restarting => "restarting",
+            AttachmentState::Stale => "stale",
         }
     }
 }
@@ -210,16 +210,16 @@ impl From<PathStatus> for Path {
 }
 
 /// The state of a disk, for how long, and why.
-pub(super) fn of_disk(disk: &Disk) -> (State, u64, Option<String>) {
+pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let paths = disk.paths();
     // Since the last of them changed: before that, it was another one.
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
-        DiskState::Live => (State::Live, since.as_secs(), None),
-        DiskState::Degraded => (State::Degraded, since.as_secs(), trouble),
-        DiskState::Waiting => (State::Reconnecting, since.as_secs(), trouble),
-        DiskState::Dead => (State::Failed, since.as_secs(), Some(given_up(trouble))),
+        DiskState::Live => (AttachmentState::Live, since.as_secs(), None),
+        DiskState::Degraded => (AttachmentState::Degraded, since.as_secs(), trouble),
+        DiskState::Waiting => (AttachmentState::Reconnecting, since.as_secs(), trouble),
+        DiskState::Dead => (AttachmentState::Failed, since.as_secs(), Some(given_up(trouble))),
     }
 }
 

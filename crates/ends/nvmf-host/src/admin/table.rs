@@ -1,7 +1,7 @@
 //! The commands of an admin queue, and what they came to.
 
 use super::Purpose;
-use crate::transport::{Commands, Moving, Order, Place, Transport};
+use crate::transport::{Commands, DataPlace, Moving, Order, Transport};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::host::{Command, Data};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;

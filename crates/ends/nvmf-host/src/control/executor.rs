@@ -79,12 +79,12 @@ impl Inbox {
 }
 
 /// Has a future run again.
-struct Bell {
+struct TaskWaker {
     inbox: Arc<Inbox>,
     id: u64,
 }
 
-impl Wake for Bell {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -176,7 +176,7 @@ impl Executor<'_> {
         let id = self.next;
         self.next += 1;
         let Some(future) = here(|| contained(|| start(&self.local))) else { return };
-        let bell = Bell { inbox: Arc::clone(self.inbox), id };
+        let bell = TaskWaker { inbox: Arc::clone(self.inbox), id };
         self.running.insert(id, Running { future, waker: task::Waker::from(Arc::new(bell)) });
         self.resume(id);
     }

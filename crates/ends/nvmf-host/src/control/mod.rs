@@ -37,11 +37,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The loops that run, of this process and those before a fork, and of simulated worlds.
-static LOOPS: Mutex<Vec<(Place, EngineKind, Weak<Control>)>> = Mutex::new(Vec::new());
+static LOOPS: Mutex<Vec<(ControlPlace, EngineKind, Weak<Control>)>> = Mutex::new(Vec::new());
 
 /// Whose threads a loop can be used by: those of a process, or of a simulated world in it. A
 /// process that was forked has its parent's memory and none of its threads.
-type Place = (u32, u64);
+type ControlPlace = (u32, u64);
 
 /// Whether the caller may wait for what runs on a control loop: not if that is the caller, or waits
 /// for it. In a simulation that has failed nothing happens any more.
@@ -53,7 +53,7 @@ pub(crate) fn may_wait() -> bool {
 /// A share of a control loop; see the module's text.
 pub(crate) struct Control {
     inbox: Arc<Inbox>,
-    place: Place,
+    place: ControlPlace,
     started: Arc<OnceLock<Result<(), Arc<io::Error>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -87,7 +87,7 @@ impl Control {
         control.map_err(Arc::new)
     }
 
-    fn start(engine: EngineKind, place: Place) -> io::Result<Arc<Control>> {
+    fn start(engine: EngineKind, place: ControlPlace) -> io::Result<Arc<Control>> {
         let inbox = Arc::new(Inbox::default());
         let started = Arc::new(OnceLock::new());
         let (for_thread, tell) = (Arc::clone(&inbox), Arc::clone(&started));

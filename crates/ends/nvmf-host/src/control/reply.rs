@@ -5,17 +5,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-struct State<T> {
+struct ReplyState<T> {
     answer: Option<T>,
     /// There is nobody to answer any more, or it has answered.
     is_over: bool,
     waker: Option<Waker>,
 }
 
-struct Shared<T>(Mutex<State<T>>);
+struct ReplyShared<T>(Mutex<ReplyState<T>>);
 
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+impl<T> ReplyShared<T> {
+    fn lock(&self) -> MutexGuard<'_, ReplyState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -33,15 +33,15 @@ impl<T> Shared<T> {
 }
 
 /// Gives the answer. Dropping it tells that there is none.
-pub(crate) struct Sender<T>(Arc<Shared<T>>);
+pub(crate) struct Sender<T>(Arc<ReplyShared<T>>);
 
 /// Gets the answer, as a future or with [`Receiver::wait`]. `None`: nobody gives one.
-pub(crate) struct Receiver<T>(Arc<Shared<T>>);
+pub(crate) struct Receiver<T>(Arc<ReplyShared<T>>);
 
 /// Both ends.
 pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
-    let state = State { answer: None, is_over: false, waker: None };
-    let shared = Arc::new(Shared(Mutex::new(state)));
+    let state = ReplyState { answer: None, is_over: false, waker: None };
+    let shared = Arc::new(ReplyShared(Mutex::new(state)));
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 

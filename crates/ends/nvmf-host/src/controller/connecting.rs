@@ -9,7 +9,7 @@ use crate::handshake::{Greeting, Handshake};
 use crate::identity::HostIdentity;
 use crate::limits;
 use crate::options::Options;
-use crate::shared::Shared;
+use crate::shared::ControllerShared;
 use crate::transport::Opened;
 #[cfg(feature = "memory")]
 use crate::transport::memory::{Greeted, Memory};
@@ -91,7 +91,7 @@ impl Connecting {
             events: info.events_supported.0 & EVENTS.0 != 0,
             depth: SQSIZE_Z,
         };
-        let shared = Arc::new(Shared::new(info.queues));
+        let shared = Arc::new(ControllerShared::new(info.queues));
         let (started, runs) = reply();
         let (over, ended) = reply();
         let told = admin::Told { started, ended: over };

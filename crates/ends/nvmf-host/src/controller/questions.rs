@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::handshake::Exchange;
 use crate::limits;
 use crate::namespace::RemoteNamespace;
-use crate::shared::Request;
+use crate::shared::AdminRequest;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
     AnaLog, Command, CommandLimits, ConnectError, DiscoveryEntry, DiscoveryReader, DiscoveryStep,
@@ -94,7 +94,7 @@ impl Inner {
         check_request(command, data)?;
         let (reply, answer) = reply();
         let shared = &self.shared;
-        shared.request(Request { command: *command, data: data.to_vec(), reply })?;
+        shared.request(AdminRequest { command: *command, data: data.to_vec(), reply })?;
         // The admin queue answers in time, or ends and drops the sender.
         answer.await.unwrap_or_else(|| Err(shared.lost_error()))
     }

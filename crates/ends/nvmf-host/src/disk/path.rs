@@ -68,7 +68,7 @@ pub(super) enum Patience {
     Until(Instant),
 }
 
-struct State {
+struct PathInner {
     state: PathState,
     since: Instant,
     /// Since when there is no connection that served, if there is none: one that is lost again
@@ -87,13 +87,13 @@ struct State {
 /// See the module's text.
 pub(super) struct Path {
     pub(super) url: Url,
-    state: Mutex<State>,
+    state: Mutex<PathInner>,
 }
 
 impl Path {
     pub(super) fn new(url: Url) -> Path {
         let now = os::now();
-        let state = State {
+        let state = PathInner {
             state: PathState::Connecting,
             since: now,
             lost_since: Some(now),
@@ -107,7 +107,7 @@ impl Path {
         Path { url, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PathInner> {
         // Nothing in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -215,7 +215,7 @@ impl Path {
     }
 }
 
-impl State {
+impl PathInner {
     fn count(&mut self, reason: &'static str) {
         *self.failures.entry(reason).or_default() += 1;
     }

@@ -4,7 +4,7 @@ use super::{Settings, TICKS_PER_TIMEOUT};
 use crate::limits;
 use crate::shared::NamespaceState;
 use crate::status::{self, Failures};
-use crate::transport::{Commands, Moving, Order, Part, Place, Transport};
+use crate::transport::{Commands, DataPlace, Moving, Order, Part, Transport};
 use farblock_block::{BlockError, Command, Completion, Geometry, Op};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::host::command;
@@ -35,7 +35,7 @@ impl<P: Part> Slot<P> {
 
 /// What commands an operation becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum OperationKind {
     Read,
     Write,
     Flush,
@@ -46,10 +46,10 @@ enum Kind {
     Deallocate,
 }
 
-impl Kind {
+impl OperationKind {
     /// The buffer is the table's and not the operation's.
     fn has_own_buffer(self) -> bool {
-        matches!(self, Kind::SendZeroes | Kind::Deallocate)
+        matches!(self, OperationKind::SendZeroes | OperationKind::Deallocate)
     }
 }
 
@@ -57,7 +57,7 @@ impl Kind {
 struct Active<P> {
     /// Its buffer is at `place`.
     op: Op,
-    kind: Kind,
+    kind: OperationKind,
     place: P,
     /// Blocks for which commands were issued.
     issued_blocks: u32,
@@ -126,14 +126,14 @@ impl<T: Transport> Table<T> {
             return self.done.push(op.complete(Err(error)));
         }
         let kind = match op.command {
-            Command::Flush if geometry.volatile_cache => Kind::Flush,
+            Command::Flush if geometry.volatile_cache => OperationKind::Flush,
             Command::Flush => return self.done.push(op.complete(Ok(()))),
             _ if op.blocks == 0 => return self.done.push(op.complete(Ok(()))),
-            Command::Read => Kind::Read,
-            Command::Write => Kind::Write,
-            Command::WriteZeroes { .. } if self.settings.write_zeroes => Kind::WriteZeroes,
-            Command::WriteZeroes { .. } => Kind::SendZeroes,
-            Command::Deallocate if geometry.deallocate => Kind::Deallocate,
+            Command::Read => OperationKind::Read,
+            Command::Write => OperationKind::Write,
+            Command::WriteZeroes { .. } if self.settings.write_zeroes => OperationKind::WriteZeroes,
+            Command::WriteZeroes { .. } => OperationKind::SendZeroes,
+            Command::Deallocate if geometry.deallocate => OperationKind::Deallocate,
             Command::Deallocate => return self.done.push(op.complete(Ok(()))),
         };
         let index = self.activate(op, kind, &geometry);
@@ -141,20 +141,20 @@ impl<T: Transport> Table<T> {
         self.pump(out);
     }
 
-    fn activate(&mut self, mut op: Op, kind: Kind, geometry: &Geometry) -> u32 {
+    fn activate(&mut self, mut op: Op, kind: OperationKind, geometry: &Geometry) -> u32 {
         let place = match kind {
-            Kind::Read | Kind::Write => {
+            OperationKind::Read | OperationKind::Write => {
                 T::Place::here(op.buffer.take().expect("checked with the op"))
             }
-            Kind::Flush | Kind::WriteZeroes => T::Place::NOWHERE,
-            Kind::SendZeroes => {
+            OperationKind::Flush | OperationKind::WriteZeroes => T::Place::NOWHERE,
+            OperationKind::SendZeroes => {
                 let wanted = u64::from(op.blocks) * u64::from(geometry.block_size);
                 let length = wanted.min(u64::from(self.zeroes_bytes())) as usize;
                 let mut buffer = self.reactor.buffers().take(length);
                 buffer.fill(0);
                 T::Place::here(buffer)
             }
-            Kind::Deallocate => T::Place::here(self.deallocate_ranges(&op)),
+            OperationKind::Deallocate => T::Place::here(self.deallocate_ranges(&op)),
         };
         let active = Active {
             op,
@@ -221,33 +221,37 @@ impl<T: Transport> Table<T> {
         let nsid = self.settings.nsid;
         let active = self.actives[index as usize].as_mut().expect("waiting means active");
         let most = match active.kind {
-            Kind::Read | Kind::Write => {
+            OperationKind::Read | OperationKind::Write => {
                 (self.settings.command_bytes / block_size).min(command::MAX_COMMAND_BLOCKS)
             }
-            Kind::WriteZeroes => self.settings.zeroes_blocks.min(command::MAX_COMMAND_BLOCKS),
-            Kind::SendZeroes => zeroes_blocks.min(command::MAX_COMMAND_BLOCKS),
-            Kind::Deallocate => deallocate_blocks(&self.settings, active.op.blocks),
-            Kind::Flush => u32::MAX,
+            OperationKind::WriteZeroes => {
+                self.settings.zeroes_blocks.min(command::MAX_COMMAND_BLOCKS)
+            }
+            OperationKind::SendZeroes => zeroes_blocks.min(command::MAX_COMMAND_BLOCKS),
+            OperationKind::Deallocate => deallocate_blocks(&self.settings, active.op.blocks),
+            OperationKind::Flush => u32::MAX,
         };
         let op = &active.op;
         let blocks = most.min(op.blocks - active.issued_blocks);
         let lba = op.lba + u64::from(active.issued_blocks);
         let bytes = || blocks * block_size;
         let command = match (active.kind, op.command) {
-            (Kind::Read, _) => command::read(nsid, lba, blocks, bytes()),
-            (Kind::Write | Kind::SendZeroes, _) => {
+            (OperationKind::Read, _) => command::read(nsid, lba, blocks, bytes()),
+            (OperationKind::Write | OperationKind::SendZeroes, _) => {
                 command::write(nsid, lba, blocks, bytes(), op.fua)
             }
-            (Kind::WriteZeroes, Command::WriteZeroes { deallocate }) => {
+            (OperationKind::WriteZeroes, Command::WriteZeroes { deallocate }) => {
                 command::write_zeroes(nsid, lba, blocks, deallocate, op.fua)
             }
-            (Kind::WriteZeroes, other) => unreachable!("{other:?} does not write zeroes"),
-            (Kind::Flush, _) => command::flush(nsid),
-            (Kind::Deallocate, _) => command::deallocate(nsid, 1),
+            (OperationKind::WriteZeroes, other) => unreachable!("{other:?} does not write zeroes"),
+            (OperationKind::Flush, _) => command::flush(nsid),
+            (OperationKind::Deallocate, _) => command::deallocate(nsid, 1),
         };
         let start = match active.kind {
-            Kind::Read | Kind::Write => active.issued_blocks as usize * block_size as usize,
-            Kind::Deallocate => (active.issued_blocks / most) as usize * DsmRange::LEN,
+            OperationKind::Read | OperationKind::Write => {
+                active.issued_blocks as usize * block_size as usize
+            }
+            OperationKind::Deallocate => (active.issued_blocks / most) as usize * DsmRange::LEN,
             _ => 0,
         };
         active.issued_blocks += blocks;

@@ -14,8 +14,8 @@
 //!   fail(loss)                        --->  end the connection
 //! ```
 //!
-//! A [`Place`] says where an operation's buffer is, which several of its commands may share. TCP
-//! has it in the batch that is being sent, or lends it to be received into; memory has it
+//! A [`DataPlace`] says where an operation's buffer is, which several of its commands may share.
+//! TCP has it in the batch that is being sent, or lends it to be received into; memory has it
 //! registered for as long as a command may move it.
 //!
 //! Which transport it is, is known when the program is compiled: nothing of this is a virtual call.
@@ -89,7 +89,7 @@ pub(crate) struct Order<'a> {
 }
 
 /// Where an operation's buffer is.
-pub(crate) trait Place {
+pub(crate) trait DataPlace {
     /// There is none.
     const NOWHERE: Self;
 
@@ -146,7 +146,7 @@ pub(crate) trait Commands<T: Transport> {
 pub(crate) trait Transport: Sized {
     /// A connection whose queue is connected, on its way to an event loop.
     type Connected;
-    type Place: Place;
+    type Place: DataPlace;
     type Part: Part;
     /// What is to be sent next.
     type Outgoing;

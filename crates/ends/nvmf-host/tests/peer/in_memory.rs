@@ -1,6 +1,6 @@
 //! Scripted targets over memory at both ends.
 
-use super::{Capsule, Carries, SUBSYSTEM, Script, Shared};
+use super::{Capsule, Carries, PeerShared, SUBSYSTEM, Script};
 use farblock_host::memory::{Dial, Wire};
 use farblock_host::{Controller, Error, Options};
 use farblock_wire::sgl::KeyedBlock;
@@ -56,13 +56,13 @@ impl Carries for Wired {
 
 /// A target in this process whose connections end with it.
 pub struct Near {
-    shared: Arc<Shared<Wired>>,
+    shared: Arc<PeerShared<Wired>>,
     wires: Arc<Mutex<Vec<Arc<Wire>>>>,
 }
 
 impl Near {
     pub fn new(script: Script<Wired>) -> Near {
-        Near { shared: Arc::new(Shared::new(script)), wires: Arc::default() }
+        Near { shared: Arc::new(PeerShared::new(script)), wires: Arc::default() }
     }
 
     /// Connects a host to it.

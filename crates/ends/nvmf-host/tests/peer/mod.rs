@@ -121,10 +121,10 @@ impl<C> Default for Script<C> {
 /// A target that runs until it is dropped.
 pub struct Peer {
     pub address: SocketAddr,
-    shared: Arc<Shared<Connection>>,
+    shared: Arc<PeerShared<Connection>>,
 }
 
-struct Shared<C> {
+struct PeerShared<C> {
     script: Script<C>,
     disk: Mutex<Vec<u8>>,
     stop: AtomicBool,
@@ -138,7 +138,7 @@ impl Peer {
     pub fn new(script: Script) -> Peer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared::new(script));
+        let shared = Arc::new(PeerShared::new(script));
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -223,7 +223,7 @@ pub fn engines() -> Vec<EngineKind> {
     engines
 }
 
-impl Shared<Connection> {
+impl PeerShared<Connection> {
     fn begin(&self, connection: &mut Connection) -> io::Result<()> {
         connection.initialize(self.script.digests, self.script.max_h2c_bytes)?;
         connection.piece_bytes = self.script.piece_bytes;
@@ -231,10 +231,10 @@ impl Shared<Connection> {
     }
 }
 
-impl<C: Carries> Shared<C> {
-    fn new(script: Script<C>) -> Shared<C> {
+impl<C: Carries> PeerShared<C> {
+    fn new(script: Script<C>) -> PeerShared<C> {
         let bytes = (script.blocks * u64::from(script.block_size)) as usize;
-        Shared {
+        PeerShared {
             script,
             disk: Mutex::new(vec![0; bytes]),
             stop: AtomicBool::new(false),

@@ -47,19 +47,19 @@ pub(super) struct Backlog<W> {
 /// Addresses that take turns.
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
-    order: BTreeSet<(Place, IpAddr)>,
+    order: BTreeSet<(BacklogPlace, IpAddr)>,
     /// Numbers places: those with as much have their turns in that order.
     serial: u64,
     count: usize,
 }
 
 /// What will have been spent on an address, and a number.
-type Place = (u64, Reverse<u64>);
+type BacklogPlace = (u64, Reverse<u64>);
 
 /// What one address has asked for; never nothing.
 struct Line<W> {
     works: VecDeque<W>,
-    place: Place,
+    place: BacklogPlace,
 }
 
 impl<W: Work> Backlog<W> {

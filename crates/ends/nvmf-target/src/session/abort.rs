@@ -55,7 +55,7 @@ impl<T: Transport> Session<T> {
         (controller, queue): (ControllerId, QueueId),
         command: CommandId,
     ) {
-        let is_one = |request: &&super::Request| matches!(request.work, Work::Aborting);
+        let is_one = |request: &&super::SessionRequest| matches!(request.work, Work::Aborting);
         if self.requests.iter().filter(is_one).count() >= usize::from(ABORT_COMMANDS) {
             return self.respond_and_release(cx, slot, Status::ABORT_LIMIT_EXCEEDED.with_dnr(), 0);
         }
@@ -90,7 +90,7 @@ impl<T: Transport> Session<T> {
     }
 
     fn find(&self, command: CommandId) -> Option<SlotId> {
-        let is_it = |request: &super::Request| {
+        let is_it = |request: &super::SessionRequest| {
             let is_open = matches!(request.work, Work::Io(_) | Work::Reserving { .. });
             is_open && request.sqe.cid.get() == command.0
         };

@@ -10,12 +10,12 @@
 //!                            closed <------------+
 //! ```
 
-use super::{IoQueue, Queue, Session, State, Work};
+use super::{IoQueue, Queue, Session, SessionState, Work};
 use crate::authentication::{Authenticator, Job};
 use crate::core::Context;
 use crate::events::Event;
 use crate::limits;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::data_pointer;
@@ -114,7 +114,7 @@ impl<T: Transport> Session<T> {
             authentication.machine = machine.map(without).map(Box::new);
         }
         self.arrivals.watched = false;
-        if self.state == State::Open {
+        if self.state == SessionState::Open {
             cx.reactor.set_timer(self.task, None);
         }
         let host = self.authentication.as_ref().expect("it was locked").host.clone();
@@ -130,7 +130,7 @@ impl<T: Transport> Session<T> {
 
     /// The identifier of a host became another's while it authenticated.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
-        cx.notice(Kind::Refused, self.peer.ip(), || {
+        cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
             tracing::warn!(peer = %self.peer, %host, "closing: {reason}");
         });
@@ -154,7 +154,7 @@ impl<T: Transport> Session<T> {
     /// The host took too long.
     pub(super) fn authentication_late(&mut self, cx: &mut Context) {
         cx.shared.admissions.not_authenticated(None);
-        cx.notice(Kind::Late, self.peer.ip(), || {
+        cx.notice(NoticeKind::Late, self.peer.ip(), || {
             let host = self.host_to_authenticate();
             tracing::warn!(peer = %self.peer, %host, "it did not authenticate in time: closing");
         });
@@ -275,7 +275,7 @@ impl<T: Transport> Session<T> {
         self.respond(slot, Status::SUCCESS, 0);
         if let Some(failure) = failure {
             cx.shared.admissions.not_authenticated(Some(failure.reason));
-            cx.notice(Kind::Refused, self.peer.ip(), || {
+            cx.notice(NoticeKind::Refused, self.peer.ip(), || {
                 let host = self.host_to_authenticate();
                 tracing::warn!(peer = %self.peer, %host, "authentication failed: {failure}");
                 cx.shared.observed.tell(&self.not_authenticated(&failure));

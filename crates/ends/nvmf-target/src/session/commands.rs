@@ -1,13 +1,13 @@
 //! Commands of an unconnected queue and of the admin queue.
 
-use super::{IoQueue, Queue, Session, State, Submission, Work};
+use super::{IoQueue, Queue, Session, SessionState, Submission, Work};
 use crate::backings::Backings;
 use crate::by_namespace::ByNamespace;
 use crate::core::Context;
 use crate::events::Event;
 use crate::limits;
 use crate::meters::QueueMeters;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::reservations::{Limits, Owner};
 use crate::shared::{Admitted, Denied, Why};
 use crate::transport::Transport;
@@ -32,8 +32,8 @@ impl<T: Transport> Session<T> {
         // Slots are taken from the lowest, so that a queue costs as much as it is really used.
         self.keep_slot(cx, slot);
         let began = cx.measures_latency.then(|| cx.now());
-        *self.request(slot) = super::Request { sqe, began, ..super::Request::new() };
-        if self.state == State::Draining {
+        *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
+        if self.state == SessionState::Draining {
             self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
             return;
         }
@@ -107,7 +107,7 @@ impl<T: Transport> Session<T> {
                 }
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
-                cx.notice(Kind::Refused, self.peer.ip(), || {
+                cx.notice(NoticeKind::Refused, self.peer.ip(), || {
                     let reason = match why {
                         Why::Told => refused(refusal.status, refusal.result).to_string(),
                         Why::Tls(_, sentence) | Why::Identifier(sentence) => sentence,
@@ -132,7 +132,7 @@ impl<T: Transport> Session<T> {
         backings: Arc<Backings>,
         host: String,
     ) {
-        self.state = State::Open;
+        self.state = SessionState::Open;
         cx.reactor.set_timer(self.task, None);
         let Connected { depth, flow_control, controller, .. } = *connected;
         self.submission = Submission { depth, head: 1 % depth, flow_control };
@@ -270,10 +270,11 @@ impl<T: Transport> Session<T> {
     }
 
     fn held_command(&self, command: CommandId) -> Option<SlotId> {
-        let is_it = |request: &super::Request| {
+        let is_it = |request: &super::SessionRequest| {
             matches!(request.work, Work::Held) && request.sqe.cid.get() == command.0
         };
-        let index = self.requests.iter().position(is_it).filter(|_| self.state == State::Open)?;
+        let index =
+            self.requests.iter().position(is_it).filter(|_| self.state == SessionState::Open)?;
         Some(SlotId(index as u16))
     }
 
@@ -291,7 +292,7 @@ impl<T: Transport> Session<T> {
         match cx.shared.fabrics_on_io_queue(queue.controller, queue.id, sqe) {
             AdminOutcome::Disconnect => {
                 self.pending.disconnect = Some(slot);
-                self.state = State::Draining;
+                self.state = SessionState::Draining;
                 cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
                 self.list(cx);
             }

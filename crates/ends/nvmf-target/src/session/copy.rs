@@ -13,7 +13,7 @@
 use super::{Queue, Session, Work};
 use crate::core::Context;
 use crate::limits;
-use crate::pace::{Cost, Kind};
+use crate::pace::{Cost, PaceKind};
 use crate::transport::Transport;
 use farblock_block::Op;
 use farblock_proto::capsule::SlotId;
@@ -104,7 +104,7 @@ impl<T: Transport> Session<T> {
         let block_size = self.namespace_info(part.namespace)?.block_size;
         let bytes = u64::from(part.from.blocks.0) * u64::from(block_size);
         let cost = |namespace, kind| Cost::new(namespace, kind, bytes);
-        Some((cost(part.namespace, Kind::Write), cost(part.from.namespace, Kind::Read)))
+        Some((cost(part.namespace, PaceKind::Write), cost(part.from.namespace, PaceKind::Read)))
     }
 
     /// Reads what the next step copies.

@@ -1,7 +1,7 @@
 //! What a queue counts: every I/O command once, when it is answered.
 
 use super::{IoQueue, Queue, Session, Work};
-use crate::meter::{Answered, Kind, Wait};
+use crate::meter::{Answered, MeterKind, Wait};
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::IoCommand;
@@ -22,11 +22,11 @@ impl<T: Transport> Session<T> {
         let Queue::Io(queue) = &mut self.queue else { return };
         let request = &self.requests[usize::from(slot.0)];
         let (kind, bytes) = match &request.work {
-            Work::Io(IoCommand::Read { data, .. }) => (Kind::Read, data.length()),
-            Work::Io(IoCommand::Write { data, .. }) => (Kind::Write, data.length()),
-            Work::Io(_) | Work::Reserving { .. } => (Kind::Other, 0),
+            Work::Io(IoCommand::Read { data, .. }) => (MeterKind::Read, data.length()),
+            Work::Io(IoCommand::Write { data, .. }) => (MeterKind::Write, data.length()),
+            Work::Io(_) | Work::Reserving { .. } => (MeterKind::Other, 0),
             // Refused before it was known what it is.
-            Work::None if !status.is_success() => (Kind::Other, 0),
+            Work::None if !status.is_success() => (MeterKind::Other, 0),
             _ => return,
         };
         let took = request.began.map(os::elapsed);

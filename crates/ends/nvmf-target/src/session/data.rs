@@ -1,11 +1,11 @@
 //! Memory and data: what commands may hold, how data come and go, and answers.
 
-use super::{Request, Session, State, Submission, Work};
+use super::{Session, SessionRequest, SessionState, Submission, Work};
 use crate::admissions::Reason;
 use crate::core::Context;
 use crate::limits;
 use crate::memory::{HolderId, footprint};
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
 use farblock_reactor::{Buffer, copy_anywhere};
@@ -80,9 +80,9 @@ impl<T: Transport> Session<T> {
         let index = usize::from(slot.0);
         if index >= self.requests.len() {
             let more = index + 1 - self.requests.len();
-            self.requests.resize_with(index + 1, Request::new);
-            self.held.kept_bytes += more * size_of::<Request>();
-            cx.memory.hold(self.holder(), more * size_of::<Request>());
+            self.requests.resize_with(index + 1, SessionRequest::new);
+            self.held.kept_bytes += more * size_of::<SessionRequest>();
+            cx.memory.hold(self.holder(), more * size_of::<SessionRequest>());
         }
     }
 
@@ -102,7 +102,8 @@ impl<T: Transport> Session<T> {
     /// its connections, and in this one.
     pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
         let memory = &cx.memory;
-        let is_overdue = |request: &Request| request.awaited && memory.is_overdue(request.epoch);
+        let is_overdue =
+            |request: &SessionRequest| request.awaited && memory.is_overdue(request.epoch);
         let not_taken = self.transport.sending_since();
         let overdue = not_taken.is_some_and(|since| memory.is_overdue(since))
             || self.requests.iter().any(is_overdue);
@@ -113,7 +114,7 @@ impl<T: Transport> Session<T> {
     /// Closes it, since others need the memory.
     pub(crate) fn evict(&mut self, cx: &mut Context, bytes: usize) {
         cx.shared.admissions.refused(Reason::Memory);
-        cx.notice(Kind::NoRoom, self.peer.ip(), || {
+        cx.notice(NoticeKind::NoRoom, self.peer.ip(), || {
             tracing::warn!(
                 peer = %self.peer,
                 "closing: {bytes} bytes wait for this host, and others need the memory"
@@ -187,7 +188,8 @@ impl<T: Transport> Session<T> {
 
     /// Sees to it that data which are to come do come.
     pub(crate) fn watch_data(&mut self, cx: &Context) {
-        if self.state == State::Open && !std::mem::replace(&mut self.arrivals.watched, true) {
+        if self.state == SessionState::Open && !std::mem::replace(&mut self.arrivals.watched, true)
+        {
             self.note_progress(cx);
             cx.reactor.set_timer(self.task, Some(cx.now() + limits::TRANSFER_TIMEOUT));
         }
@@ -211,7 +213,7 @@ impl<T: Transport> Session<T> {
     /// asked for: most often it is the one that the last command has just given back, and still in
     /// the processor's cache.
     pub(crate) fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
-        let Request { buffer, pulled_bytes, .. } = self.request(slot);
+        let SessionRequest { buffer, pulled_bytes, .. } = self.request(slot);
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 

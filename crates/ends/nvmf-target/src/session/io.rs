@@ -1,12 +1,12 @@
 //! I/O commands: from the wire to block operations and back.
 
-use super::{Queue, Request, Session, Work, token};
+use super::{Queue, Session, SessionRequest, Work, token};
 use crate::core::Context;
 use crate::events::Event;
 use crate::fence::{Change, EndingId, Passage};
 use crate::limits;
 use crate::memory::footprint;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::status;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
@@ -308,7 +308,7 @@ impl<T: Transport> Session<T> {
             let sentence = format!("{what} failed: {error}");
             cx.shared.troubles.note((owner.subsystem, namespace), sentence);
         }
-        cx.notice(Kind::Storage(namespace), self.peer.ip(), || {
+        cx.notice(NoticeKind::Storage(namespace), self.peer.ip(), || {
             tracing::warn!(
                 host = %queue.host, namespace = namespace.0,
                 "{what} failed in the target's storage: {error}"
@@ -433,7 +433,7 @@ impl<T: Transport> Session<T> {
 
     /// What operations under way change.
     pub(super) fn changes_under_way(&self) -> Vec<Change> {
-        let change = |request: &Request| match &request.work {
+        let change = |request: &SessionRequest| match &request.work {
             Work::Io(command) if request.operations > 0 => Change::of(command),
             _ => None,
         };

@@ -39,7 +39,7 @@ use crate::losses::Losses;
 use crate::memory::HolderId;
 use crate::meter::Wait;
 use crate::meters::QueueMeters;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::pace::Pace;
 use crate::reservations::{Limits, Owner};
 use crate::shared::Route;
@@ -77,7 +77,7 @@ pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
 
 /// Life of a session; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SessionState {
     /// Its Connect command was not accepted yet.
     Waiting,
     /// It serves commands.
@@ -147,7 +147,7 @@ enum Work {
 }
 
 /// A slot's command and what it holds.
-struct Request {
+struct SessionRequest {
     work: Work,
     sqe: Sqe,
     /// When it came, if it is to be known how long it takes.
@@ -178,7 +178,7 @@ struct Request {
     progress: turns::Progress,
 }
 
-impl Request {
+impl SessionRequest {
     fn new() -> Self {
         Self {
             work: Work::None,
@@ -274,7 +274,7 @@ pub(crate) struct Session<T> {
     pub(crate) peer: SocketAddr,
     /// Where it came in.
     entrance: SocketAddr,
-    state: State,
+    state: SessionState,
     queue: Queue,
     /// Only of hosts that have to authenticate.
     authentication: Option<Box<authentication::Authentication>>,
@@ -286,7 +286,7 @@ pub(crate) struct Session<T> {
     owner: Option<Owner>,
     /// Others have reserved namespaces that this host uses.
     limits: Option<Box<Limits>>,
-    requests: Vec<Request>,
+    requests: Vec<SessionRequest>,
     submission: Submission,
     pending: Pending,
     waiting: Waiting,
@@ -323,14 +323,14 @@ impl<T: Transport> Session<T> {
             task,
             peer,
             entrance,
-            state: State::Waiting,
+            state: SessionState::Waiting,
             queue: Queue::None,
             authentication: None,
             instance: None,
             fence: None,
             owner: None,
             limits: None,
-            requests: vec![Request::new()],
+            requests: vec![SessionRequest::new()],
             submission: Submission { depth: 1, head: 0, flow_control: true },
             pending: Pending::default(),
             waiting: Waiting::default(),
@@ -360,17 +360,17 @@ impl<T: Transport> Session<T> {
 
     /// Whether nothing of it is left anywhere.
     pub(crate) fn is_gone(&self) -> bool {
-        self.state == State::Gone && self.pending.operations == 0
+        self.state == SessionState::Gone && self.pending.operations == 0
     }
 
     /// Whether commands are carried out and answered.
     fn is_serving(&self) -> bool {
-        matches!(self.state, State::Open | State::Draining)
+        matches!(self.state, SessionState::Open | SessionState::Draining)
     }
 
     /// Whether the transport is closed or about to be: nobody is left to answer.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed | State::Gone)
+        matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
     /// The controller that its queue was connected to, even when that is gone.
@@ -393,7 +393,7 @@ impl<T: Transport> Session<T> {
         self.transport.peer().is_some()
     }
 
-    fn request(&mut self, slot: SlotId) -> &mut Request {
+    fn request(&mut self, slot: SlotId) -> &mut SessionRequest {
         &mut self.requests[usize::from(slot.0)]
     }
 
@@ -407,12 +407,12 @@ impl<T: Transport> Session<T> {
 
     /// Whether its Connect command was not accepted yet.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.state == State::Waiting
+        self.state == SessionState::Waiting
     }
 
     /// Whether what the host sends is still looked at.
     pub(crate) fn takes_commands(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Open | State::Draining)
+        matches!(self.state, SessionState::Waiting | SessionState::Open | SessionState::Draining)
     }
 
     /// Has [`Self::finish_tick`] called at the end of this tick.
@@ -483,8 +483,8 @@ impl<T: Transport> Session<T> {
         self.tell_of_aborts(cx);
         let idle = self.transport.is_idle();
         match self.state {
-            State::Closing if idle => self.close(cx),
-            State::Draining if idle && self.is_drained(cx) => self.close(cx),
+            SessionState::Closing if idle => self.close(cx),
+            SessionState::Draining if idle && self.is_drained(cx) => self.close(cx),
             _ => {}
         }
     }
@@ -501,18 +501,18 @@ impl<T: Transport> Session<T> {
 
     fn timer(&mut self, cx: &mut Context) {
         match self.state {
-            State::Waiting => {
+            SessionState::Waiting => {
                 cx.shared.admissions.refused(Reason::Late);
-                cx.notice(Kind::Late, self.peer.ip(), || {
+                cx.notice(NoticeKind::Late, self.peer.ip(), || {
                     tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
                 });
                 self.close(cx);
             }
-            State::Open if self.is_locked() => self.authentication_late(cx),
-            State::Open if self.arrivals.asked_for > 0 || self.transport.is_in_data() => {
+            SessionState::Open if self.is_locked() => self.authentication_late(cx),
+            SessionState::Open if self.arrivals.asked_for > 0 || self.transport.is_in_data() => {
                 let deadline = self.arrivals.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now() >= deadline {
-                    cx.notice(Kind::Late, self.peer.ip(), || {
+                    cx.notice(NoticeKind::Late, self.peer.ip(), || {
                         let peer = self.peer;
                         tracing::warn!(%peer, "data that were to come did not: closing");
                     });
@@ -521,24 +521,24 @@ impl<T: Transport> Session<T> {
                     cx.reactor.set_timer(self.task, Some(deadline));
                 }
             }
-            State::Draining | State::Closing => self.close(cx),
-            State::Open => self.arrivals.watched = false,
-            State::Closed | State::Gone => {}
+            SessionState::Draining | SessionState::Closing => self.close(cx),
+            SessionState::Open => self.arrivals.watched = false,
+            SessionState::Closed | SessionState::Gone => {}
         }
     }
 
     /// Ends the connection in good order: what was accepted is finished, then it is closed.
     pub(crate) fn drain(&mut self, cx: &mut Context) {
         match self.state {
-            State::Open => {
-                self.state = State::Draining;
+            SessionState::Open => {
+                self.state = SessionState::Draining;
                 self.answer_held_commands();
                 self.wait_no_longer(cx);
                 self.expect_no_second(cx);
                 cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
                 self.list(cx);
             }
-            State::Waiting => self.close(cx),
+            SessionState::Waiting => self.close(cx),
             _ => {}
         }
     }
@@ -557,7 +557,7 @@ impl<T: Transport> Session<T> {
     /// Sends what was emitted and then closes.
     pub(crate) fn close_after_sending(&mut self, cx: &mut Context) {
         if self.takes_commands() {
-            self.state = State::Closing;
+            self.state = SessionState::Closing;
             cx.reactor.set_timer(self.task, Some(cx.now() + limits::CONNECT_TIMEOUT));
             self.list(cx);
         }
@@ -568,7 +568,7 @@ impl<T: Transport> Session<T> {
         if self.is_closed() {
             return;
         }
-        self.state = State::Closed;
+        self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
         self.waiting.for_buffers.clear();
         let key = self.route.key;
@@ -602,7 +602,7 @@ impl<T: Transport> Session<T> {
     /// Nothing is left of the transport.
     pub(crate) fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
-        self.state = State::Gone;
+        self.state = SessionState::Gone;
         T::abandon(self, cx);
         // What a namespace still works on is given back when that ends.
         for index in 0..self.requests.len() {

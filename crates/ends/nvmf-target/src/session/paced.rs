@@ -2,7 +2,7 @@
 //! second. They wait before their data are asked for, and hold no memory; those that bring it in
 //! their capsules hold that.
 
-use super::{Queue, Session, State, Work};
+use super::{Queue, Session, SessionState, Work};
 use crate::backings::Backings;
 use crate::core::Context;
 use crate::meter::Wait;
@@ -70,7 +70,7 @@ impl<T: Transport> Session<T> {
         slot: SlotId,
         command: &IoCommand,
     ) -> bool {
-        let finishes = self.state == State::Draining;
+        let finishes = self.state == SessionState::Draining;
         if !self.is_paced() || self.request(slot).has_passed || finishes {
             return false;
         }

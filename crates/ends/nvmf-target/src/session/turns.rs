@@ -11,7 +11,7 @@
 //! that has all the room stops no other.
 
 use super::copy::Copying;
-use super::{ConnectionKey, Request, Session, Work};
+use super::{ConnectionKey, Session, SessionRequest, Work};
 use crate::core::Context;
 use crate::limits;
 use crate::transport::Transport;
@@ -171,7 +171,7 @@ impl InPlace {
     }
 }
 
-impl Request {
+impl SessionRequest {
     /// Whether there are steps that it has not begun.
     pub(super) fn has_steps_left(&self) -> bool {
         match self.work {

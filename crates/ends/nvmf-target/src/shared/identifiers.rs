@@ -1,14 +1,14 @@
 //! Whose the identifier is that a host gives: the configuration's word, else that of the host that
 //! has proved who it is.
 
-use super::{Denied, Management, Shared, Why};
+use super::{Denied, Management, TargetShared, Why};
 use crate::identity;
 use farblock_proto::controller::{ConnectRequest, Identified, NotIts, Refusal};
 use farblock_proto::ids::ControllerId;
 use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
-impl Shared {
+impl TargetShared {
     /// Whether a host may give this identifier. An I/O queue has to have its controller's.
     pub(super) fn check_identifier(
         &self,

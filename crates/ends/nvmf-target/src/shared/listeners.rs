@@ -1,6 +1,6 @@
 //! Listeners that come and go while the target runs. The first core has them all.
 
-use super::{Message, Shared, Whom};
+use super::{Message, TargetShared, Whom};
 use crate::config::TlsPolicy;
 use crate::control::ChangeError;
 use crate::core::is_entrance;
@@ -115,7 +115,7 @@ fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
     ChangeError::Address(address.to_string(), sentence.to_string())
 }
 
-impl Shared {
+impl TargetShared {
     /// Says how namespaces can be reached by a listener from now on.
     pub(crate) fn set_access(
         &self,

@@ -1,6 +1,6 @@
 //! What the target shares, and changes to that while it runs.
 
-use super::{Management, Message, Shared};
+use super::{Management, Message, TargetShared};
 use crate::backings::{Backing, BackingId, Backings, HostTerms};
 use crate::config::Export;
 use crate::control::{ChangeError, Removal, Sharing};
@@ -216,7 +216,7 @@ fn with_geometry(info: NamespaceInfo, geometry: &Geometry) -> NamespaceInfo {
 }
 
 /// Changes while the target runs; see [`Control`](crate::control::Control).
-impl Shared {
+impl TargetShared {
     /// Everything that is shared, to be opened.
     pub(crate) fn all_backings(&self) -> Vec<Arc<Backings>> {
         self.lock().exports.snapshots()

@@ -1,6 +1,6 @@
 //! What a running target says of itself, to people and programs.
 
-use super::Shared;
+use super::TargetShared;
 use crate::config::TlsPolicy;
 use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
 use farblock_proto::ids::ControllerId;
@@ -87,7 +87,7 @@ pub struct ControllerReport {
     pub errors: u64,
 }
 
-impl Shared {
+impl TargetShared {
     pub(crate) fn report(&self) -> Report {
         let mut management = self.lock();
         self.publish_counters(&mut management.registry);

@@ -1,6 +1,6 @@
 //! Everything that a running target counts, at one moment.
 
-use super::Shared;
+use super::TargetShared;
 use crate::admissions::AdmissionCounts;
 use crate::meter::IoCounts;
 use farblock_proto::ids::NamespaceId;
@@ -81,7 +81,7 @@ pub fn status_name(code: u16) -> String {
     Status(code).to_string()
 }
 
-impl Shared {
+impl TargetShared {
     pub(crate) fn stats(&self) -> Stats {
         let mut hosts: HashMap<String, (usize, usize)> = HashMap::new();
         let management = self.lock();

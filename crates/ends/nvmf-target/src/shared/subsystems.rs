@@ -1,6 +1,6 @@
 //! Subsystems, hosts and referrals that come and go while the target runs.
 
-use super::{Management, Shared};
+use super::{Management, TargetShared};
 use crate::authentication::HostKeys;
 use crate::config::Subsystem;
 use crate::control::{ChangeError, Removal};
@@ -12,7 +12,7 @@ use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Shared {
+impl TargetShared {
     pub(crate) fn add_subsystem(
         self: &Arc<Self>,
         subsystem: &Subsystem,

@@ -1,8 +1,8 @@
 //! Hosts that come and go, as those who look after the target are told of them.
 
-use super::{Management, Shared};
+use super::{Management, TargetShared};
 use crate::events::{Event, Visitor};
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use farblock_proto::controller::{Teardown, TeardownReason};
 use farblock_proto::ids::ControllerId;
 use farblock_reactor::os;
@@ -16,7 +16,7 @@ pub(crate) struct Origin {
     pub(crate) is_told: bool,
 }
 
-impl Shared {
+impl TargetShared {
     /// The host of an admin queue may use its controller from now on.
     pub(crate) fn host_is_in(&self, controller: ControllerId) {
         let mut management = self.lock();
@@ -43,7 +43,7 @@ impl Shared {
 
     /// Tells of it, and logs it if there was not much of that.
     fn log_visit(&self, address: IpAddr, event: &Event) {
-        if self.visits.say(Kind::Visit, address, os::now(), || tracing::info!("{event}")) {
+        if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
             // The first core keeps the time.
             self.mailboxes()[0].wake();
         }

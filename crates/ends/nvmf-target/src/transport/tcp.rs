@@ -9,7 +9,7 @@ use super::Transport;
 use crate::core::Context;
 use crate::limits;
 use crate::memory::footprint;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::{Connected, QueueKind};
@@ -363,7 +363,7 @@ impl Session<Tcp> {
                 }
                 TcpEvent::Terminated { status } => {
                     cx.shared.admissions.terminated();
-                    cx.notice(Kind::Fault, self.peer.ip(), || {
+                    cx.notice(NoticeKind::Fault, self.peer.ip(), || {
                         let peer = self.peer;
                         tracing::warn!(%peer, "the host ended the connection: {status}");
                     });
@@ -394,7 +394,7 @@ impl Session<Tcp> {
     /// Tells the host what it did wrong, and closes.
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
         cx.shared.admissions.fault(fault);
-        cx.notice(Kind::Fault, self.peer.ip(), || {
+        cx.notice(NoticeKind::Fault, self.peer.ip(), || {
             tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
         });
         self.read_expected(cx, 0);

@@ -12,7 +12,7 @@ const HAS_DIGEST: u8 = 1 << 1;
 const COMMON_BYTES: usize = 8;
 
 #[derive(Default)]
-struct State {
+struct DirtState {
     clean: AtomicBool,
     stop: AtomicBool,
     /// By direction: from the host, from the target.
@@ -21,7 +21,7 @@ struct State {
 
 pub struct Dirt {
     pub address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<DirtState>,
 }
 
 impl Dirt {
@@ -29,7 +29,7 @@ impl Dirt {
     pub fn new(to: SocketAddr, one_in: u64, seed: u64) -> Dirt {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State::default());
+        let state = Arc::new(DirtState::default());
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for (number, stream) in (0..).zip(listener.incoming()) {
@@ -76,7 +76,7 @@ fn pass_on(
     mut to: &TcpStream,
     mut random: Random,
     one_in: u64,
-    state: &State,
+    state: &DirtState,
     direction: usize,
 ) -> io::Result<()> {
     loop {

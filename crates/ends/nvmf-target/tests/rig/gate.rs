@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
-struct State {
+struct GateState {
     /// How many to keep.
     budget: AtomicUsize,
     kept: AtomicUsize,
@@ -20,7 +20,7 @@ struct State {
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     command: Command,
-    state: Arc<State>,
+    state: Arc<GateState>,
 }
 
 impl Gate {
@@ -82,7 +82,7 @@ impl Namespace for Gate {
 struct GateQueue {
     inner: Box<dyn Queue>,
     command: Command,
-    state: Arc<State>,
+    state: Arc<GateState>,
     kept: Vec<Op>,
     seen: usize,
 }

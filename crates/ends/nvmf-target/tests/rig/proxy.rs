@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     /// New connections are closed at once.
     down: AtomicBool,
     /// Nothing moves, and nobody is told.
@@ -25,14 +25,14 @@ struct State {
 
 pub struct Proxy {
     pub address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
 }
 
 impl Proxy {
     pub fn new(to: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State::default());
+        let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -118,7 +118,7 @@ impl Drop for Proxy {
     }
 }
 
-impl State {
+impl ProxyState {
     fn wait_while_stalled(&self, number: u64) {
         let is_stalled = || {
             let before = self.stalled_before.load(Ordering::SeqCst);

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A namespace of which only a part is shown.
-pub(crate) struct Part {
+pub(crate) struct ShownPart {
     inner: Arc<dyn Namespace>,
     blocks: AtomicU64,
 }
 
-impl Part {
+impl ShownPart {
     /// Opens what `disk` names. What is served elsewhere has the blocks that it has there, and
     /// `resized` is called when those are more or fewer, until the watch is dropped.
     pub(crate) fn open(
@@ -25,8 +25,8 @@ impl Part {
         read_only: bool,
         engine: EngineKind,
         resized: impl Fn() + Send + Sync + 'static,
-    ) -> Result<(Arc<Part>, Option<Watch>), Box<dyn Error>> {
-        let whole = |inner| Arc::new(Part { inner, blocks: AtomicU64::new(u64::MAX) });
+    ) -> Result<(Arc<ShownPart>, Option<Watch>), Box<dyn Error>> {
+        let whole = |inner| Arc::new(ShownPart { inner, blocks: AtomicU64::new(u64::MAX) });
         if !disk.starts_with(SCHEME) {
             return Ok((whole(Spec::parse(disk)?.open(block_size, read_only)?), None));
         }
@@ -49,7 +49,7 @@ impl Part {
     }
 }
 
-impl Namespace for Part {
+impl Namespace for ShownPart {
     fn geometry(&self) -> Geometry {
         let geometry = self.inner.geometry();
         let blocks = geometry.blocks.min(self.blocks.load(Ordering::Relaxed));

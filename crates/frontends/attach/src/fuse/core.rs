@@ -2,7 +2,7 @@
 //! number at once, and answers each when it is done.
 
 use super::limits;
-use super::shared::{Job, Message, Reply, Shared, errno};
+use super::shared::{Job, Message, MountShared, Reply, errno};
 use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
 use farblock_frontend::pieces::{self, Piece};
 use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const PIECE_BITS: u32 = 32;
 
 /// A request that is being carried out.
-struct Request {
+struct FuseRequest {
     reply: Reply,
     command: Command,
     fua: bool,
@@ -42,11 +42,11 @@ pub(super) struct Requests {
     mail: TaskId,
     queue_task: TaskId,
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
     geometry: Geometry,
     gate: Gate<usize>,
     arbiter: Option<Arbiter>,
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<FuseRequest>>,
     free: Vec<usize>,
     /// Vectors of pieces without any, so that none is allocated for a request.
     spare: Vec<Vec<Piece>>,
@@ -64,7 +64,7 @@ pub(super) struct Requests {
 
 impl Requests {
     /// What the calling thread runs.
-    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Requests {
+    pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
             queue,
@@ -133,7 +133,7 @@ impl Requests {
     fn begin(&mut self, job: Job) {
         let held_bytes = job.held_bytes();
         let Job { reply, command, offset, length, fua, buffer } = job;
-        let mut request = Request {
+        let mut request = FuseRequest {
             reply,
             command,
             fua,
@@ -156,7 +156,7 @@ impl Requests {
     }
 
     /// Makes pieces of the next step of a request. `data` is what a write writes.
-    fn cut(&self, request: &mut Request, data: Option<Buffer>) {
+    fn cut(&self, request: &mut FuseRequest, data: Option<Buffer>) {
         let Geometry { block_size, .. } = self.geometry;
         let step = request.left.min(u64::from(limits::STEP_BYTES)) as u32;
         let pieces = &mut request.pieces;
@@ -190,7 +190,7 @@ impl Requests {
         }
     }
 
-    fn request(&mut self, slot: usize) -> &mut Request {
+    fn request(&mut self, slot: usize) -> &mut FuseRequest {
         self.requests[slot].as_mut().expect("a request outlives its operations")
     }
 
@@ -249,8 +249,8 @@ impl Requests {
         self.answer(request);
     }
 
-    fn answer(&mut self, request: Request) {
-        let Request { reply, command, length, mut pieces, result, held_bytes, .. } = request;
+    fn answer(&mut self, request: FuseRequest) {
+        let FuseRequest { reply, command, length, mut pieces, result, held_bytes, .. } = request;
         match (result, reply) {
             (Err(error), reply) => {
                 tracing::debug!(?command, "a FUSE request failed: {error}");

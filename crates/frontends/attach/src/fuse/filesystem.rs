@@ -4,7 +4,7 @@
 //! what needs the namespace goes to a core.
 
 use super::limits;
-use super::shared::{Job, Reply, Shared};
+use super::shared::{Job, MountShared, Reply};
 use farblock_block::{Command, Geometry};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -43,7 +43,7 @@ thread_local! {
 
 /// See the module's text.
 pub(super) struct Disk {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MountShared>,
     pub(super) name: OsString,
     /// Also for others than the one who mounted it.
     pub(super) for_all: bool,

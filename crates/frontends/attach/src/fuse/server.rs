@@ -5,7 +5,7 @@ use super::filesystem::{self, FILE};
 use super::limits;
 use super::mount::{self, MountError, Mounter, Own, Way, wait_until};
 use super::resume;
-use super::shared::Shared;
+use super::shared::MountShared;
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{Listed, User};
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
@@ -141,7 +141,7 @@ type Thread = JoinHandle<io::Result<()>>;
 
 /// A running server. Dropping it stops it by force.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
     cores: Cores,
     session: Option<Mounted>,
     changes: Option<GeometryWatch>,
@@ -239,7 +239,7 @@ impl Server {
         mounter: Arc<dyn Mounter>,
     ) -> Result<Server, StartError> {
         let path = mountpoint.join(&config.name);
-        let shared = Arc::new(Shared::new(disk));
+        let shared = Arc::new(MountShared::new(disk));
         let cores = start_cores(config, &shared)?;
         let (session, changes) = (None, None);
         Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
@@ -423,7 +423,7 @@ impl Server {
     }
 }
 
-impl Shared {
+impl MountShared {
     /// The namespace has another size: requests are held against it, and the kernel forgets the one
     /// that it had.
     fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
@@ -482,7 +482,7 @@ fn flushes_for_the_kernel() {
     }
 }
 
-fn start_cores(config: &Config, shared: &Arc<Shared>) -> Result<Cores, StartError> {
+fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, StartError> {
     let plan = Plan {
         prefix: CORE_NAME_PREFIX,
         count: threads(config),

@@ -90,7 +90,7 @@ impl Mailbox {
 }
 
 /// See the module's text.
-pub(super) struct Shared {
+pub(super) struct MountShared {
     disk: Disk,
     /// The namespace's size, for the threads that read requests.
     capacity_bytes: AtomicU64,
@@ -105,10 +105,10 @@ pub(super) struct Shared {
     resends: AtomicBool,
 }
 
-impl Shared {
-    pub(super) fn new(disk: Disk) -> Shared {
+impl MountShared {
+    pub(super) fn new(disk: Disk) -> MountShared {
         let capacity_bytes = AtomicU64::new(disk.geometry().capacity_bytes());
-        Shared {
+        MountShared {
             disk,
             capacity_bytes,
             mailboxes: OnceLock::new(),

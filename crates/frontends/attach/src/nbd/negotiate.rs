@@ -89,7 +89,7 @@ pub(super) enum Progress {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum NegotiationState {
     /// The client's flags are next.
     ClientFlags,
     /// An option is next.
@@ -100,7 +100,7 @@ enum State {
 
 /// See the module's text.
 pub(super) struct Negotiation {
-    state: State,
+    state: NegotiationState,
     no_zeroes: bool,
     options: u32,
     agreement: Agreement,
@@ -116,7 +116,7 @@ impl Negotiation {
         out.extend(wire::OPTION_MAGIC.to_be_bytes());
         out.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
         Negotiation {
-            state: State::ClientFlags,
+            state: NegotiationState::ClientFlags,
             no_zeroes: false,
             options: 0,
             agreement: Agreement::default(),
@@ -134,22 +134,22 @@ impl Negotiation {
     ) -> Progress {
         loop {
             let progress = match self.state {
-                State::ClientFlags => match self.collect(input, 4) {
+                NegotiationState::ClientFlags => match self.collect(input, 4) {
                     false => return Progress::More,
                     true => self.client_flags(),
                 },
-                State::Skipping(left) => {
+                NegotiationState::Skipping(left) => {
                     let skipped = input.len().min(left as usize);
                     *input = &input[skipped..];
                     let left = left - skipped as u32;
                     if left > 0 {
-                        self.state = State::Skipping(left);
+                        self.state = NegotiationState::Skipping(left);
                         return Progress::More;
                     }
-                    self.state = State::Option;
+                    self.state = NegotiationState::Option;
                     Progress::More
                 }
-                State::Option => match self.option(export, input, out) {
+                NegotiationState::Option => match self.option(export, input, out) {
                     None => return Progress::More,
                     Some(progress) => progress,
                 },
@@ -178,7 +178,7 @@ impl Negotiation {
         }
         // A client without the fixed negotiation sends nothing but the name of an export.
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
-        self.state = State::Option;
+        self.state = NegotiationState::Option;
         Progress::More
     }
 
@@ -220,7 +220,7 @@ impl Negotiation {
             return Progress::Close(format!("the name that it asks for has {length} bytes"));
         }
         answer(out, code, reply::ERR_TOO_BIG, b"the option is too long");
-        self.state = State::Skipping(length);
+        self.state = NegotiationState::Skipping(length);
         Progress::More
     }
 

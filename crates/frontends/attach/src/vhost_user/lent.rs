@@ -17,14 +17,14 @@ const PLACES: usize = 4096;
 const CLAIMED: usize = 1;
 
 /// A mapping; free when its end is 0.
-struct Place {
+struct LentPlace {
     start: AtomicUsize,
     end: AtomicUsize,
     lost: AtomicBool,
 }
 
-static LIST: [Place; PLACES] = [const {
-    Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
+static LIST: [LentPlace; PLACES] = [const {
+    LentPlace { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
 /// Mappings that were ever lost: until then nobody looks any further.
 static LOST: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +41,7 @@ impl Lent {
         if BEFORE.get_or_init(install).is_none() {
             return Err("the system does not let SIGBUS be handled".to_owned());
         }
-        let claim = |place: &Place| {
+        let claim = |place: &LentPlace| {
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             place.end.compare_exchange(0, CLAIMED, success, failure).is_ok()
         };
@@ -100,7 +100,7 @@ extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
 }
 
 /// Puts empty memory where a mapping is, if the address is in it.
-fn replace(place: &Place, address: usize) -> bool {
+fn replace(place: &LentPlace, address: usize) -> bool {
     let end = place.end.load(Ordering::Acquire);
     let start = place.start.load(Ordering::Relaxed);
     if !(start..end).contains(&address) {

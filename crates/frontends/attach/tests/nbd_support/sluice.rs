@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 /// See the module's text.
 pub struct Sluice {
     inner: Arc<dyn Namespace>,
-    shared: Arc<Shared>,
+    shared: Arc<SluiceShared>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SluiceShared {
     /// So many writes to come are kept back.
     hold: AtomicUsize,
     /// So many are.
@@ -72,7 +72,7 @@ impl Namespace for Sluice {
 
 struct SluiceQueue {
     inner: Box<dyn Queue>,
-    shared: Arc<Shared>,
+    shared: Arc<SluiceShared>,
     held: Vec<Op>,
     done: Vec<Completion>,
 }

@@ -11,11 +11,11 @@ const PARAMETER_BYTES: usize = 24;
 
 /// What those who do not hold the reservation may not do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Kind(u8);
+struct ReservationKind(u8);
 
-impl Kind {
-    fn parse(code: u8) -> Option<Kind> {
-        matches!(code, 1 | 3 | 5..=8).then_some(Kind(code))
+impl ReservationKind {
+    fn parse(code: u8) -> Option<ReservationKind> {
+        matches!(code, 1 | 3 | 5..=8).then_some(ReservationKind(code))
     }
 
     /// Not even read.
@@ -43,7 +43,7 @@ pub(crate) struct Reservations {
     generation: u32,
     registered: Vec<(Initiator, u64)>,
     /// Its kind, and who made it; he is always registered.
-    reservation: Option<(Kind, Initiator)>,
+    reservation: Option<(ReservationKind, Initiator)>,
 }
 
 impl Reservations {
@@ -152,7 +152,7 @@ impl Reservations {
         if registers {
             return self.register(who, new_key);
         }
-        let kind = || match (scope, Kind::parse(kind)) {
+        let kind = || match (scope, ReservationKind::parse(kind)) {
             (0, Some(kind)) => Ok(kind),
             _ => Err(Sense::in_cdb(2)),
         };
@@ -202,7 +202,7 @@ impl Reservations {
         others.map(|(other, _)| (other.clone(), what)).collect()
     }
 
-    fn reserve(&mut self, who: &Initiator, kind: Kind) -> Result<Vec<Notice>, Failure> {
+    fn reserve(&mut self, who: &Initiator, kind: ReservationKind) -> Result<Vec<Notice>, Failure> {
         match &self.reservation {
             None => self.reservation = Some((kind, who.clone())),
             Some((held, _)) if self.holds(who) && *held == kind => {}
@@ -211,7 +211,11 @@ impl Reservations {
         Ok(Vec::new())
     }
 
-    fn release(&mut self, who: &Initiator, (_, kind): (u8, Kind)) -> Result<Vec<Notice>, Failure> {
+    fn release(
+        &mut self,
+        who: &Initiator,
+        (_, kind): (u8, ReservationKind),
+    ) -> Result<Vec<Notice>, Failure> {
         match &self.reservation {
             Some((held, _)) if self.holds(who) => {
                 if *held != kind {
@@ -235,7 +239,12 @@ impl Reservations {
     }
 
     /// Takes the registrations with `key` away, and the reservation if one of them holds it.
-    fn preempt(&mut self, who: &Initiator, kind: Kind, key: u64) -> Result<Vec<Notice>, Failure> {
+    fn preempt(
+        &mut self,
+        who: &Initiator,
+        kind: ReservationKind,
+        key: u64,
+    ) -> Result<Vec<Notice>, Failure> {
         let takes_over = match &self.reservation {
             Some((held, _)) if held.is_held_by_all() => key == 0,
             Some((_, holder)) => self.key(holder) == Some(key),

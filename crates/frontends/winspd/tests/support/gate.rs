@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     geometry: Geometry,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GateState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     is_open: bool,
     wakers: Vec<Waker>,
     /// Commands that came, with their FUA.
@@ -63,7 +63,7 @@ impl Namespace for Gate {
 
 struct GateQueue {
     inner: Box<dyn Queue>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GateState>>,
     held: Vec<Op>,
 }
 

@@ -8,7 +8,7 @@ use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, FsyncFlags};
 
-use super::keys::{Kind, pack};
+use super::keys::{CompletionKind, pack};
 use super::{Completion, Uring};
 use crate::engine::Context;
 use crate::event::{FileOp, TaskId};
@@ -95,7 +95,7 @@ impl Uring {
         }
         // SAFETY: the buffer is owned by the operation's slot, which nobody touches until its
         // completion.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::File, key))) };
+        unsafe { self.ring.push(entry.user_data(pack(CompletionKind::File, key))) };
     }
 
     pub(super) fn complete_file(&mut self, cx: &mut Context<'_>, completion: Completion) {

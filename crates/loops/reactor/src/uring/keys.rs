@@ -31,7 +31,7 @@ use crate::slab::{GENERATION_BITS, Key};
 /// What a completion is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum CompletionKind {
     Recv = 1,
     Send = 2,
     Connect = 3,
@@ -43,16 +43,16 @@ pub(super) enum Kind {
     Watch = 9,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind::Recv,
-    Kind::Send,
-    Kind::Connect,
-    Kind::Accept,
-    Kind::File,
-    Kind::Alarm,
-    Kind::Cancel,
-    Kind::Probe,
-    Kind::Watch,
+const KINDS: [CompletionKind; 9] = [
+    CompletionKind::Recv,
+    CompletionKind::Send,
+    CompletionKind::Connect,
+    CompletionKind::Accept,
+    CompletionKind::File,
+    CompletionKind::Alarm,
+    CompletionKind::Cancel,
+    CompletionKind::Probe,
+    CompletionKind::Watch,
 ];
 
 const INDEX_BITS: u32 = 32;
@@ -61,12 +61,12 @@ const KIND_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
 /// The key of what has no slot.
 pub(super) const NO_SLOT: Key = Key { index: 0, generation: 0 };
 
-pub(super) fn pack(kind: Kind, key: Key) -> u64 {
+pub(super) fn pack(kind: CompletionKind, key: Key) -> u64 {
     let (generation, index) = (u64::from(key.generation), u64::from(key.index));
     (kind as u64) << KIND_SHIFT | generation << INDEX_BITS | index
 }
 
-pub(super) fn unpack(user_data: u64) -> (Kind, Key) {
+pub(super) fn unpack(user_data: u64) -> (CompletionKind, Key) {
     let kind = (user_data >> KIND_SHIFT) as usize;
     let generation = (user_data >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1);
     let kind = *KINDS.get(kind.wrapping_sub(1)).expect("the kernel returns our user_data");

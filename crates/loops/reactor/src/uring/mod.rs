@@ -37,7 +37,7 @@ use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
 use files::{FileSlot, Operation};
-use keys::{Kind, NO_SLOT, pack};
+use keys::{CompletionKind, NO_SLOT, pack};
 use net::{Listener, Message, Stream};
 use provided::{GROUP, ProvidedBuffers};
 use ring::{Completion, Ring};
@@ -143,15 +143,15 @@ impl Uring {
 
     fn complete(&mut self, cx: &mut Context<'_>, completion: Completion) {
         match completion.kind {
-            Kind::Recv => self.complete_recv(cx, completion),
-            Kind::Send => self.complete_send(cx, completion),
-            Kind::Connect => self.complete_connect(cx, completion),
-            Kind::Accept => self.complete_accept(cx, completion),
-            Kind::File => self.complete_file(cx, completion),
-            Kind::Watch => self.complete_watch(cx, completion),
-            Kind::Alarm => self.alarm_armed = false,
-            Kind::Cancel => {}
-            Kind::Probe => unreachable!("probed before there was an engine"),
+            CompletionKind::Recv => self.complete_recv(cx, completion),
+            CompletionKind::Send => self.complete_send(cx, completion),
+            CompletionKind::Connect => self.complete_connect(cx, completion),
+            CompletionKind::Accept => self.complete_accept(cx, completion),
+            CompletionKind::File => self.complete_file(cx, completion),
+            CompletionKind::Watch => self.complete_watch(cx, completion),
+            CompletionKind::Alarm => self.alarm_armed = false,
+            CompletionKind::Cancel => {}
+            CompletionKind::Probe => unreachable!("probed before there was an engine"),
         }
     }
 
@@ -160,13 +160,13 @@ impl Uring {
         let read = opcode::Read::new(Fd(self.alarm.as_raw_fd()), pointer, size_of::<u64>() as u32);
         self.alarm_armed = true;
         // SAFETY: the count is boxed, written by nobody else, and freed after the last completion.
-        unsafe { self.ring.push(read.build().user_data(pack(Kind::Alarm, NO_SLOT))) };
+        unsafe { self.ring.push(read.build().user_data(pack(CompletionKind::Alarm, NO_SLOT))) };
     }
 
-    fn cancel(&mut self, kind: Kind, key: Key) {
+    fn cancel(&mut self, kind: CompletionKind, key: Key) {
         let entry: Entry = opcode::AsyncCancel::new(pack(kind, key)).build();
         // SAFETY: a cancellation refers to no memory.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::Cancel, NO_SLOT))) };
+        unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Cancel, NO_SLOT))) };
     }
 
     pub(crate) fn has_work(&mut self) -> bool {

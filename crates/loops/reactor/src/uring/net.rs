@@ -13,7 +13,7 @@ use io_uring::types::Fd;
 use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::keys::{Kind, pack};
+use super::keys::{CompletionKind, pack};
 use super::provided::GROUP;
 use super::{Completion, Uring};
 use crate::batch::{Cursor, SendBatch};
@@ -158,7 +158,7 @@ impl Uring {
         stream.address = Some(address);
         let key = self.streams.insert(stream);
         // SAFETY: the address is boxed and freed after the completion.
-        unsafe { self.ring.push(connect.build().user_data(pack(Kind::Connect, key))) };
+        unsafe { self.ring.push(connect.build().user_data(pack(CompletionKind::Connect, key))) };
         Ok(key)
     }
 
@@ -237,7 +237,7 @@ impl Uring {
         };
         // SAFETY: the memory is a provided buffer, or a buffer owned by the slot, which nobody
         // touches until the completion.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::Recv, key))) };
+        unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Recv, key))) };
     }
 
     pub(super) fn complete_recv(&mut self, cx: &mut Context<'_>, completion: Completion) {
@@ -342,7 +342,7 @@ impl Uring {
         };
         // SAFETY: the batch, and the gather list that points into it, are owned by the slot; nobody
         // touches them until the completion.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::Send, key))) };
+        unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Send, key))) };
     }
 
     pub(super) fn complete_send(&mut self, cx: &mut Context<'_>, completion: Completion) {
@@ -414,9 +414,11 @@ impl Uring {
         let connecting = stream.state == SocketState::Connecting;
         stream.state = SocketState::Closing;
         let (receiving, sending) = (!matches!(stream.recv, Recv::None), stream.send.is_some());
-        for (outstanding, kind) in
-            [(connecting, Kind::Connect), (receiving, Kind::Recv), (sending, Kind::Send)]
-        {
+        for (outstanding, kind) in [
+            (connecting, CompletionKind::Connect),
+            (receiving, CompletionKind::Recv),
+            (sending, CompletionKind::Send),
+        ] {
             if outstanding {
                 self.cancel(kind, key);
             }
@@ -497,7 +499,7 @@ impl Uring {
         let fd = Fd(listener.socket.as_raw_fd());
         let accept = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC);
         // SAFETY: a multishot accept refers to no memory.
-        unsafe { self.ring.push(accept.build().user_data(pack(Kind::Accept, key))) };
+        unsafe { self.ring.push(accept.build().user_data(pack(CompletionKind::Accept, key))) };
     }
 
     pub(super) fn complete_accept(&mut self, cx: &mut Context<'_>, completion: Completion) {
@@ -540,7 +542,7 @@ impl Uring {
     pub(crate) fn close_listener(&mut self, key: Key) {
         let Some(listener) = self.listeners.find_mut(key) else { return };
         match mem::replace(&mut listener.state, ListenerState::Closing) {
-            ListenerState::Accepting => self.cancel(Kind::Accept, key),
+            ListenerState::Accepting => self.cancel(CompletionKind::Accept, key),
             ListenerState::Paused => drop(self.listeners.remove(key)),
             ListenerState::Closing => {}
         }

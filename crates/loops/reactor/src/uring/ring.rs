@@ -9,7 +9,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, opcode};
 
-use super::keys::{Kind, NO_SLOT, pack, unpack};
+use super::keys::{CompletionKind, NO_SLOT, pack, unpack};
 use crate::engine::Wait;
 use crate::slab::Key;
 
@@ -35,7 +35,7 @@ const OPCODES: [(&str, u8); 11] = [
 /// One result from the kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Completion {
-    pub(super) kind: Kind,
+    pub(super) kind: CompletionKind,
     pub(super) key: Key,
     result: i32,
     flags: u32,
@@ -110,14 +110,16 @@ impl Ring {
     }
 
     fn try_nop(&mut self) -> io::Result<()> {
-        let nop = opcode::Nop::new().build().user_data(pack(Kind::Probe, NO_SLOT));
+        let nop = opcode::Nop::new().build().user_data(pack(CompletionKind::Probe, NO_SLOT));
         // SAFETY: a nop refers to no memory.
         unsafe { self.push(nop) };
         self.enter(Wait::Until(None))?;
         let mut completions = Vec::new();
         self.reap(&mut completions);
         match completions[..] {
-            [completion] if completion.kind == Kind::Probe => completion.result().map(drop),
+            [completion] if completion.kind == CompletionKind::Probe => {
+                completion.result().map(drop)
+            }
             _ => Err(unsupported("io_uring did not complete a nop")),
         }
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::opcode;
 use io_uring::types::Fd;
 
-use super::keys::{Kind, pack};
+use super::keys::{CompletionKind, pack};
 use super::{Completion, Uring};
 use crate::engine::Context;
 use crate::event::TaskId;
@@ -46,7 +46,7 @@ impl Uring {
         match watch.state {
             WatchState::Armed => {
                 watch.state = WatchState::Cancelled;
-                self.cancel(Kind::Watch, key);
+                self.cancel(CompletionKind::Watch, key);
             }
             WatchState::Cancelled => {}
             WatchState::Ended => drop(self.watches.remove(key)),
@@ -58,7 +58,7 @@ impl Uring {
         let fd = Fd(watch.descriptor.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         // SAFETY: a poll refers to no memory; the descriptor is open until its last completion.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::Watch, key))) };
+        unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Watch, key))) };
     }
 
     pub(super) fn complete_watch(&mut self, cx: &mut Context<'_>, completion: Completion) {

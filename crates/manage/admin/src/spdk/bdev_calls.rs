@@ -1,6 +1,6 @@
 //! Making, listing and deleting bdevs.
 
-use super::bdevs::{Bdev, Kind};
+use super::bdevs::{Bdev, BdevKind};
 use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcError};
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
@@ -21,13 +21,13 @@ use uuid::Uuid;
 
 pub(super) const METHODS: &[Method] = &[
     method("bdev_malloc_create", malloc_create),
-    method("bdev_malloc_delete", |rpc, table, params| delete(rpc, table, Kind::Malloc, params)),
+    method("bdev_malloc_delete", |rpc, table, params| delete(rpc, table, BdevKind::Malloc, params)),
     method("bdev_null_create", null_create),
-    method("bdev_null_delete", |rpc, table, params| delete(rpc, table, Kind::Null, params)),
+    method("bdev_null_delete", |rpc, table, params| delete(rpc, table, BdevKind::Null, params)),
     method("bdev_aio_create", aio_create),
-    method("bdev_aio_delete", |rpc, table, params| delete(rpc, table, Kind::Aio, params)),
+    method("bdev_aio_delete", |rpc, table, params| delete(rpc, table, BdevKind::Aio, params)),
     method("bdev_uring_create", uring_create),
-    method("bdev_uring_delete", |rpc, table, params| delete(rpc, table, Kind::Uring, params)),
+    method("bdev_uring_delete", |rpc, table, params| delete(rpc, table, BdevKind::Uring, params)),
     method("bdev_raid_create", raid_create),
     method("bdev_raid_delete", raid_delete),
     method("bdev_get_bdevs", get_bdevs),
@@ -75,7 +75,7 @@ fn malloc_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
         None => free_name(rpc, table),
     };
     let namespace = sized("mem", asked.block_size, asked.num_blocks)?;
-    create(rpc, table, Kind::Malloc, name, namespace, asked.uuid)
+    create(rpc, table, BdevKind::Malloc, name, namespace, asked.uuid)
 }
 
 /// The name of a bdev that was given none.
@@ -115,7 +115,7 @@ fn null_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: NullCreate = parse(params)?;
     check_metadata(asked.md_size, asked.dif_type)?;
     let namespace = sized("null", asked.block_size, asked.num_blocks)?;
-    create(rpc, table, Kind::Null, asked.name, namespace, asked.uuid)
+    create(rpc, table, BdevKind::Null, asked.name, namespace, asked.uuid)
 }
 
 fn check_metadata(md_size: u32, dif_type: i32) -> Result<(), RpcError> {
@@ -159,7 +159,7 @@ fn aio_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AioCreate = parse(params)?;
     let patience = &table.patience;
     let namespace = file(patience, &asked.filename, asked.block_size, asked.readonly)?;
-    create(rpc, table, Kind::Aio, asked.name, namespace, asked.uuid)
+    create(rpc, table, BdevKind::Aio, asked.name, namespace, asked.uuid)
 }
 
 #[derive(Deserialize)]
@@ -174,7 +174,7 @@ struct UringCreate {
 fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: UringCreate = parse(params)?;
     let namespace = file(&table.patience, &asked.filename, asked.block_size, false)?;
-    create(rpc, table, Kind::Uring, asked.name, namespace, asked.uuid)
+    create(rpc, table, BdevKind::Uring, asked.name, namespace, asked.uuid)
 }
 
 /// A namespace in a file or on a block device that can be opened.
@@ -222,17 +222,17 @@ fn file(
 fn create(
     rpc: &SpdkRpc,
     table: &mut Table,
-    kind: Kind,
+    kind: BdevKind,
     name: String,
     mut namespace: Namespace,
     uuid: Option<Uuid>,
 ) -> Answer {
     rpc.bdevs.check_name(&name)?;
     let errno = match kind {
-        Kind::Malloc => Errno::OutOfMemory,
+        BdevKind::Malloc => Errno::OutOfMemory,
         // It can be opened, so somebody has it.
-        Kind::Aio | Kind::Uring => Errno::Busy,
-        Kind::Null | Kind::Raid | Kind::Other => Errno::Invalid,
+        BdevKind::Aio | BdevKind::Uring => Errno::Busy,
+        BdevKind::Null | BdevKind::Raid | BdevKind::Other => Errno::Invalid,
     };
     let (opener, named) = (Arc::clone(&table.opener), namespace.clone());
     let opened = table.patience.with(Aside::Disk, &namespace.path, move || opener.open(&named));
@@ -289,7 +289,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             }
             Some(base) => base.clone(),
         };
-        if base.kind == Kind::Raid || base.namespace.path.contains(',') {
+        if base.kind == BdevKind::Raid || base.namespace.path.contains(',') {
             let sentence =
                 format!("{name}: neither a RAID bdev nor a file with a comma in its name");
             return failed(Errno::Invalid, &sentence);
@@ -334,7 +334,7 @@ fn striped(asked: &RaidCreate, strip_kib: u32, bases: Vec<Bdev>) -> Result<Bdev,
         Opened { namespace: namespace_of, file: None, identity, legs: None, reservations: None };
     Ok(Bdev {
         name: asked.name.clone(),
-        kind: Kind::Raid,
+        kind: BdevKind::Raid,
         uuid,
         namespace,
         opened: Some(opened),
@@ -353,7 +353,7 @@ struct Delete {
     name: String,
 }
 
-fn delete(rpc: &SpdkRpc, table: &Table, kind: Kind, params: Params) -> Answer {
+fn delete(rpc: &SpdkRpc, table: &Table, kind: BdevKind, params: Params) -> Answer {
     let asked: Delete = parse(params)?;
     let view = rpc.view();
     match view.bdev(&asked.name).filter(|bdev| bdev.kind == kind).cloned() {
@@ -373,7 +373,7 @@ struct RaidDelete {
 fn raid_delete(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: RaidDelete = parse_raid(params)?;
     let view = rpc.view();
-    match view.bdev(&asked.name).filter(|bdev| bdev.kind == Kind::Raid).cloned() {
+    match view.bdev(&asked.name).filter(|bdev| bdev.kind == BdevKind::Raid).cloned() {
         Some(bdev) => remove(rpc, table, view, bdev),
         None => Err(RpcError::new(-19, format!("raid bdev {} not found", asked.name))),
     }
@@ -456,15 +456,15 @@ fn specific(bdev: &Bdev) -> Value {
     let path = &bdev.namespace.path;
     let filename = path.strip_prefix("file:").unwrap_or(path);
     match bdev.kind {
-        Kind::Malloc | Kind::Null | Kind::Other => json!({}),
-        Kind::Aio => json!({ "aio": {
+        BdevKind::Malloc | BdevKind::Null | BdevKind::Other => json!({}),
+        BdevKind::Aio => json!({ "aio": {
             "filename": filename,
             "block_size_override": true,
             "readonly": bdev.namespace.read_only,
             "fallocate": false,
         } }),
-        Kind::Uring => json!({ "uring": { "filename": filename } }),
-        Kind::Raid => json!({ "raid": {
+        BdevKind::Uring => json!({ "uring": { "filename": filename } }),
+        BdevKind::Raid => json!({ "raid": {
             "uuid": bdev.uuid.to_string(),
             "strip_size_kb": bdev.strip_kib,
             "state": "online",

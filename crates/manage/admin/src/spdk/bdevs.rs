@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// What kind of block device one is to SPDK's clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum BdevKind {
     Malloc,
     Null,
     Aio,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl BdevKind {
     /// SPDK's name for the product.
     pub(super) fn product(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Kind {
 #[derive(Clone)]
 pub(super) struct Bdev {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: BdevKind,
     pub(super) uuid: Uuid,
     /// Its place in a document.
     pub(super) namespace: Namespace,

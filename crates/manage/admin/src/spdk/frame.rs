@@ -24,7 +24,7 @@ impl fmt::Display for FrameError {
 
 /// Where the scan stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum FramePlace {
     /// Before a request, or in one but in no string.
     Outside,
     InString,
@@ -37,13 +37,13 @@ pub(super) struct Framer {
     bytes: Vec<u8>,
     /// How many of them have been looked at.
     seen: usize,
-    place: Place,
+    place: FramePlace,
     depth: usize,
 }
 
 impl Framer {
     pub(super) fn new() -> Self {
-        Self { bytes: Vec::new(), seen: 0, place: Place::Outside, depth: 0 }
+        Self { bytes: Vec::new(), seen: 0, place: FramePlace::Outside, depth: 0 }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -73,21 +73,21 @@ impl Framer {
     /// Whether a request ends with this byte.
     fn step(&mut self, byte: u8) -> Result<bool, FrameError> {
         match (self.place, byte) {
-            (Place::AfterBackslash, _) => self.place = Place::InString,
-            (Place::InString, b'\\') => self.place = Place::AfterBackslash,
-            (Place::InString, b'"') => self.place = Place::Outside,
-            (Place::InString, _) => {}
-            (Place::Outside, b'{' | b'[') if self.depth == MAX_DEPTH => {
+            (FramePlace::AfterBackslash, _) => self.place = FramePlace::InString,
+            (FramePlace::InString, b'\\') => self.place = FramePlace::AfterBackslash,
+            (FramePlace::InString, b'"') => self.place = FramePlace::Outside,
+            (FramePlace::InString, _) => {}
+            (FramePlace::Outside, b'{' | b'[') if self.depth == MAX_DEPTH => {
                 return Err(FrameError::TooDeep);
             }
-            (Place::Outside, b'{' | b'[') => self.depth += 1,
-            (Place::Outside, _) if self.depth == 0 => return Err(FrameError::NoRequest),
-            (Place::Outside, b'}' | b']') => {
+            (FramePlace::Outside, b'{' | b'[') => self.depth += 1,
+            (FramePlace::Outside, _) if self.depth == 0 => return Err(FrameError::NoRequest),
+            (FramePlace::Outside, b'}' | b']') => {
                 self.depth -= 1;
                 return Ok(self.depth == 0);
             }
-            (Place::Outside, b'"') => self.place = Place::InString,
-            (Place::Outside, _) => {}
+            (FramePlace::Outside, b'"') => self.place = FramePlace::InString,
+            (FramePlace::Outside, _) => {}
         }
         Ok(false)
     }

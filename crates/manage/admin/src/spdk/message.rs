@@ -125,7 +125,7 @@ impl Params {
 /// A request, but for what may be wrong with it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct RpcRequest {
     #[serde(default)]
     jsonrpc: Option<String>,
     method: String,
@@ -154,13 +154,13 @@ pub(super) fn refusal(code: i64, message: &str, sentence: &str) -> String {
 fn answer_batch(batch: Vec<Value>, call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<String> {
     if batch.is_empty() || batch.len() > MAX_BATCH {
         let sentence = format!("a batch has 1 to {MAX_BATCH} requests");
-        return Some(refusal(INVALID_REQUEST, "Invalid Request", &sentence));
+        return Some(refusal(INVALID_REQUEST, "Invalid RpcRequest", &sentence));
     }
     let mut answers = String::new();
     for request in batch {
         let answer = if answers.len() > MAX_BATCH_BYTES {
             let sentence = "the answers to this batch are too long: ask for less at once";
-            Some(refusal(INVALID_REQUEST, "Invalid Request", sentence))
+            Some(refusal(INVALID_REQUEST, "Invalid RpcRequest", sentence))
         } else {
             answer_one(request, call)
         };
@@ -174,8 +174,8 @@ fn answer_batch(batch: Vec<Value>, call: &mut dyn FnMut(&str, Params) -> Answer)
 
 fn answer_one(request: Value, call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<String> {
     let has_id = request.get("id").is_some();
-    let invalid = |sentence: &str| Some(refusal(INVALID_REQUEST, "Invalid Request", sentence));
-    let request: Request = match serde_json::from_value(request) {
+    let invalid = |sentence: &str| Some(refusal(INVALID_REQUEST, "Invalid RpcRequest", sentence));
+    let request: RpcRequest = match serde_json::from_value(request) {
         Ok(request) => request,
         Err(error) => return invalid(&error.to_string()),
     };

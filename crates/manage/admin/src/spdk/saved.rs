@@ -4,7 +4,7 @@
 //! is not let in at all: a host is never saved without what it has to prove. Its keys are saved as
 //! the files that they are in.
 
-use super::bdevs::{Bdev, Kind};
+use super::bdevs::{Bdev, BdevKind};
 use super::keyring_calls::Keyring;
 use super::view::View;
 use super::{Table, listener_calls, nvmf_calls, qos_calls};
@@ -36,7 +36,7 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
             return Vec::new();
         }
     };
-    if bdev.kind == Kind::Aio && current(view, bdev).size.is_some() {
+    if bdev.kind == BdevKind::Aio && current(view, bdev).size.is_some() {
         let what = "is as large as its file in what a client of SPDK's saves";
         tracing::warn!("{} {what}: bdev_aio_create has no size", bdev.namespace.path);
     }
@@ -60,28 +60,28 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
     let mut params = json!({ "name": bdev.name, "uuid": bdev.uuid.to_string() });
     let writable = "no call makes it read-only, and it would be written to";
     match bdev.kind {
-        Kind::Other => Err("SPDK has no bdev of this kind"),
-        Kind::Malloc | Kind::Null if is_read_only => Err(writable),
-        Kind::Malloc | Kind::Null => {
+        BdevKind::Other => Err("SPDK has no bdev of this kind"),
+        BdevKind::Malloc | BdevKind::Null if is_read_only => Err(writable),
+        BdevKind::Malloc | BdevKind::Null => {
             params["num_blocks"] = json!(view.blocks(bdev));
             params["block_size"] = json!(namespace.block_size);
-            let is_memory = bdev.kind == Kind::Malloc;
+            let is_memory = bdev.kind == BdevKind::Malloc;
             Ok((if is_memory { "bdev_malloc_create" } else { "bdev_null_create" }, params))
         }
-        Kind::Uring if !is_read_only => {
+        BdevKind::Uring if !is_read_only => {
             params["filename"] = json!(filename);
             params["block_size"] = json!(namespace.block_size);
             Ok(("bdev_uring_create", params))
         }
         // The two are the same here, and only this one can be read-only.
-        Kind::Aio | Kind::Uring => {
+        BdevKind::Aio | BdevKind::Uring => {
             params["filename"] = json!(filename);
             params["block_size"] = json!(namespace.block_size);
             params["readonly"] = json!(is_read_only);
             Ok(("bdev_aio_create", params))
         }
-        Kind::Raid if bdev.bases.is_empty() => Err("its parts are no bdevs"),
-        Kind::Raid => {
+        BdevKind::Raid if bdev.bases.is_empty() => Err("its parts are no bdevs"),
+        BdevKind::Raid => {
             let mut bases = bdev.bases.iter().filter_map(|name| view.bdev(name));
             if is_read_only && !bases.any(|base| base.namespace.read_only) {
                 return Err(writable);

@@ -1,6 +1,6 @@
 //! What is there, as SPDK's clients see it: the document, and the bdevs under its namespaces.
 
-use super::bdevs::{Bdev, Kind, is_of};
+use super::bdevs::{Bdev, BdevKind, is_of};
 use super::message::RpcError;
 use super::{Extra, SpdkRpc, Table};
 use farblock_backends::Spec;
@@ -72,11 +72,11 @@ fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
 /// A bdev for a namespace that no client made.
 fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
     let kind = match Spec::parse(&namespace.path) {
-        Ok(Spec::Mem { .. }) => Kind::Malloc,
-        Ok(Spec::Null { .. }) => Kind::Null,
-        Ok(Spec::Stripe { .. }) => Kind::Raid,
-        Ok(Spec::File(_)) => Kind::Aio,
-        _ => Kind::Other,
+        Ok(Spec::Mem { .. }) => BdevKind::Malloc,
+        Ok(Spec::Null { .. }) => BdevKind::Null,
+        Ok(Spec::Stripe { .. }) => BdevKind::Raid,
+        Ok(Spec::File(_)) => BdevKind::Aio,
+        _ => BdevKind::Other,
     };
     let uuid = seen.map(|seen| Uuid::from_bytes(seen.uuid)).or(namespace.uuid);
     Bdev {

@@ -26,14 +26,14 @@ const CAPSULE_UNIT_BYTES: u32 = 16;
 
 /// What an Identify command asks for.
 #[derive(Clone, Copy)]
-struct Request {
+struct IdentifyRequest {
     cns: Cns,
     /// CNTID: where a controller list starts, or which controller is meant.
     controller: u16,
     namespace: NamespaceId,
 }
 
-impl Request {
+impl IdentifyRequest {
     fn parse(sqe: &Sqe) -> Result<Self, Status> {
         let parameters = IdentifyParameters::parse(sqe);
         let names_command_set = matches!(
@@ -66,7 +66,7 @@ impl Request {
 impl Registry {
     /// Identify: 4096 bytes for the host.
     pub(super) fn identify(&self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
-        let request = Request::parse(sqe)?;
+        let request = IdentifyRequest::parse(sqe)?;
         let controller = &self.controllers[&id];
         let Some(config) = controller.subsystem.and_then(|id| self.subsystem(id)) else {
             return match request.cns {

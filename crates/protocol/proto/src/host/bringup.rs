@@ -57,7 +57,7 @@ pub enum Step {
 
 /// Where the bring-up is; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BringUpState {
     /// The Connect command is to be sent.
     Connect,
     /// The controller asks for authentication before anything else.
@@ -85,7 +85,7 @@ enum State {
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct Bringup {
-    state: State,
+    state: BringUpState,
     parameters: Parameters,
     connect_data: Vec<u8>,
     /// Connected to the discovery subsystem by its well-known name.
@@ -102,7 +102,7 @@ impl Bringup {
         let connect_data = command::connect_data(identity, None).as_bytes().to_vec();
         let discovery_nqn = identity.subnqn == farblock_wire::nqn::DISCOVERY_NQN;
         Self {
-            state: State::Connect,
+            state: BringUpState::Connect,
             parameters,
             connect_data,
             discovery_nqn,
@@ -116,40 +116,40 @@ impl Bringup {
     #[must_use]
     pub fn step(&self) -> Step {
         let command = match self.state {
-            State::Connect => {
+            BringUpState::Connect => {
                 let keep_alive = self.parameters.keep_alive.as_millis();
                 let keep_alive_ms = u32::try_from(keep_alive).unwrap_or(u32::MAX);
                 let command = command::connect(0, self.parameters.admin_sqsize_z, keep_alive_ms);
                 return Step::Command(command, self.connect_data.clone());
             }
-            State::Authenticate => return Step::Authenticate,
-            State::ReadCapabilities => command::property(offset::CAP, PropertySize::Eight),
-            State::ReadVersion => command::property(offset::VS, PropertySize::Four),
-            State::Enable => command::set_property(offset::CC, self.configuration().0),
-            State::PollReady => command::property(offset::CSTS, PropertySize::Four),
-            State::Wait(pause) => return Step::Wait(pause),
-            State::Identify => command::identify_controller(),
-            State::RequestQueues => command::set_number_of_queues(self.parameters.queues),
-            State::ConfigureEvents => {
+            BringUpState::Authenticate => return Step::Authenticate,
+            BringUpState::ReadCapabilities => command::property(offset::CAP, PropertySize::Eight),
+            BringUpState::ReadVersion => command::property(offset::VS, PropertySize::Four),
+            BringUpState::Enable => command::set_property(offset::CC, self.configuration().0),
+            BringUpState::PollReady => command::property(offset::CSTS, PropertySize::Four),
+            BringUpState::Wait(pause) => return Step::Wait(pause),
+            BringUpState::Identify => command::identify_controller(),
+            BringUpState::RequestQueues => command::set_number_of_queues(self.parameters.queues),
+            BringUpState::ConfigureEvents => {
                 command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, self.events().0)
             }
-            State::Ready => return Step::Ready(self.info.clone()),
+            BringUpState::Ready => return Step::Ready(self.info.clone()),
         };
         Step::Command(command, Vec::new())
     }
 
     /// The driver let the time of [`Step::Wait`] pass.
     pub fn handle_waited(&mut self) {
-        if let State::Wait(pause) = self.state {
+        if let BringUpState::Wait(pause) = self.state {
             self.waited = self.waited.saturating_add(pause);
-            self.state = State::PollReady;
+            self.state = BringUpState::PollReady;
         }
     }
 
     /// The admin queue is authenticated, as [`Step::Authenticate`] asked.
     pub fn handle_authenticated(&mut self) {
-        if self.state == State::Authenticate {
-            self.state = State::ReadCapabilities;
+        if self.state == BringUpState::Authenticate {
+            self.state = BringUpState::ReadCapabilities;
         }
     }
 
@@ -167,46 +167,46 @@ impl Bringup {
             }
         };
         match self.state {
-            State::Connect if !status.is_success() => return Err(refused(status, result)),
-            State::Connect => {
+            BringUpState::Connect if !status.is_success() => return Err(refused(status, result)),
+            BringUpState::Connect => {
                 let accepted = accepted(result)?;
                 self.info.cntlid = accepted.cntlid;
                 self.state = match accepted.must_authenticate {
-                    true => State::Authenticate,
-                    false => State::ReadCapabilities,
+                    true => BringUpState::Authenticate,
+                    false => BringUpState::ReadCapabilities,
                 };
             }
-            State::ReadCapabilities => {
+            BringUpState::ReadCapabilities => {
                 succeeded("reading the capabilities (CAP)")?;
                 self.handle_capabilities(Cap(result))?;
             }
-            State::ReadVersion => {
+            BringUpState::ReadVersion => {
                 succeeded("reading the version (VS)")?;
                 self.info.version = Version(result as u32);
-                self.state = State::Enable;
+                self.state = BringUpState::Enable;
             }
-            State::Enable => {
+            BringUpState::Enable => {
                 succeeded("enabling the controller")?;
                 self.info.configuration = self.configuration();
-                self.state = State::PollReady;
+                self.state = BringUpState::PollReady;
             }
-            State::PollReady => {
+            BringUpState::PollReady => {
                 succeeded("reading the controller's status (CSTS)")?;
                 self.handle_status(Csts(result as u32))?;
             }
-            State::Identify => {
+            BringUpState::Identify => {
                 succeeded("Identify Controller")?;
                 self.handle_identity(data)?;
             }
-            State::RequestQueues => {
+            BringUpState::RequestQueues => {
                 succeeded("asking for I/O queues")?;
                 let granted = command::granted_queues(result as u32);
                 self.info.queues = granted.min(self.parameters.queues);
                 self.state = self.after_queues();
             }
             // Without events the host works all the same; it only learns of changes later.
-            State::ConfigureEvents => self.state = State::Ready,
-            State::Authenticate | State::Wait(_) | State::Ready => {
+            BringUpState::ConfigureEvents => self.state = BringUpState::Ready,
+            BringUpState::Authenticate | BringUpState::Wait(_) | BringUpState::Ready => {
                 panic!("a completion without a command")
             }
         }
@@ -220,7 +220,7 @@ impl Bringup {
         self.cap = cap;
         self.info.max_queue_entries = u32::from(cap.mqes_z()) + 1;
         self.info.ready_timeout = READY_TIMEOUT_UNIT * (u32::from(cap.to()) + 1);
-        self.state = State::ReadVersion;
+        self.state = BringUpState::ReadVersion;
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Bringup {
             return Err(ConnectError::ControllerFatal);
         }
         if csts.rdy() {
-            self.state = State::Identify;
+            self.state = BringUpState::Identify;
             return Ok(());
         }
         let after = self.info.ready_timeout;
@@ -252,7 +252,8 @@ impl Bringup {
             return Err(ConnectError::NotReady { after });
         }
         // As long again as was waited so far: the pauses double.
-        self.state = State::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
+        self.state =
+            BringUpState::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
         Ok(())
     }
 
@@ -263,19 +264,22 @@ impl Bringup {
         if self.info.discovery {
             // Discovery controllers of old firmware report any identifier; nothing depends on it.
             self.info.cntlid = connected_as;
-            self.state = State::Ready;
+            self.state = BringUpState::Ready;
             return Ok(());
         }
         if self.info.cntlid != connected_as {
             return Err(ConnectError::Protocol("Identify names another controller than Connect"));
         }
-        self.state =
-            if self.parameters.queues > 0 { State::RequestQueues } else { self.after_queues() };
+        self.state = if self.parameters.queues > 0 {
+            BringUpState::RequestQueues
+        } else {
+            self.after_queues()
+        };
         Ok(())
     }
 
-    fn after_queues(&self) -> State {
-        if self.events().0 == 0 { State::Ready } else { State::ConfigureEvents }
+    fn after_queues(&self) -> BringUpState {
+        if self.events().0 == 0 { BringUpState::Ready } else { BringUpState::ConfigureEvents }
     }
 
     /// Events that are wanted and supported.

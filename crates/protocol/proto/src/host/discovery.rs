@@ -94,7 +94,7 @@ pub enum DiscoveryStep {
 
 /// Where the reading is; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum DiscoveryState {
     /// The header is to be read.
     Header,
     /// Records are to be read, from this one on.
@@ -108,7 +108,7 @@ enum State {
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct DiscoveryReader {
-    state: State,
+    state: DiscoveryState,
     generation: u64,
     records: u64,
     generations_seen: u32,
@@ -126,7 +126,7 @@ impl DiscoveryReader {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            state: State::Header,
+            state: DiscoveryState::Header,
             generation: 0,
             records: 0,
             generations_seen: 0,
@@ -139,8 +139,8 @@ impl DiscoveryReader {
     pub fn step(&self) -> DiscoveryStep {
         let page = LogPage::new(LogPageId::DISCOVERY, RECORD_BYTES as u32);
         match self.state {
-            State::Header | State::Check => DiscoveryStep::Read(page),
-            State::Entries(from) => {
+            DiscoveryState::Header | DiscoveryState::Check => DiscoveryStep::Read(page),
+            DiscoveryState::Entries(from) => {
                 let count = (self.records - from).min(RECORDS_PER_READ);
                 DiscoveryStep::Read(LogPage {
                     offset: (1 + from) * RECORD_BYTES as u64,
@@ -148,7 +148,7 @@ impl DiscoveryReader {
                     ..page
                 })
             }
-            State::Done => DiscoveryStep::Done,
+            DiscoveryState::Done => DiscoveryStep::Done,
         }
     }
 
@@ -158,17 +158,17 @@ impl DiscoveryReader {
     /// When it makes no sense, or does not hold still.
     pub fn handle_data(&mut self, data: &[u8]) -> Result<(), InfoError> {
         match self.state {
-            State::Header => self.handle_header(data),
-            State::Check => {
+            DiscoveryState::Header => self.handle_header(data),
+            DiscoveryState::Check => {
                 let header = DiscoveryLogHeader::parse(data).ok_or(InfoError::TooShort)?;
                 if (header.genctr.get(), header.numrec.get()) == (self.generation, self.records) {
-                    self.state = State::Done;
+                    self.state = DiscoveryState::Done;
                     return Ok(());
                 }
                 self.entries.clear();
                 self.handle_header(data)
             }
-            State::Entries(from) => {
+            DiscoveryState::Entries(from) => {
                 let count = (self.records - from).min(RECORDS_PER_READ);
                 for record in data.chunks(RECORD_BYTES).take(count as usize) {
                     let record = DiscoveryLogEntry::parse(record).ok_or(InfoError::TooShort)?;
@@ -180,7 +180,7 @@ impl DiscoveryReader {
                 self.state = self.after(from + count);
                 Ok(())
             }
-            State::Done => panic!("data without a step"),
+            DiscoveryState::Done => panic!("data without a step"),
         }
     }
 
@@ -202,8 +202,8 @@ impl DiscoveryReader {
         Ok(())
     }
 
-    fn after(&self, read: u64) -> State {
-        if read < self.records { State::Entries(read) } else { State::Check }
+    fn after(&self, read: u64) -> DiscoveryState {
+        if read < self.records { DiscoveryState::Entries(read) } else { DiscoveryState::Check }
     }
 
     /// The records.

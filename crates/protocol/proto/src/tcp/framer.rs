@@ -81,7 +81,7 @@ pub enum Framed<'a> {
 
 /// Where in a PDU the stream is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum FramerState {
     /// Collecting the header and its digest.
     Header,
     /// Skipping the padding before the data.
@@ -96,7 +96,7 @@ enum State {
 #[derive(Debug)]
 pub struct Framer {
     role: Role,
-    state: State,
+    state: FramerState,
     digests: Digests,
     /// False until the IC exchange: only IC and terminate PDUs, and no digests, before that.
     operational: bool,
@@ -118,7 +118,7 @@ impl Framer {
     pub fn new(role: Role, max_in_capsule_bytes: u32) -> Self {
         Self {
             role,
-            state: State::Header,
+            state: FramerState::Header,
             digests: Digests::NONE,
             operational: false,
             max_in_capsule_bytes,
@@ -139,7 +139,7 @@ impl Framer {
     /// receive as many straight into their destination and report them by [`Self::data_received`].
     #[must_use]
     pub fn data_left(&self) -> u32 {
-        if let State::Data(left) = self.state { left } else { 0 }
+        if let FramerState::Data(left) = self.state { left } else { 0 }
     }
 
     /// `bytes` of data were received straight into their destination.
@@ -147,7 +147,7 @@ impl Framer {
     /// # Panics
     /// If that is more than [`Self::data_left`].
     pub fn data_received(&mut self, bytes: &[u8]) {
-        let State::Data(left) = self.state else { panic!("no data is expected") };
+        let FramerState::Data(left) = self.state else { panic!("no data is expected") };
         let length = u32::try_from(bytes.len()).expect("bounded by data_left");
         assert!(length <= left, "{length} bytes reported, {left} expected");
         self.advance_data(bytes, left - length);
@@ -157,7 +157,7 @@ impl Framer {
         if self.digests.data() {
             self.crc = crc32c_append(self.crc, bytes);
         }
-        self.state = State::Data(left);
+        self.state = FramerState::Data(left);
     }
 
     /// Takes the next piece off the front of `input`; `None` when more bytes are needed.
@@ -167,23 +167,23 @@ impl Framer {
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Framed<'a>>, Fault> {
         loop {
             match self.state {
-                State::Header => return Ok(self.header(input)?.map(Framed::Pdu)),
-                State::Padding(left) => {
+                FramerState::Header => return Ok(self.header(input)?.map(Framed::Pdu)),
+                FramerState::Padding(left) => {
                     let skipped = (left as usize).min(input.len());
                     *input = &input[skipped..];
                     let left = left - skipped as u32;
                     if left > 0 {
-                        self.state = State::Padding(left);
+                        self.state = FramerState::Padding(left);
                         return Ok(None);
                     }
-                    self.state = State::Data(self.data_length);
+                    self.state = FramerState::Data(self.data_length);
                 }
-                State::Data(0) if self.digests.data() => self.state = State::Digest,
-                State::Data(0) => {
-                    self.state = State::Header;
+                FramerState::Data(0) if self.digests.data() => self.state = FramerState::Digest,
+                FramerState::Data(0) => {
+                    self.state = FramerState::Header;
                     return Ok(Some(Framed::End { intact: true }));
                 }
-                State::Data(left) => {
+                FramerState::Data(left) => {
                     let taken = (left as usize).min(input.len());
                     if taken == 0 {
                         return Ok(None);
@@ -193,7 +193,7 @@ impl Framer {
                     self.advance_data(data, left - taken as u32);
                     return Ok(Some(Framed::Data(data)));
                 }
-                State::Digest => return Ok(self.data_digest(input)),
+                FramerState::Digest => return Ok(self.data_digest(input)),
             }
         }
     }
@@ -201,7 +201,7 @@ impl Framer {
     fn data_digest<'a>(&mut self, input: &mut &'a [u8]) -> Option<Framed<'a>> {
         let digest = self.collect(input, DIGEST_LEN)?;
         let received = u32::from_le_bytes(digest[..DIGEST_LEN].try_into().expect("four bytes"));
-        self.state = State::Header;
+        self.state = FramerState::Header;
         Some(Framed::End { intact: received == self.crc })
     }
 
@@ -419,7 +419,7 @@ impl Framer {
         }
         self.data_length = length;
         self.crc = 0;
-        self.state = State::Padding(pdo - start);
+        self.state = FramerState::Padding(pdo - start);
         Ok(length)
     }
 }

@@ -6,7 +6,7 @@
 //! waiting for ever, and at those of no other. Being told by the system (inotify) would cost every
 //! write to them.
 
-use super::{FileShared, Kind, probe};
+use super::{FileKind, FileShared, probe};
 use farblock_block::Change;
 use farblock_reactor::os::File;
 use std::collections::BTreeMap;
@@ -29,16 +29,16 @@ pub(super) struct Attention {
 }
 
 struct Entry {
-    kind: Kind,
+    kind: FileKind,
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<GrowthState>,
     /// A look has ended.
     looked: Condvar,
     /// It has a name still, or nobody was told yet that it has none.
     has_name: AtomicBool,
 }
 
-struct State {
+struct GrowthState {
     file: Option<Arc<FileShared>>,
     is_looked_at: bool,
 }
@@ -54,10 +54,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Has a file looked at.
-pub(super) fn attend(shared: &Arc<FileShared>, kind: Kind, path: &Path) -> Attention {
-    let state = Mutex::new(State { file: Some(Arc::clone(shared)), is_looked_at: false });
+pub(super) fn attend(shared: &Arc<FileShared>, kind: FileKind, path: &Path) -> Attention {
+    let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
     // One that never had a name is meant to go.
-    let has_name = AtomicBool::new(kind == Kind::Regular && !shared.is_deleted());
+    let has_name = AtomicBool::new(kind == FileKind::Regular && !shared.is_deleted());
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });
     let system = shared.system().map_or(0, number);
@@ -167,7 +167,7 @@ impl FileShared {
     }
 
     /// Whether there are more blocks than there were; nobody is told yet.
-    pub(super) fn has_grown(&self, kind: Kind) -> bool {
+    pub(super) fn has_grown(&self, kind: FileKind) -> bool {
         let Some(file) = self.system() else { return false };
         let block_size = self.geometry.block_size;
         let Ok(blocks) = probe::whole_blocks(file, kind, block_size) else { return false };

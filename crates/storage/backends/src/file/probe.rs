@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Caching, FileOptions, Kind};
+use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
 /// How long a lock is tried for: a process that was killed is gone before its io_uring is, and the
@@ -33,7 +33,7 @@ use windows as system;
 pub(super) fn open(
     path: &Path,
     options: &FileOptions,
-) -> Result<(File, Kind, Caching), FileProblem> {
+) -> Result<(File, FileKind, Caching), FileProblem> {
     let kind = kind_at(path)?;
     let file = open_locked(path, options, kind)?;
     if !options.direct {
@@ -42,7 +42,7 @@ pub(super) fn open(
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
         // Nothing but direct I/O reaches them there, whatever it is called.
-        Err(reason) if system::DIRECT_SINCE_OPENING && kind == Kind::Device => {
+        Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
         Err(reason) if system::DIRECT_SINCE_OPENING => {
@@ -54,7 +54,7 @@ pub(super) fn open(
     }
 }
 
-fn open_locked(path: &Path, options: &FileOptions, kind: Kind) -> Result<File, FileProblem> {
+fn open_locked(path: &Path, options: &FileOptions, kind: FileKind) -> Result<File, FileProblem> {
     let until = Instant::now() + LOCK_TIME;
     loop {
         let file = open_file(path, options, kind);
@@ -68,7 +68,7 @@ fn open_locked(path: &Path, options: &FileOptions, kind: Kind) -> Result<File, F
 }
 
 /// The capacity in blocks.
-pub(super) fn blocks(file: &File, kind: Kind, block_size: u32) -> Result<u64, FileProblem> {
+pub(super) fn blocks(file: &File, kind: FileKind, block_size: u32) -> Result<u64, FileProblem> {
     let bytes = system::size_bytes(file, kind).map_err(FileProblem::Other)?;
     if bytes == 0 {
         return Err(FileProblem::Empty);
@@ -80,7 +80,11 @@ pub(super) fn blocks(file: &File, kind: Kind, block_size: u32) -> Result<u64, Fi
 }
 
 /// The same of what has changed while it was open: somebody may be making it longer piece by piece.
-pub(super) fn whole_blocks(file: &File, kind: Kind, block_size: u32) -> Result<u64, FileProblem> {
+pub(super) fn whole_blocks(
+    file: &File,
+    kind: FileKind,
+    block_size: u32,
+) -> Result<u64, FileProblem> {
     let bytes = system::size_bytes(file, kind).map_err(FileProblem::Other)?;
     match bytes / u64::from(block_size) {
         0 => Err(FileProblem::Empty),
@@ -89,7 +93,7 @@ pub(super) fn whole_blocks(file: &File, kind: Kind, block_size: u32) -> Result<u
 }
 
 /// Finds out whether ranges can be given back or marked as zero.
-pub(super) fn abilities(file: &File, kind: Kind, options: &FileOptions) -> Abilities {
+pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> Abilities {
     if options.read_only {
         return Abilities { punch: false, zero: false };
     }
@@ -97,14 +101,14 @@ pub(super) fn abilities(file: &File, kind: Kind, options: &FileOptions) -> Abili
 }
 
 /// Writes of multiples of this need no reading underneath.
-pub(super) fn granularity_bytes(file: &File, kind: Kind) -> u32 {
+pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     system::granularity_bytes(file, kind)
 }
 
 /// Before opening, since opening a pipe would wait for its other end.
-fn kind_at(path: &Path) -> Result<Kind, FileProblem> {
+fn kind_at(path: &Path) -> Result<FileKind, FileProblem> {
     if system::names_a_device(path) {
-        return Ok(Kind::Device);
+        return Ok(FileKind::Device);
     }
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => FileProblem::MayNotRead,
@@ -112,17 +116,17 @@ fn kind_at(path: &Path) -> Result<Kind, FileProblem> {
         _ => FileProblem::Other(error),
     })?;
     if metadata.is_file() {
-        Ok(Kind::Regular)
+        Ok(FileKind::Regular)
     } else if metadata.is_dir() {
         Err(FileProblem::Directory)
     } else if system::is_block_device(&metadata) {
-        Ok(Kind::Device)
+        Ok(FileKind::Device)
     } else {
         Err(FileProblem::NoDisk)
     }
 }
 
-fn open_file(path: &Path, wanted: &FileOptions, kind: Kind) -> Result<File, FileProblem> {
+fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, FileProblem> {
     let read_only = wanted.read_only;
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only);
@@ -132,7 +136,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: Kind) -> Result<File, File
         io::ErrorKind::ReadOnlyFilesystem => FileProblem::ReadOnly,
         io::ErrorKind::ResourceBusy => FileProblem::Busy,
         _ if system::is_shared_otherwise(&error) => FileProblem::Locked { read_only },
-        io::ErrorKind::PermissionDenied if kind == Kind::Device && cfg!(windows) => {
+        io::ErrorKind::PermissionDenied if kind == FileKind::Device && cfg!(windows) => {
             FileProblem::NeedsAdministrator
         }
         io::ErrorKind::PermissionDenied if !read_only && File::open(path).is_ok() => {
@@ -162,7 +166,7 @@ mod system {
     use std::io;
     use std::path::Path;
 
-    use super::{Abilities, FileOptions, Kind};
+    use super::{Abilities, FileKind, FileOptions};
 
     pub(super) const DIRECT_SINCE_OPENING: bool = false;
 
@@ -170,13 +174,13 @@ mod system {
         false
     }
 
-    pub(super) fn set_flags(_: &mut OpenOptions, _: &FileOptions, _: Kind) {}
+    pub(super) fn set_flags(_: &mut OpenOptions, _: &FileOptions, _: FileKind) {}
 
     pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
         false
     }
 
-    pub(super) fn size_bytes(file: &File, _: Kind) -> io::Result<u64> {
+    pub(super) fn size_bytes(file: &File, _: FileKind) -> io::Result<u64> {
         file.metadata().map(|found| found.len())
     }
 
@@ -184,16 +188,16 @@ mod system {
         false
     }
 
-    pub(super) fn direct(_: &File, _: Kind, _: u32) -> Result<usize, String> {
+    pub(super) fn direct(_: &File, _: FileKind, _: u32) -> Result<usize, String> {
         Err("direct I/O is for Linux and Windows only".to_owned())
     }
 
     /// `zero` is refused at its first use if the reactor has none.
-    pub(super) fn abilities(_: &File, _: Kind, _: u32) -> Abilities {
+    pub(super) fn abilities(_: &File, _: FileKind, _: u32) -> Abilities {
         Abilities { punch: false, zero: true }
     }
 
-    pub(super) fn granularity_bytes(_: &File, _: Kind) -> u32 {
+    pub(super) fn granularity_bytes(_: &File, _: FileKind) -> u32 {
         4096
     }
 }

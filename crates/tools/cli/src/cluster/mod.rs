@@ -9,7 +9,7 @@ use crate::serve::tokens;
 use crate::signals::Stop;
 use crate::{steer, values};
 use args::ClusterArgs;
-use farblock_admin::{MAX_NODES, Node, Place, Token, Trust, serve_cluster};
+use farblock_admin::{MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
 use serde_json::json;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn here() -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = steer::living().unwrap_or_default();
     let nodes =
-        sockets.into_iter().map(|path| Node { name: name(&path), place: Place::Socket(path) });
+        sockets.into_iter().map(|path| Node { name: name(&path), place: NodePlace::Socket(path) });
     let nodes: Vec<_> = nodes.collect();
     match nodes.is_empty() && steer::fleets().is_empty() {
         true => Err(Failure::run(
@@ -149,10 +149,12 @@ fn here() -> Result<Vec<Node>> {
 
 fn meant(named: &Named, token: Option<&Token>, trust: Option<&Trust>) -> Result<Node> {
     let place = match (&named.place, token) {
-        (Where::Socket(path), _) => Place::Socket(path.clone()),
-        (Where::Address(address), Some(token)) => Place::Address(address.clone(), token.clone()),
+        (Where::Socket(path), _) => NodePlace::Socket(path.clone()),
+        (Where::Address(address), Some(token)) => {
+            NodePlace::Address(address.clone(), token.clone())
+        }
         (Where::Https(address), Some(token)) => match trust {
-            Some(trust) => Place::Https(address.clone(), token.clone(), trust.clone()),
+            Some(trust) => NodePlace::Https(address.clone(), token.clone(), trust.clone()),
             None => {
                 return Err(Failure::usage(format_args!(
                     "https://{address} is known by a certificate: name the file of the authority \

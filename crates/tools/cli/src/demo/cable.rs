@@ -9,11 +9,11 @@ use std::thread;
 /// It lasts as long as the process.
 pub(super) struct Cable {
     pub(super) address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CableState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CableState {
     is_cut: bool,
     next: u64,
     /// Both ends of each connection.
@@ -25,7 +25,7 @@ impl Cable {
     pub(super) fn new(to: SocketAddr) -> io::Result<Cable> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(CableState::default()));
         let shared = Arc::clone(&state);
         let accept = move || {
             for near in listener.incoming().map_while(Result::ok) {
@@ -51,12 +51,12 @@ impl Cable {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<CableState>) -> MutexGuard<'_, CableState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Carries one connection, on two threads.
-fn carry(near: TcpStream, to: SocketAddr, shared: &Arc<Mutex<State>>) -> io::Result<()> {
+fn carry(near: TcpStream, to: SocketAddr, shared: &Arc<Mutex<CableState>>) -> io::Result<()> {
     if lock(shared).is_cut {
         return Ok(());
     }

@@ -15,32 +15,32 @@ const ATTRIBUTE: &str = "user.farblock.part";
 
 /// Where a disk is in a set of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum LayoutPlace {
     /// In a concatenation: where it begins, and how much of it is used. All, of the last one.
     Row { begin: u64, bytes: Option<u64> },
     /// In a stripe set: which of so many, from 1 on.
     Turn { chunk_bytes: u64, number: usize, count: usize },
 }
 
-impl Place {
+impl LayoutPlace {
     fn text(&self) -> String {
         match self {
-            Place::Row { begin, bytes: Some(bytes) } => format!("concat {begin} {bytes}"),
-            Place::Row { begin, bytes: None } => format!("concat {begin}"),
-            Place::Turn { chunk_bytes, number, count } => {
+            LayoutPlace::Row { begin, bytes: Some(bytes) } => format!("concat {begin} {bytes}"),
+            LayoutPlace::Row { begin, bytes: None } => format!("concat {begin}"),
+            LayoutPlace::Turn { chunk_bytes, number, count } => {
                 format!("stripe {chunk_bytes} {number} {count}")
             }
         }
     }
 
-    fn parse(text: &str) -> Option<Place> {
+    fn parse(text: &str) -> Option<LayoutPlace> {
         let (kind, numbers) = text.split_once(' ')?;
         let numbers: Vec<u64> =
             numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
         match (kind, &numbers[..]) {
-            ("concat", &[begin]) => Some(Place::Row { begin, bytes: None }),
-            ("concat", &[begin, bytes]) => Some(Place::Row { begin, bytes: Some(bytes) }),
-            ("stripe", &[chunk_bytes, number, count]) => Some(Place::Turn {
+            ("concat", &[begin]) => Some(LayoutPlace::Row { begin, bytes: None }),
+            ("concat", &[begin, bytes]) => Some(LayoutPlace::Row { begin, bytes: Some(bytes) }),
+            ("stripe", &[chunk_bytes, number, count]) => Some(LayoutPlace::Turn {
                 chunk_bytes,
                 number: number.try_into().ok()?,
                 count: count.try_into().ok()?,
@@ -51,23 +51,23 @@ impl Place {
 
     /// Whether what was in the one place is where it was in the other: the last disk of a
     /// concatenation may have got another one behind it.
-    fn becomes(&self, next: &Place) -> bool {
+    fn becomes(&self, next: &LayoutPlace) -> bool {
         let same_begin =
-            |begin: &u64| matches!(next, Place::Row { begin: now, .. } if now == begin);
-        self == next || matches!(self, Place::Row { begin, bytes: None } if same_begin(begin))
+            |begin: &u64| matches!(next, LayoutPlace::Row { begin: now, .. } if now == begin);
+        self == next || matches!(self, LayoutPlace::Row { begin, bytes: None } if same_begin(begin))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LayoutPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Row { begin, bytes: Some(bytes) } => {
+            LayoutPlace::Row { begin, bytes: Some(bytes) } => {
                 write!(f, "{} of a concatenation from {} on", Size(*bytes), Size(*begin))
             }
-            Place::Row { begin, bytes: None } => {
+            LayoutPlace::Row { begin, bytes: None } => {
                 write!(f, "the last disk of a concatenation, from {} on", Size(*begin))
             }
-            Place::Turn { chunk_bytes, number, count } => {
+            LayoutPlace::Turn { chunk_bytes, number, count } => {
                 let chunk = Size(*chunk_bytes);
                 write!(f, "disk {number} of {count} in a stripe set with chunks of {chunk}")
             }
@@ -79,13 +79,13 @@ impl fmt::Display for Place {
 pub(super) struct Settled {
     /// It, with the sizes of its files.
     pub(super) spec: Spec,
-    parts: Vec<Part>,
+    parts: Vec<SetPart>,
 }
 
 /// A file that is to be in a set.
-struct Part {
+struct SetPart {
     path: std::path::PathBuf,
-    place: Place,
+    place: LayoutPlace,
     /// Nothing else says how much of it is used.
     is_needed: bool,
 }
@@ -98,15 +98,15 @@ pub(super) fn settle(spec: &Spec, block_size: u32) -> Result<Settled, OpenError>
     Ok(settled)
 }
 
-fn settle_in(spec: &mut Spec, block_size: u32, parts: &mut Vec<Part>) -> Result<(), OpenError> {
+fn settle_in(spec: &mut Spec, block_size: u32, parts: &mut Vec<SetPart>) -> Result<(), OpenError> {
     match spec {
         Spec::Stripe { chunk_bytes, children } if children.len() > 1 => {
             let (chunk_bytes, count) = (*chunk_bytes, children.len());
             for (at, child) in children.iter().enumerate() {
                 let Spec::File(path) = child else { continue };
-                let place = Place::Turn { chunk_bytes, number: at + 1, count };
+                let place = LayoutPlace::Turn { chunk_bytes, number: at + 1, count };
                 known(path)?.map_or(Ok(()), |known| fits(path, &known, &place))?;
-                parts.push(Part { path: path.clone(), place, is_needed: false });
+                parts.push(SetPart { path: path.clone(), place, is_needed: false });
             }
             Ok(())
         }
@@ -118,7 +118,7 @@ fn settle_in(spec: &mut Spec, block_size: u32, parts: &mut Vec<Part>) -> Result<
 fn settle_row(
     children: &mut [Spec],
     block_size: u32,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<SetPart>,
 ) -> Result<(), OpenError> {
     let last = children.len() - 1;
     // As long as it is known.
@@ -135,21 +135,21 @@ fn settle_row(
             let known = known(&path)?;
             if given.is_none() && at < last {
                 let kept = known.and_then(|known| match known {
-                    Place::Row { bytes, .. } => bytes,
-                    Place::Turn { .. } => None,
+                    LayoutPlace::Row { bytes, .. } => bytes,
+                    LayoutPlace::Turn { .. } => None,
                 });
                 bytes = kept.or_else(|| length(&path, block_size));
                 if let Some(bytes) = bytes {
                     *child = Spec::Front { bytes, inner: Box::new(child.clone()) };
                 }
             }
-            let place = Place::Row { begin, bytes };
+            let place = LayoutPlace::Row { begin, bytes };
             if let Some(known) = known {
                 fits(&path, &known, &place)?;
             }
             tell_unused(&path, bytes, length(&path, block_size));
             let is_needed = at < last && given.is_none();
-            parts.push(Part { path, place, is_needed });
+            parts.push(SetPart { path, place, is_needed });
         }
         begin = begin.zip(bytes).and_then(|(begin, bytes)| begin.checked_add(bytes));
     }
@@ -174,7 +174,7 @@ fn tell_unused(path: &Path, used: Option<u64>, length: Option<u64>) {
     }
 }
 
-fn fits(path: &Path, known: &Place, place: &Place) -> Result<(), OpenError> {
+fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), OpenError> {
     if known.becomes(place) {
         return Ok(());
     }
@@ -189,13 +189,13 @@ fn fits(path: &Path, known: &Place, place: &Place) -> Result<(), OpenError> {
 impl Settled {
     /// Writes down where its files are, once they are open and nobody else's.
     pub(super) fn keep(&self) -> Result<(), OpenError> {
-        self.parts.iter().try_for_each(Part::keep)
+        self.parts.iter().try_for_each(SetPart::keep)
     }
 }
 
-impl Part {
+impl SetPart {
     fn keep(&self) -> Result<(), OpenError> {
-        let Part { path, place, is_needed } = self;
+        let SetPart { path, place, is_needed } = self;
         match known(path)? {
             Some(known) if known == *place => return Ok(()),
             Some(known) => fits(path, &known, place)?,
@@ -203,7 +203,7 @@ impl Part {
         }
         match attribute::write(path, &place.text()) {
             Err(error) if *is_needed => {
-                let Place::Row { bytes: Some(bytes), .. } = place else { return Ok(()) };
+                let LayoutPlace::Row { bytes: Some(bytes), .. } = place else { return Ok(()) };
                 let (path, bytes) = (path.display(), farblock_block::size::ExactSize(*bytes));
                 Err(OpenError::Set(format!(
                     "{path} cannot keep how much of it belongs to the concatenation ({}), and if \
@@ -223,9 +223,9 @@ impl Part {
 }
 
 /// Where a file was.
-fn known(path: &Path) -> Result<Option<Place>, OpenError> {
+fn known(path: &Path) -> Result<Option<LayoutPlace>, OpenError> {
     let Some(text) = attribute::read(path) else { return Ok(None) };
-    Place::parse(&text).map(Some).ok_or_else(|| {
+    LayoutPlace::parse(&text).map(Some).ok_or_else(|| {
         OpenError::Set(format!(
             "{} keeps where in its set it is in words that this farblock does not know: use a \
              newer one; or, if nothing of that set is wanted, `setfattr -x {ATTRIBUTE} {}`",
@@ -406,11 +406,11 @@ mod tests {
     #[test]
     fn what_is_written_down_is_read_again() {
         for place in [
-            Place::Row { begin: 0, bytes: Some(5) },
-            Place::Row { begin: u64::MAX, bytes: None },
-            Place::Turn { chunk_bytes: 4096, number: 3, count: 7 },
+            LayoutPlace::Row { begin: 0, bytes: Some(5) },
+            LayoutPlace::Row { begin: u64::MAX, bytes: None },
+            LayoutPlace::Turn { chunk_bytes: 4096, number: 3, count: 7 },
         ] {
-            assert_eq!(Place::parse(&place.text()), Some(place));
+            assert_eq!(LayoutPlace::parse(&place.text()), Some(place));
         }
     }
 }

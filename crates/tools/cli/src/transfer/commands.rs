@@ -2,7 +2,7 @@
 
 use super::Summary;
 use super::job::Job;
-use super::place::{self, Input, Opener, Place, exact};
+use super::place::{self, Input, Opener, TransferPlace, exact};
 use crate::args::{CopyArgs, Global, ReadArgs, WriteArgs};
 use crate::error::{Failure, Result};
 use crate::output;
@@ -19,9 +19,9 @@ pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
         ));
     }
     let opener = Opener { global, options: &args.transfer };
-    let input = opener.input(&Place::Remote(Box::new(args.url.clone())))?;
+    let input = opener.input(&TransferPlace::Remote(Box::new(args.url.clone())))?;
     let range = range_within(&input, args.offset, args.length)?;
-    let output = opener.output(&Place::of_path(&args.output))?;
+    let output = opener.output(&TransferPlace::of_path(&args.output))?;
     let length = Some(range.end - range.start);
     let summary = Job { opener, input, from: range.start, length, output, to: 0 }.run()?;
     report("read", &summary, args.json, global)
@@ -30,8 +30,8 @@ pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
 /// `farblock write`.
 pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
-    let input = opener.input(&Place::of_path(&args.input))?;
-    let output = opener.output(&Place::Remote(Box::new(args.url.clone())))?;
+    let input = opener.input(&TransferPlace::of_path(&args.input))?;
+    let output = opener.output(&TransferPlace::Remote(Box::new(args.url.clone())))?;
     let capacity = output.capacity.unwrap_or(u64::MAX);
     if args.offset > capacity {
         return Err(beyond("--offset", args.offset, &output.name, capacity));
@@ -60,13 +60,14 @@ pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
 /// `farblock copy`.
 pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
-    let (source, destination) = (Place::parse(&args.source)?, Place::parse(&args.destination)?);
-    if args.json && matches!(destination, Place::Pipe) {
+    let (source, destination) =
+        (TransferPlace::parse(&args.source)?, TransferPlace::parse(&args.destination)?);
+    if args.json && matches!(destination, TransferPlace::Pipe) {
         return Err(Failure::usage(
             "the data and the JSON cannot both go to the standard output: name a file",
         ));
     }
-    if args.source == args.destination && !matches!(source, Place::Pipe) {
+    if args.source == args.destination && !matches!(source, TransferPlace::Pipe) {
         return Err(Failure::usage(format_args!(
             "{} would be copied to itself",
             args.source.display()

@@ -32,7 +32,7 @@ const PIECE_TIME: Duration = Duration::from_secs(120);
 const LOCAL_BLOCK_BYTES: u32 = 512;
 
 /// An end by its name.
-pub(super) enum Place {
+pub(super) enum TransferPlace {
     Remote(Box<Url>),
     /// `mem:`, `null:`, `stripe:` and so on.
     Local(Spec),
@@ -41,33 +41,33 @@ pub(super) enum Place {
     Pipe,
 }
 
-impl Place {
-    pub(super) fn parse(text: &OsStr) -> Result<Place> {
+impl TransferPlace {
+    pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
         // Only a file's name can be anything else.
-        let Some(text) = text.to_str() else { return Ok(Place::of_path(Path::new(text))) };
+        let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
         if text.starts_with(SCHEME) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
-            return Ok(Place::Remote(Box::new(url)));
+            return Ok(TransferPlace::Remote(Box::new(url)));
         }
         if text == "-" {
-            return Ok(Place::Pipe);
+            return Ok(TransferPlace::Pipe);
         }
         match Spec::parse(text) {
             // Raw disks take whole sectors only, which is what a namespace of theirs does.
-            Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(Place::File(path)),
-            Ok(other) => Ok(Place::Local(other)),
+            Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(TransferPlace::File(path)),
+            Ok(other) => Ok(TransferPlace::Local(other)),
             Err(error) => Err(Failure::usage(error)),
         }
     }
 
     /// A file by its path, `-` being a pipe.
-    pub(super) fn of_path(path: &Path) -> Place {
+    pub(super) fn of_path(path: &Path) -> TransferPlace {
         if path == Path::new("-") {
-            Place::Pipe
+            TransferPlace::Pipe
         } else if is_raw_disk(path) {
-            Place::Local(Spec::File(path.to_owned()))
+            TransferPlace::Local(Spec::File(path.to_owned()))
         } else {
-            Place::File(path.to_owned())
+            TransferPlace::File(path.to_owned())
         }
     }
 }
@@ -285,18 +285,18 @@ impl Opener<'_> {
         Ok((Arc::new(disk), remote_identity(url, &info)))
     }
 
-    pub(super) fn input(&self, place: &Place) -> Result<Input> {
+    pub(super) fn input(&self, place: &TransferPlace) -> Result<Input> {
         match place {
-            Place::Remote(url) => {
+            TransferPlace::Remote(url) => {
                 let (namespace, identity) = self.remote(url)?;
                 Ok(namespace_input(format!("{url}"), namespace, identity))
             }
-            Place::Local(spec) => {
+            TransferPlace::Local(spec) => {
                 let namespace = crate::elsewhere::open(spec, LOCAL_BLOCK_BYTES, true)?;
                 Ok(namespace_input(spec.to_string(), namespace, Identity::Unknown))
             }
-            Place::File(path) => file_input(path),
-            Place::Pipe => Ok(Input {
+            TransferPlace::File(path) => file_input(path),
+            TransferPlace::Pipe => Ok(Input {
                 name: "the standard input".to_owned(),
                 bytes: None,
                 identity: Identity::Unknown,
@@ -305,18 +305,18 @@ impl Opener<'_> {
         }
     }
 
-    pub(super) fn output(&self, place: &Place) -> Result<Output> {
+    pub(super) fn output(&self, place: &TransferPlace) -> Result<Output> {
         match place {
-            Place::Remote(url) => {
+            TransferPlace::Remote(url) => {
                 let (namespace, identity) = self.remote(url)?;
                 namespace_output(format!("{url}"), namespace, identity)
             }
-            Place::Local(spec) => {
+            TransferPlace::Local(spec) => {
                 let namespace = crate::elsewhere::open(spec, LOCAL_BLOCK_BYTES, false)?;
                 namespace_output(spec.to_string(), namespace, Identity::Unknown)
             }
-            Place::File(path) => file_output(path, self.options),
-            Place::Pipe => Ok(Output {
+            TransferPlace::File(path) => file_output(path, self.options),
+            TransferPlace::Pipe => Ok(Output {
                 name: "the standard output".to_owned(),
                 capacity: None,
                 identity: Identity::Unknown,

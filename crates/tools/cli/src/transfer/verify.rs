@@ -16,7 +16,7 @@ struct End {
 }
 
 /// So many bytes that an end has next.
-enum Part<'a> {
+enum VerifiedPart<'a> {
     Bytes(&'a [u8]),
     Zeroes,
 }
@@ -48,25 +48,30 @@ impl End {
         }
     }
 
-    fn part(&self, length: u64) -> Part<'_> {
+    fn part(&self, length: u64) -> VerifiedPart<'_> {
         match &self.chunk {
             Some(Chunk::Data(buffer, range)) => {
                 let start = range.start + self.used as usize;
-                Part::Bytes(&buffer[start..start + length as usize])
+                VerifiedPart::Bytes(&buffer[start..start + length as usize])
             }
-            _ => Part::Zeroes,
+            _ => VerifiedPart::Zeroes,
         }
     }
 }
 
 /// Where two parts of the same length differ.
-fn difference(one: Part<'_>, other: Part<'_>) -> Option<usize> {
+fn difference(one: VerifiedPart<'_>, other: VerifiedPart<'_>) -> Option<usize> {
     match (one, other) {
-        (Part::Zeroes, Part::Zeroes) => None,
-        (Part::Bytes(bytes), Part::Zeroes) | (Part::Zeroes, Part::Bytes(bytes)) => {
-            if is_zero(bytes) { None } else { bytes.iter().position(|&byte| byte != 0) }
+        (VerifiedPart::Zeroes, VerifiedPart::Zeroes) => None,
+        (VerifiedPart::Bytes(bytes), VerifiedPart::Zeroes)
+        | (VerifiedPart::Zeroes, VerifiedPart::Bytes(bytes)) => {
+            if is_zero(bytes) {
+                None
+            } else {
+                bytes.iter().position(|&byte| byte != 0)
+            }
         }
-        (Part::Bytes(one), Part::Bytes(other)) => {
+        (VerifiedPart::Bytes(one), VerifiedPart::Bytes(other)) => {
             if one == other {
                 None
             } else {

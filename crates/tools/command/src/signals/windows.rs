@@ -8,16 +8,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Whether the process was asked to end.
 #[derive(Clone)]
 pub struct Stop {
-    shared: Arc<Shared>,
+    shared: Arc<SignalShared>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SignalShared {
     requested: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Shared {
+impl SignalShared {
     /// A poisoned lock is taken anyway: nothing panics with it.
     fn requested(&self) -> MutexGuard<'_, bool> {
         self.requested.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,7 +26,7 @@ impl Shared {
 
 impl Stop {
     pub(super) fn try_install() -> io::Result<Stop> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SignalShared::default());
         let stop = Stop { shared: Arc::clone(&shared) };
         let handler = move || {
             let again = std::mem::replace(&mut *shared.requested(), true);

@@ -14,11 +14,11 @@ use std::process::Stdio;
 /// An attachment that a file describes.
 struct Wanted {
     folder: Folder,
-    state: State,
+    state: RestoreState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum RestoreState {
     /// It is to be attached, and tried until it is.
     Missing,
     /// It was attached. Whoever detaches it by hand wants it so.
@@ -41,7 +41,7 @@ impl<'a> Restorer<'a> {
         let files = settings::restored()?;
         let all: Vec<Wanted> = names(&files)
             .into_iter()
-            .map(|name| Wanted { folder: Folder(runtime.join(name)), state: State::Missing })
+            .map(|name| Wanted { folder: Folder(runtime.join(name)), state: RestoreState::Missing })
             .collect();
         tracing::info!("{} disks are described in {}", all.len(), files.display());
         let program = std::env::current_exe().unwrap_or_else(|_| "farblock".into());
@@ -54,12 +54,12 @@ impl<'a> Restorer<'a> {
             let folder = &wanted.folder;
             let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
             wanted.state = match wanted.state {
-                State::Missing | State::Attached if lives() => State::Attached,
+                RestoreState::Missing | RestoreState::Attached if lives() => RestoreState::Attached,
                 // Its processes died: nobody who detaches leaves the folder.
-                State::Attached if folder.0.exists() => State::Missing,
+                RestoreState::Attached if folder.0.exists() => RestoreState::Missing,
                 state => state,
             };
-            if wanted.state == State::Missing && !until() {
+            if wanted.state == RestoreState::Missing && !until() {
                 wanted.state = attach(&self.program, self.global, &folder.name());
             }
         }
@@ -68,8 +68,8 @@ impl<'a> Restorer<'a> {
     /// Detaches what nobody uses. Says how many are still there.
     pub(super) fn detach(&mut self) -> usize {
         for wanted in &mut self.all {
-            if wanted.state != State::Attached || !wanted.folder.0.exists() {
-                wanted.state = State::Over;
+            if wanted.state != RestoreState::Attached || !wanted.folder.0.exists() {
+                wanted.state = RestoreState::Over;
                 continue;
             }
             let args = DetachArgs {
@@ -79,11 +79,11 @@ impl<'a> Restorer<'a> {
                 runtime: RuntimeArgs { runtime_dir: Some(self.runtime.clone()) },
             };
             match detach::run(&args) {
-                Ok(()) => wanted.state = State::Over,
+                Ok(()) => wanted.state = RestoreState::Over,
                 Err(failure) => tracing::warn!("{}", failure.sentence()),
             }
         }
-        self.all.iter().filter(|wanted| wanted.state != State::Over).count()
+        self.all.iter().filter(|wanted| wanted.state != RestoreState::Over).count()
     }
 }
 
@@ -105,7 +105,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Has a daemon attach one.
-fn attach(program: &Path, global: &Global, name: &str) -> State {
+fn attach(program: &Path, global: &Global, name: &str) -> RestoreState {
     /// Exit code of a file that makes no sense, which does not change by itself.
     const USAGE: i32 = 2;
     let mut command = again(program, global);
@@ -115,15 +115,15 @@ fn attach(program: &Path, global: &Global, name: &str) -> State {
         Ok(output) => output,
         Err(error) => {
             tracing::error!("{name}: cannot start a process: {}", os(&error));
-            return State::Missing;
+            return RestoreState::Missing;
         }
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', " ");
     if output.status.success() {
         tracing::info!("{name} is attached: {}", text(&output.stdout));
-        return State::Attached;
+        return RestoreState::Attached;
     }
     let sentence = text(&output.stderr);
     tracing::error!("{name}: {}", sentence.strip_prefix("error: ").unwrap_or(&sentence));
-    if output.status.code() == Some(USAGE) { State::Over } else { State::Missing }
+    if output.status.code() == Some(USAGE) { RestoreState::Over } else { RestoreState::Missing }
 }

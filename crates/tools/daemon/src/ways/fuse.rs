@@ -9,7 +9,7 @@ mod root;
 
 use super::super::folder::Folder;
 use super::super::settings::Settings;
-use super::super::status::{Kind, LOOP_ON, Use};
+use super::super::status::{LOOP_ON, Use, UseKind};
 use super::{Attached, Start, StopError, is_root, loops, sentence, users_of};
 use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
 use root::Mounts;
@@ -108,11 +108,11 @@ impl Attached for Fuse {
         let file = self.server.path().display().to_string();
         match &self.device {
             Some(device) => Use {
-                kind: Kind::Device,
+                kind: UseKind::Device,
                 path: device.display().to_string(),
                 behind: Some(format!("{LOOP_ON}{file}")),
             },
-            None => Use { kind: Kind::File, path: file, behind: None },
+            None => Use { kind: UseKind::File, path: file, behind: None },
         }
     }
 

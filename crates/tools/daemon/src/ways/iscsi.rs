@@ -1,7 +1,7 @@
 //! An iSCSI target on this machine alone, for initiators that are there already. It does not
 //! outlive its process, but initiators log in again by themselves when there is another one.
 
-use super::super::status::{Kind, Use};
+use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, until_free};
 use farblock_iscsi::{Config, Server, StartError};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 impl Attached for Iscsi {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::uri).unwrap_or_default();
-        Use { kind: Kind::Url, path, behind: None }
+        Use { kind: UseKind::Url, path, behind: None }
     }
 
     fn state(&self) -> Value {

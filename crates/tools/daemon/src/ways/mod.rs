@@ -23,7 +23,7 @@ use super::folder::Folder;
 #[cfg(target_os = "linux")]
 use super::rights;
 use super::settings::Settings;
-use super::status::{State, Use};
+use super::status::{AttachmentState, Use};
 use super::system::Descriptor;
 use farblock_block::Geometry;
 #[cfg(target_os = "linux")]
@@ -145,7 +145,7 @@ pub(super) trait Attached: Send {
 
 /// What a way says that has no connection of ours.
 pub(super) struct Condition {
-    pub(super) state: State,
+    pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,
     pub(super) geometry: Geometry,
 }

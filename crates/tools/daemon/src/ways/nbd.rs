@@ -13,7 +13,7 @@ mod device;
 mod root;
 
 use super::super::settings::Settings;
-use super::super::status::{Kind, Use};
+use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, until_free};
 use device::Device;
 #[cfg(target_os = "linux")]
@@ -76,11 +76,11 @@ impl Attached for Nbd {
     fn used(&self) -> Use {
         if let Some(device) = &self.device {
             let behind = Some("the kernel's client".to_owned());
-            return Use { kind: Kind::Device, path: device.path(), behind };
+            return Use { kind: UseKind::Device, path: device.path(), behind };
         }
         let address = self.server.as_ref().and_then(Server::address);
         let path = address.map(|address| address.uri(&self.export)).unwrap_or_default();
-        Use { kind: Kind::Url, path, behind: self.instead.clone() }
+        Use { kind: UseKind::Url, path, behind: self.instead.clone() }
     }
 
     fn state(&self) -> Value {

@@ -2,7 +2,7 @@
 //! process's business; it only says how the kernel's connections are.
 
 use super::super::record::Recorder;
-use super::super::status::{Kind, State, Use};
+use super::super::status::{AttachmentState, Use, UseKind};
 use super::{Attached, Condition, Start, StopError, sentence, system, users_of};
 use farblock_attach::nvme_fabrics::{self, Connection, Options, Secret};
 use farblock_block::Geometry;
@@ -190,7 +190,7 @@ impl From<nvme_fabrics::Error> for StopError {
 impl Attached for Nvme {
     fn used(&self) -> Use {
         let path = self.device().display().to_string();
-        Use { kind: Kind::Device, path, behind: Some("the kernel's host".to_owned()) }
+        Use { kind: UseKind::Device, path, behind: Some("the kernel's host".to_owned()) }
     }
 
     fn condition(&self) -> Option<Condition> {
@@ -199,10 +199,10 @@ impl Attached for Nvme {
         let live = states.iter().filter(is_live).count();
         let gone = states.iter().all(Option::is_none);
         let state = match live {
-            _ if live == states.len() => State::Live,
-            0 if gone => State::Failed,
-            0 => State::Reconnecting,
-            _ => State::Degraded,
+            _ if live == states.len() => AttachmentState::Live,
+            0 if gone => AttachmentState::Failed,
+            0 => AttachmentState::Reconnecting,
+            _ => AttachmentState::Degraded,
         };
         let trouble = self.connections.iter().zip(&states).find(|(_, state)| !is_live(state));
         let trouble = trouble.map(|(connection, state)| {

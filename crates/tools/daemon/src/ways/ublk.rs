@@ -3,7 +3,7 @@
 //! It outlives the server: what its users ask for waits for a successor, and so does what the dead
 //! server had not answered.
 
-use super::super::status::{Kind, Use};
+use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence, users_of};
 use farblock_attach::ublk::{self, Config, Server};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ impl From<ublk::StopError> for StopError {
 
 impl Attached for Ublk {
     fn used(&self) -> Use {
-        Use { kind: Kind::Device, path: self.server.path().display().to_string(), behind: None }
+        Use { kind: UseKind::Device, path: self.server.path().display().to_string(), behind: None }
     }
 
     fn state(&self) -> Value {

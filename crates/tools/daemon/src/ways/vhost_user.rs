@@ -1,7 +1,7 @@
 //! A socket for a virtual machine's disk. The monitor keeps note of what is under way, connects
 //! again when the server dies, and the next one goes on.
 
-use super::super::status::{Kind, Use};
+use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
 use farblock_attach::vhost_user::{Config, Server};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 
 impl Attached for VhostUser {
     fn used(&self) -> Use {
-        Use { kind: Kind::Socket, path: self.socket.display().to_string(), behind: None }
+        Use { kind: UseKind::Socket, path: self.socket.display().to_string(), behind: None }
     }
 
     fn state(&self) -> Value {

@@ -1,6 +1,6 @@
 //! A disk of Windows, through WinSpd's driver. It ends with its process; a successor makes another.
 
-use super::super::status::{Kind, Use};
+use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
 use farblock_winspd::{Device, NOTICE, Options, Server};
 use serde_json::Value;
@@ -27,7 +27,7 @@ impl Attached for WinSpd {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::location).unwrap_or_default();
         // Its licence wants to be named.
-        Use { kind: Kind::Device, path, behind: Some(NOTICE.to_owned()) }
+        Use { kind: UseKind::Device, path, behind: Some(NOTICE.to_owned()) }
     }
 
     fn state(&self) -> Value {

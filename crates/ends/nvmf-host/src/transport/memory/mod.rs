@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub type Dial = Arc<dyn Fn() -> Arc<Wire> + Send + Sync>;
 
 /// Where an operation's buffer is; see the module's diagram.
-pub(crate) enum Place {
+pub(crate) enum MemoryPlace {
     /// There is none.
     Nowhere,
     /// In the table.
@@ -35,20 +35,20 @@ pub(crate) enum Place {
     Registered { key: u32, commands: u32 },
 }
 
-impl super::Place for Place {
-    const NOWHERE: Place = Place::Nowhere;
+impl super::DataPlace for MemoryPlace {
+    const NOWHERE: MemoryPlace = MemoryPlace::Nowhere;
 
-    fn here(buffer: Buffer) -> Place {
-        Place::Here(buffer)
+    fn here(buffer: Buffer) -> MemoryPlace {
+        MemoryPlace::Here(buffer)
     }
 
     fn is_away(&self) -> bool {
-        matches!(self, Place::Registered { .. })
+        matches!(self, MemoryPlace::Registered { .. })
     }
 
     fn take(self) -> Option<Buffer> {
         match self {
-            Place::Here(buffer) => Some(buffer),
+            MemoryPlace::Here(buffer) => Some(buffer),
             _ => None,
         }
     }
@@ -56,15 +56,15 @@ impl super::Place for Place {
 
 /// The data of a command in flight.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct MemoryPart {
     /// It moves data of a registered buffer.
     is_keyed: bool,
     /// What it moves if it succeeds.
     bytes: u32,
 }
 
-impl super::Part for Part {
-    const NONE: Part = Part { is_keyed: false, bytes: 0 };
+impl super::Part for MemoryPart {
+    const NONE: MemoryPart = MemoryPart { is_keyed: false, bytes: 0 };
 
     /// An answer comes behind the data, or the connection has ended.
     fn is_short(&self, _: u32) -> bool {
@@ -80,31 +80,40 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// A descriptor of a part of a buffer, which is registered from now on.
-    fn register(&mut self, place: &mut Place, start: usize, length_bytes: u32) -> SglDescriptor {
-        let key = match std::mem::replace(place, Place::Nowhere) {
-            Place::Here(buffer) => {
+    fn register(
+        &mut self,
+        place: &mut MemoryPlace,
+        start: usize,
+        length_bytes: u32,
+    ) -> SglDescriptor {
+        let key = match std::mem::replace(place, MemoryPlace::Nowhere) {
+            MemoryPlace::Here(buffer) => {
                 let key = self.next_key;
                 self.next_key = key.wrapping_add(1);
                 self.wire.register(key, Region::Buffer(buffer));
-                *place = Place::Registered { key, commands: 1 };
+                *place = MemoryPlace::Registered { key, commands: 1 };
                 key
             }
-            Place::Registered { key, commands } => {
-                *place = Place::Registered { key, commands: commands + 1 };
+            MemoryPlace::Registered { key, commands } => {
+                *place = MemoryPlace::Registered { key, commands: commands + 1 };
                 key
             }
-            Place::Nowhere => unreachable!("a command that moves data has a buffer"),
+            MemoryPlace::Nowhere => unreachable!("a command that moves data has a buffer"),
         };
         let address = start as u64;
         SglDescriptor::keyed(KeyedBlock { address, length_bytes, key, invalidate: false })
     }
 
     /// One command less moves data of a buffer.
-    fn release(&self, place: &mut Place) {
+    fn release(&self, place: &mut MemoryPlace) {
         match place {
-            Place::Registered { key, commands: 1 } => *place = Place::Here(self.deregister(*key)),
-            Place::Registered { commands, .. } => *commands -= 1,
-            Place::Nowhere | Place::Here(_) => unreachable!("it is registered for a command"),
+            MemoryPlace::Registered { key, commands: 1 } => {
+                *place = MemoryPlace::Here(self.deregister(*key))
+            }
+            MemoryPlace::Registered { commands, .. } => *commands -= 1,
+            MemoryPlace::Nowhere | MemoryPlace::Here(_) => {
+                unreachable!("it is registered for a command")
+            }
         }
     }
 
@@ -144,8 +153,8 @@ impl Memory {
 
 impl Transport for Memory {
     type Connected = Arc<Wire>;
-    type Place = Place;
-    type Part = Part;
+    type Place = MemoryPlace;
+    type Part = MemoryPart;
     type Outgoing = Outgoing;
 
     fn open(
@@ -163,14 +172,14 @@ impl Transport for Memory {
         &mut self.out
     }
 
-    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut Place) -> Part {
+    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut MemoryPlace) -> MemoryPart {
         let Command { sqe, data } = order.command;
         let sqe = Sqe { cid: order.slot.0.into(), ..*sqe };
-        let mut part = Part { is_keyed: false, bytes: 0 };
+        let mut part = MemoryPart { is_keyed: false, bytes: 0 };
         let dptr = match *data {
             Data::None | Data::FromController(0) | Data::ToController(0) => SglDescriptor::NONE,
             Data::ToController(length) if length <= order.in_capsule_bytes => {
-                if let Place::Here(buffer) = place {
+                if let MemoryPlace::Here(buffer) = place {
                     let dptr = SglDescriptor::in_capsule(0, length);
                     let capsule = &buffer[order.start..][..length as usize];
                     out.wire.send(Sqe { dptr, ..sqe }, capsule);
@@ -180,7 +189,7 @@ impl Transport for Memory {
                 out.register(place, order.start, length)
             }
             Data::FromController(length) | Data::ToController(length) => {
-                part = Part { is_keyed: true, bytes: length };
+                part = MemoryPart { is_keyed: true, bytes: length };
                 out.register(place, order.start, length)
             }
         };
@@ -209,10 +218,10 @@ impl Transport for Memory {
         }
         self.fail(Loss::Closed, commands);
         self.is_closed = true;
-        while let Some(index) = commands.find(super::Place::is_away) {
+        while let Some(index) = commands.find(super::DataPlace::is_away) {
             let place = commands.place(index);
-            if let Place::Registered { key, .. } = *place {
-                *place = Place::Here(self.out.deregister(key));
+            if let MemoryPlace::Registered { key, .. } = *place {
+                *place = MemoryPlace::Here(self.out.deregister(key));
             }
             commands.finish(index);
         }

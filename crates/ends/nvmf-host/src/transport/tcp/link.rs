@@ -12,7 +12,7 @@
 //! socket has no room for then is not said, and nothing is behind data of which a part is sent.
 
 use super::moving;
-use super::place::{Part, Place, append};
+use super::place::{TcpPart, TcpPlace, append};
 use crate::handshake::Connected;
 use crate::limits;
 use crate::transport::{Commands, Loss, Order, Transport};
@@ -51,7 +51,7 @@ impl Sink for Inline<'_> {
 
 /// Life of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum LinkState {
     /// In use.
     Open,
     /// The reactor was told to close.
@@ -71,7 +71,7 @@ pub(crate) struct Link {
     lent: Option<(SlotId, Range<usize>)>,
     /// The last payload was a large one: the next will be, too.
     expects_large: bool,
-    state: State,
+    state: LinkState,
     loss: Option<Loss>,
     /// What comes and goes is sealed, if that was agreed on.
     tls: Option<Box<dyn Tls>>,
@@ -81,8 +81,8 @@ pub(crate) struct Link {
 
 impl Transport for Link {
     type Connected = Connected;
-    type Place = Place;
-    type Part = Part;
+    type Place = TcpPlace;
+    type Part = TcpPart;
     type Outgoing = Outgoing;
 
     fn open(
@@ -101,7 +101,7 @@ impl Transport for Link {
             sending: false,
             lent: None,
             expects_large: false,
-            state: State::Open,
+            state: LinkState::Open,
             loss: None,
             tls,
             sealed: None,
@@ -115,7 +115,7 @@ impl Transport for Link {
         &mut self.out
     }
 
-    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut Place) -> Part {
+    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut TcpPlace) -> TcpPart {
         // What goes in the capsule must be at hand now.
         let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
         let (sqe, transfer) = order.command.place(in_capsule_bytes);
@@ -123,7 +123,7 @@ impl Transport for Link {
         if let Transfer::InCapsule(length) = transfer {
             append(place, order.index, order.start..order.start + length as usize, out);
         }
-        Part::new(transfer)
+        TcpPart::new(transfer)
     }
 
     fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
@@ -132,7 +132,8 @@ impl Transport for Link {
 
     fn flush(&mut self) {
         let is_silent = self.tls.as_ref().is_none_or(|tls| tls.output_bytes() == 0);
-        if self.sending || self.state != State::Open || (self.out.batch.is_empty() && is_silent) {
+        if self.sending || self.state != LinkState::Open || (self.out.batch.is_empty() && is_silent)
+        {
             return;
         }
         self.send();
@@ -156,7 +157,7 @@ impl Transport for Link {
                 self.received_into(buffer, result, commands);
             }
             Event::Sent { batch, result, .. } => self.sent(batch, result, commands),
-            Event::Closed { .. } => self.state = State::Closed,
+            Event::Closed { .. } => self.state = LinkState::Closed,
             Event::Timer
             | Event::Accepted { .. }
             | Event::Connected { .. }
@@ -165,11 +166,11 @@ impl Transport for Link {
     }
 
     fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == LinkState::Open
     }
 
     fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == LinkState::Closed
     }
 
     fn loss(&self) -> Option<&Loss> {
@@ -177,13 +178,13 @@ impl Transport for Link {
     }
 
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Link>) {
-        if self.state != State::Open {
+        if self.state != LinkState::Open {
             return;
         }
         for (tag, buffer) in self.out.batch.take_payloads() {
             moving::returned(commands, tag, buffer);
         }
-        self.state = State::Closing;
+        self.state = LinkState::Closing;
         let last = self.last_words(&loss);
         if !last.is_empty() {
             self.reactor.say_last(self.stream, &last);
@@ -200,8 +201,8 @@ impl Transport for Link {
     }
 
     fn abandon(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Closing;
+        if self.state == LinkState::Open {
+            self.state = LinkState::Closing;
             self.reactor.close(self.stream);
         }
         for (_, buffer) in self.out.batch.take_payloads() {
@@ -274,7 +275,7 @@ impl Link {
 
     fn take_apart(&mut self, bytes: &[u8], commands: &mut impl Commands<Link>) {
         let mut input = bytes;
-        while self.state == State::Open {
+        while self.state == LinkState::Open {
             match self.out.end.next(&mut input) {
                 Ok(None) => return,
                 Ok(Some(Protocol::Data { slot, offset, bytes })) => {
@@ -295,7 +296,7 @@ impl Link {
 
     /// Asks for more: the rest of a large payload straight into its place, else whatever comes.
     fn receive(&mut self, commands: &mut impl Commands<Link>) {
-        if self.state != State::Open {
+        if self.state != LinkState::Open {
             return;
         }
         if self.tls.is_some() {
@@ -328,7 +329,7 @@ impl Link {
     ) {
         let (slot, range) = self.lent.take().expect("a buffer was lent");
         let received = *result.as_ref().unwrap_or(&0);
-        if self.state == State::Open && received > 0 {
+        if self.state == LinkState::Open && received > 0 {
             self.out.end.data_received(&buffer[range.start..][..received]);
         }
         moving::take_back(commands, slot, buffer);

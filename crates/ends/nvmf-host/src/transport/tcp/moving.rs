@@ -1,7 +1,7 @@
 //! What PDUs do to the data of commands.
 
 use super::link::{Inline, Link, Outgoing};
-use super::place::{Place, append};
+use super::place::{TcpPlace, append};
 use crate::transport::{Commands, Moving};
 use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::host_end::Grant;
@@ -11,7 +11,7 @@ use farblock_reactor::{Buffer, copy_anywhere};
 pub(super) fn put(commands: &mut impl Commands<Link>, slot: SlotId, offset: u32, bytes: &[u8]) {
     let moving = in_flight(commands, slot);
     let start = moving.start + offset as usize;
-    let Place::Here(buffer) = moving.place else {
+    let TcpPlace::Here(buffer) = moving.place else {
         unreachable!("nothing is received while the buffer is lent")
     };
     copy_anywhere(&mut buffer[start..start + bytes.len()], bytes);
@@ -26,8 +26,8 @@ pub(super) fn lend(
 ) -> Option<(Buffer, usize)> {
     let moving = in_flight(commands, slot);
     let start = moving.start + offset as usize;
-    match std::mem::replace(moving.place, Place::Receiving) {
-        Place::Here(buffer) => Some((buffer, start)),
+    match std::mem::replace(moving.place, TcpPlace::Receiving) {
+        TcpPlace::Here(buffer) => Some((buffer, start)),
         other => {
             *moving.place = other;
             None
@@ -39,7 +39,7 @@ pub(super) fn lend(
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
     // After a loss the slots are empty; the buffer belongs to the one that was lent.
     let index = commands.command(slot).map(|moving| moving.index);
-    let lent = |place: &Place| matches!(place, Place::Receiving);
+    let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
     let index = index.or_else(|| commands.find(lent)).expect("a buffer was lent");
     returned(commands, index.into(), buffer);
 }
@@ -47,7 +47,7 @@ pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer
 /// A payload buffer is back from being sent.
 pub(super) fn returned(commands: &mut impl Commands<Link>, tag: u64, buffer: Buffer) {
     let index = tag as u32;
-    *commands.place(index) = Place::Here(buffer);
+    *commands.place(index) = TcpPlace::Here(buffer);
     commands.finish(index);
 }
 

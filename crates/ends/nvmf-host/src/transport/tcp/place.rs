@@ -21,7 +21,7 @@ use farblock_reactor::Buffer;
 use std::ops::Range;
 
 /// See the module's diagram.
-pub(crate) enum Place {
+pub(crate) enum TcpPlace {
     /// There is none.
     Nowhere,
     /// In the table.
@@ -32,31 +32,31 @@ pub(crate) enum Place {
     Receiving,
 }
 
-impl Place {
+impl TcpPlace {
     /// Whether data can be appended to the batch being filled.
     pub(super) fn is_at_hand(&self, out: &Outgoing) -> bool {
         match self {
-            Place::Here(_) => true,
-            Place::Batch { number, .. } => *number == out.number,
-            Place::Nowhere | Place::Receiving => false,
+            TcpPlace::Here(_) => true,
+            TcpPlace::Batch { number, .. } => *number == out.number,
+            TcpPlace::Nowhere | TcpPlace::Receiving => false,
         }
     }
 }
 
-impl transport::Place for Place {
-    const NOWHERE: Place = Place::Nowhere;
+impl transport::DataPlace for TcpPlace {
+    const NOWHERE: TcpPlace = TcpPlace::Nowhere;
 
-    fn here(buffer: Buffer) -> Place {
-        Place::Here(buffer)
+    fn here(buffer: Buffer) -> TcpPlace {
+        TcpPlace::Here(buffer)
     }
 
     fn is_away(&self) -> bool {
-        matches!(self, Place::Batch { .. } | Place::Receiving)
+        matches!(self, TcpPlace::Batch { .. } | TcpPlace::Receiving)
     }
 
     fn take(self) -> Option<Buffer> {
         match self {
-            Place::Here(buffer) => Some(buffer),
+            TcpPlace::Here(buffer) => Some(buffer),
             _ => None,
         }
     }
@@ -64,7 +64,7 @@ impl transport::Place for Place {
 
 /// The data of a command in flight.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct TcpPart {
     transfer: Transfer,
     /// How much of what it sends the controller has asked for.
     pub(super) granted: u32,
@@ -72,14 +72,14 @@ pub(crate) struct Part {
     pub(super) deferred: Option<Grant>,
 }
 
-impl Part {
-    pub(super) fn new(transfer: Transfer) -> Part {
-        Part { transfer, granted: 0, deferred: None }
+impl TcpPart {
+    pub(super) fn new(transfer: Transfer) -> TcpPart {
+        TcpPart { transfer, granted: 0, deferred: None }
     }
 }
 
-impl transport::Part for Part {
-    const NONE: Part = Part { transfer: Transfer::None, granted: 0, deferred: None };
+impl transport::Part for TcpPart {
+    const NONE: TcpPart = TcpPart { transfer: Transfer::None, granted: 0, deferred: None };
 
     fn is_short(&self, received: u32) -> bool {
         match self.transfer {
@@ -91,26 +91,26 @@ impl transport::Part for Part {
 }
 
 /// Appends a range of an operation's buffer, which is at hand, and its digest.
-pub(super) fn append(place: &mut Place, index: u32, range: Range<usize>, out: &mut Outgoing) {
+pub(super) fn append(place: &mut TcpPlace, index: u32, range: Range<usize>, out: &mut Outgoing) {
     let digest;
-    match std::mem::replace(place, Place::Nowhere) {
-        Place::Here(buffer) => {
+    match std::mem::replace(place, TcpPlace::Nowhere) {
+        TcpPlace::Here(buffer) => {
             digest = out.end.data_digest(&buffer[range.clone()]);
             if range.len() <= limits::COPY_BYTES {
                 out.batch.bytes(&buffer[range]);
-                *place = Place::Here(buffer);
+                *place = TcpPlace::Here(buffer);
             } else {
                 let payload = out.batch.payload(u64::from(index), buffer, range);
-                *place = Place::Batch { number: out.number, index: payload };
+                *place = TcpPlace::Batch { number: out.number, index: payload };
             }
         }
-        Place::Batch { number, index } => {
+        TcpPlace::Batch { number, index } => {
             out.batch.payload_again(index, range);
             let last = out.batch.slices().last().expect("appended just now");
             digest = out.end.data_digest(last);
-            *place = Place::Batch { number, index };
+            *place = TcpPlace::Batch { number, index };
         }
-        Place::Nowhere | Place::Receiving => unreachable!("the caller looked"),
+        TcpPlace::Nowhere | TcpPlace::Receiving => unreachable!("the caller looked"),
     }
     if let Some(digest) = digest {
         out.batch.bytes(&digest);

@@ -21,7 +21,7 @@ use crate::config::TlsPolicy;
 use crate::core::Context;
 use crate::events::Event;
 use crate::limits;
-use crate::notices::Kind;
+use crate::notices::NoticeKind;
 use crate::session::Session;
 use farblock_reactor::{Buffer, BufferPool, SendBatch};
 use farblock_tls::limits::PORTION_BYTES;
@@ -175,7 +175,7 @@ impl Session<Tcp> {
     fn refuse_tls(&mut self, cx: &mut Context, error: &TlsError) {
         cx.shared.admissions.refused(Reason::from(error));
         let was_let_in = !self.is_waiting();
-        cx.notice(Kind::Refused, self.peer.ip(), || {
+        cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
             // Of a host that was let in, it is told that it has left.
             if !was_let_in {

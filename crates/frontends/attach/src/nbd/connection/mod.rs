@@ -29,7 +29,7 @@ pub(super) struct Slot(pub(super) u16);
 
 /// Life of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum ConnectionState {
     /// It is listened to and answered.
     Open,
     /// What was accepted is finished and sent; nothing more is listened to.
@@ -57,7 +57,7 @@ enum Phase {
 }
 
 /// A request in flight.
-struct Request {
+struct NbdRequest {
     cookie: u64,
     offset: u64,
     length: u32,
@@ -82,10 +82,10 @@ pub(super) struct Connection {
     line: Option<Line>,
     /// Who it is, for the log.
     peer: Arc<str>,
-    state: State,
+    state: ConnectionState,
     phase: Phase,
     agreement: Agreement,
-    requests: Vec<Request>,
+    requests: Vec<NbdRequest>,
     free: Vec<Slot>,
     outbox: SendBatch,
     spare: SendBatch,
@@ -118,7 +118,7 @@ impl Connection {
             stream,
             line: Some(line),
             peer,
-            state: State::Open,
+            state: ConnectionState::Open,
             phase: Phase::Negotiating(negotiation),
             agreement: Agreement::default(),
             requests: Vec::new(),
@@ -147,17 +147,17 @@ impl Connection {
 
     /// Whether nothing of it is left anywhere.
     pub(super) fn is_gone(&self) -> bool {
-        self.state == State::Gone && self.free.len() == self.requests.len()
+        self.state == ConnectionState::Gone && self.free.len() == self.requests.len()
     }
 
     /// Whether nobody is listened to any more, and something of it is with the namespace.
     pub(super) fn is_leaving(&self) -> bool {
-        self.state != State::Open && !self.is_idle()
+        self.state != ConnectionState::Open && !self.is_idle()
     }
 
     /// Whether nobody is listened to any more, and nothing of it is with the namespace.
     pub(super) fn is_spent(&self) -> bool {
-        self.state != State::Open && self.is_idle()
+        self.state != ConnectionState::Open && self.is_idle()
     }
 
     fn is_idle(&self) -> bool {
@@ -169,16 +169,16 @@ impl Connection {
     /// Closes a connection that its client has left. What it sent before is not carried out if
     /// nobody has read it: it was not answered, so the client counts on nothing.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
-        if self.state == State::Open && self.line.as_ref().is_some_and(Line::is_cut) {
+        if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
         }
     }
 
     fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed | State::Gone)
+        matches!(self.state, ConnectionState::Closed | ConnectionState::Gone)
     }
 
-    fn request(&mut self, slot: Slot) -> &mut Request {
+    fn request(&mut self, slot: Slot) -> &mut NbdRequest {
         &mut self.requests[usize::from(slot.0)]
     }
 
@@ -220,7 +220,7 @@ impl Connection {
                 let mut input = &buffer[start..];
                 self.process(cx, &mut input);
                 let left = input.len();
-                if left > 0 && self.state == State::Open {
+                if left > 0 && self.state == ConnectionState::Open {
                     let start = buffer.len() - left;
                     self.unread = Some((buffer, start));
                 } else {
@@ -233,7 +233,7 @@ impl Connection {
 
     /// Handles what `input` holds until it is empty, or nothing more may be started.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
-        while self.state == State::Open && self.outbox.len() <= limits::OUTBOX_BYTES {
+        while self.state == ConnectionState::Open && self.outbox.len() <= limits::OUTBOX_BYTES {
             let goes_on = match &mut self.phase {
                 Phase::Negotiating(_) => self.negotiate(cx, input),
                 Phase::Waiting(admission) => {
@@ -304,7 +304,7 @@ impl Connection {
         let full = self.unread.is_some()
             || matches!(self.phase, Phase::Admitting(_) | Phase::Waiting(_))
             || self.outbox.len() > limits::OUTBOX_BYTES;
-        if self.state != State::Open || self.receiving || full {
+        if self.state != ConnectionState::Open || self.receiving || full {
             return;
         }
         self.receiving = true;
@@ -345,17 +345,17 @@ impl Connection {
             self.sending = true;
             cx.reactor.send(self.stream, batch);
         }
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.process_unread(cx);
         }
         let told = !self.sending && self.outbox.is_empty();
-        if self.state == State::Draining && told && self.is_idle() {
+        if self.state == ConnectionState::Draining && told && self.is_idle() {
             self.close(cx);
         }
     }
 
     fn timer(&mut self, cx: &mut Context) {
-        if matches!(self.phase, Phase::Negotiating(_)) && self.state == State::Open {
+        if matches!(self.phase, Phase::Negotiating(_)) && self.state == ConnectionState::Open {
             cx.complain("slow NBD clients", &self.peer, || {
                 tracing::warn!(peer = %self.peer, "closing: the NBD negotiation takes too long");
             });
@@ -365,10 +365,10 @@ impl Connection {
 
     /// Ends the connection in good order: what was accepted is finished, then it is closed.
     pub(super) fn drain(&mut self, cx: &mut Context) {
-        if self.state != State::Open {
+        if self.state != ConnectionState::Open {
             return;
         }
-        self.state = State::Draining;
+        self.state = ConnectionState::Draining;
         cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
         cx.list(self.key, &mut self.listed);
     }
@@ -378,7 +378,7 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         cx.abandon(self.key);
         cx.reactor.set_timer(self.task, None);
         // Else the client would not see that it is closed.
@@ -389,7 +389,7 @@ impl Connection {
 
     fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
-        self.state = State::Gone;
+        self.state = ConnectionState::Gone;
         let mut outbox = std::mem::take(&mut self.outbox);
         self.give_back(cx, &mut outbox);
         if let Some((buffer, _)) = self.unread.take() {

@@ -1,6 +1,6 @@
 //! Requests of a connection: taken in, carried out, answered.
 
-use super::{Connection, Phase, Request, Slot};
+use super::{Connection, NbdRequest, Phase, Slot};
 use crate::nbd::contexts;
 use crate::nbd::core::Context;
 use crate::nbd::limits;
@@ -122,7 +122,7 @@ impl Connection {
 
     fn take_slot(&mut self) -> Slot {
         self.free.pop().unwrap_or_else(|| {
-            self.requests.push(Request {
+            self.requests.push(NbdRequest {
                 cookie: 0,
                 offset: 0,
                 length: 0,
@@ -189,7 +189,7 @@ impl Connection {
         self.request(slot).pieces[index].buffer = Some(buffer);
         match result {
             Ok(count) if count > 0 => {
-                if self.state == super::State::Open {
+                if self.state == super::ConnectionState::Open {
                     self.filled(cx, slot, index, filled + count);
                     self.process_unread(cx);
                 }

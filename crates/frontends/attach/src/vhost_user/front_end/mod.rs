@@ -61,12 +61,12 @@ impl Config {
 
 /// A disk of somebody else's back end.
 pub struct FrontEnd {
-    shared: Arc<Shared>,
+    shared: Arc<FrontEndShared>,
     socket: PathBuf,
 }
 
 /// What the rings have in common.
-struct Shared {
+struct FrontEndShared {
     geometry: Geometry,
     /// Those that no queue has.
     rings: Mutex<Vec<Ring>>,
@@ -104,7 +104,7 @@ impl FrontEnd {
         let rings = rings.collect::<io::Result<Vec<_>>>()?;
         let geometry = geometry(features, &monitor.config_space()?, layout.request_bytes)?;
         let rings = Mutex::new(rings);
-        let shared = Arc::new(Shared { geometry, rings, _monitor: monitor });
+        let shared = Arc::new(FrontEndShared { geometry, rings, _monitor: monitor });
         Ok(FrontEnd { shared, socket: config.socket.clone() })
     }
 }
@@ -126,7 +126,7 @@ impl Namespace for FrontEnd {
     }
 }
 
-impl Shared {
+impl FrontEndShared {
     fn rings(&self) -> std::sync::MutexGuard<'_, Vec<Ring>> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 
 use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
 use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
-use super::{AVAILABLE_AT, Layout, MOST_PARTS, RING_SIZE, Shared, USED_AT};
+use super::{AVAILABLE_AT, FrontEndShared, Layout, MOST_PARTS, RING_SIZE, USED_AT};
 use farblock_block::{BlockError, Command, Completion, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, WatchId};
 use rustix::event::EventfdFlags;
@@ -50,7 +50,7 @@ struct Flight {
 }
 
 /// What a request is besides its data.
-struct Request {
+struct RingRequest {
     kind: u32,
     sector: u64,
     /// The device writes the data.
@@ -98,7 +98,7 @@ impl Ring {
     }
 
     /// Puts a request into the ring, of which the back end is not told yet.
-    fn place(&mut self, slot: u16, wanted: &Request) {
+    fn place(&mut self, slot: u16, wanted: &RingRequest) {
         let (frame, _) = self.layout.slot(self.base, slot);
         let mut header = [0; 16];
         header[..4].copy_from_slice(&wanted.kind.to_le_bytes());
@@ -195,7 +195,7 @@ fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> [u8; DESCRIPT
 
 /// A ring that is somebody's.
 pub(super) struct FrontQueue {
-    shared: Arc<Shared>,
+    shared: Arc<FrontEndShared>,
     /// Nothing only while it is dropped.
     ring: Option<Ring>,
     reactor: Reactor,
@@ -209,7 +209,7 @@ pub(super) struct FrontQueue {
 
 impl FrontQueue {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<FrontEndShared>,
         ring: Ring,
         reactor: &Reactor,
         parent: TaskId,
@@ -278,7 +278,7 @@ impl FrontQueue {
                 Command::Flush | Command::Deallocate => (request::FLUSH, 0, (data, 0)),
             };
             let is_read = op.command.reads();
-            ring.place(slot, &Request { kind, sector, is_read, data });
+            ring.place(slot, &RingRequest { kind, sector, is_read, data });
             ring.flights[usize::from(slot)] = Some(Flight { op, is_flush: false });
             self.in_ring += 1;
         }
@@ -306,7 +306,10 @@ impl FrontQueue {
         if result.is_ok() && !is_durable {
             // Nothing in virtio is durable by itself, so Linux' driver flushes after it, too.
             let data = (0, 0);
-            ring.place(slot, &Request { kind: request::FLUSH, sector: 0, is_read: false, data });
+            ring.place(
+                slot,
+                &RingRequest { kind: request::FLUSH, sector: 0, is_read: false, data },
+            );
             ring.flights[usize::from(slot)] = Some(Flight { op, is_flush: true });
             return;
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use farblock_reactor::Buffer;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 
-use super::{Abilities, FileOptions, Kind};
+use super::{Abilities, FileKind, FileOptions};
 
 /// Enough for any device that is known; the pool's buffers have it.
 const SAFE_ALIGNMENT: u32 = 4096;
@@ -27,8 +27,8 @@ pub(super) fn names_a_device(_: &Path) -> bool {
     false
 }
 
-pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: Kind) {
-    if kind == Kind::Device && !wanted.read_only {
+pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
+    if kind == FileKind::Device && !wanted.read_only {
         // Without creation, this means on a device: fail while the system itself uses it.
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
@@ -40,12 +40,12 @@ pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
 }
 
 /// Seeking tells a device's size, too, which its metadata does not.
-pub(super) fn size_bytes(mut file: &File, _: Kind) -> io::Result<u64> {
+pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
 /// Turns direct I/O on and says how buffers must be aligned, or says why not.
-pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, String> {
+pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usize, String> {
     let (memory, offset) = alignments(file, kind)?;
     if offset.is_some_and(|offset| offset > block_size) {
         let offset = offset.unwrap_or_default();
@@ -67,7 +67,7 @@ pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, 
 }
 
 /// The alignments of memory and, if it is known, of file offsets.
-fn alignments(file: &File, kind: Kind) -> Result<(u32, Option<u32>), String> {
+fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String> {
     if let Ok(found) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, STATX_DIOALIGN)
         && found.stx_mask & STATX_DIOALIGN.bits() != 0
     {
@@ -77,8 +77,8 @@ fn alignments(file: &File, kind: Kind) -> Result<(u32, Option<u32>), String> {
         };
     }
     let sector = match kind {
-        Kind::Device => rustix::fs::ioctl_blksszget(file).ok(),
-        Kind::Regular => None,
+        FileKind::Device => rustix::fs::ioctl_blksszget(file).ok(),
+        FileKind::Regular => None,
     };
     Ok((SAFE_ALIGNMENT, sector))
 }
@@ -93,10 +93,10 @@ fn trial_read(file: &File, block_size: u32) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn abilities(file: &File, kind: Kind, block_size: u32) -> Abilities {
+pub(super) fn abilities(file: &File, kind: FileKind, block_size: u32) -> Abilities {
     match kind {
-        Kind::Regular => Abilities { punch: can_punch(file), zero: true },
-        Kind::Device => {
+        FileKind::Regular => Abilities { punch: can_punch(file), zero: true },
+        FileKind::Device => {
             // The system wants whole sectors for both.
             let sector = rustix::fs::ioctl_blksszget(file).unwrap_or(u32::MAX);
             let whole = block_size >= sector;
@@ -126,9 +126,9 @@ fn can_unmap(file: &File) -> bool {
     })
 }
 
-pub(super) fn granularity_bytes(file: &File, kind: Kind) -> u32 {
+pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     match kind {
-        Kind::Regular => file.metadata().map_or(0, |found| found.blksize() as u32),
-        Kind::Device => rustix::fs::ioctl_blkpbszget(file).unwrap_or(0),
+        FileKind::Regular => file.metadata().map_or(0, |found| found.blksize() as u32),
+        FileKind::Device => rustix::fs::ioctl_blkpbszget(file).unwrap_or(0),
     }
 }

@@ -16,7 +16,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_SHARE_WRITE,
 };
 
-use super::{Abilities, FileOptions, Kind};
+use super::{Abilities, FileKind, FileOptions};
 
 /// Direct I/O belongs to the open file.
 pub(super) const DIRECT_SINCE_OPENING: bool = true;
@@ -36,10 +36,10 @@ pub(super) fn is_block_device(_: &Metadata) -> bool {
 }
 
 /// Overlapped, since Windows does the operations of any other handle one after another.
-pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: Kind) {
+pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
-    if kind == Kind::Device {
+    if kind == FileKind::Device {
         // The system has its own handles to every disk.
         options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
     }
@@ -49,15 +49,15 @@ pub(super) fn is_shared_otherwise(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_SHARING_VIOLATION as i32)
 }
 
-pub(super) fn size_bytes(file: &File, kind: Kind) -> io::Result<u64> {
+pub(super) fn size_bytes(file: &File, kind: FileKind) -> io::Result<u64> {
     match kind {
-        Kind::Regular => file.metadata().map(|found| found.len()),
-        Kind::Device => raw_disk::size_bytes(file),
+        FileKind::Regular => file.metadata().map(|found| found.len()),
+        FileKind::Device => raw_disk::size_bytes(file),
     }
 }
 
 /// Says how buffers must be aligned, or why the file cannot be used without the cache.
-pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, String> {
+pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usize, String> {
     if let Some(sector) = sector_bytes(file, kind)
         && sector > block_size
     {
@@ -75,23 +75,23 @@ pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, 
 }
 
 /// The unit that a raw disk takes; what a file's volume takes is found out by trial.
-fn sector_bytes(file: &File, kind: Kind) -> Option<u32> {
+fn sector_bytes(file: &File, kind: FileKind) -> Option<u32> {
     match kind {
-        Kind::Regular => None,
-        Kind::Device => raw_disk::sector_bytes(file).ok(),
+        FileKind::Regular => None,
+        FileKind::Device => raw_disk::sector_bytes(file).ok(),
     }
 }
 
 /// Zeroing a range of a sparse file gives its space back. Both are refused at their first use where
 /// the file system knows neither; a raw disk does not.
-pub(super) fn abilities(file: &File, kind: Kind, _: u32) -> Abilities {
+pub(super) fn abilities(file: &File, kind: FileKind, _: u32) -> Abilities {
     let sparse = |found: Metadata| found.file_attributes() & FILE_ATTRIBUTE_SPARSE_FILE != 0;
     match kind {
-        Kind::Regular => Abilities { punch: file.metadata().is_ok_and(sparse), zero: true },
-        Kind::Device => Abilities { punch: false, zero: false },
+        FileKind::Regular => Abilities { punch: file.metadata().is_ok_and(sparse), zero: true },
+        FileKind::Device => Abilities { punch: false, zero: false },
     }
 }
 
-pub(super) fn granularity_bytes(file: &File, kind: Kind) -> u32 {
+pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     sector_bytes(file, kind).unwrap_or(4096)
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What is asked for. Where the mount is, is not for whoever asks to say.
 #[derive(Serialize, Deserialize)]
-pub(in super::super) enum Request {
+pub(in super::super) enum MountRequest {
     /// Clears what a dead server left, and makes the mountpoint if nobody named one.
     Make,
     Prepare,
@@ -105,19 +105,19 @@ impl Root {
         loop_device::backing_file(device).is_some_and(|file| file == self.file())
     }
 
-    fn change(&self, request: Request) -> Result<Answer, loops::Problem> {
+    fn change(&self, request: MountRequest) -> Result<Answer, loops::Problem> {
         let other = |device: &Path| {
             loops::Problem::Failed(format!("{} is not on this disk", device.display()))
         };
         match request {
-            Request::AttachLoop { block_size, read_only } => {
+            MountRequest::AttachLoop { block_size, read_only } => {
                 loops::attach(&self.file(), block_size, read_only).map(Answer::Attached)
             }
-            Request::DetachLoop { device, .. } if !self.has(&device) => Err(other(&device)),
-            Request::DetachLoop { device, force } => {
+            MountRequest::DetachLoop { device, .. } if !self.has(&device) => Err(other(&device)),
+            MountRequest::DetachLoop { device, force } => {
                 loops::detach(&device, force).map(|()| Answer::Done)
             }
-            Request::Resize { device } => {
+            MountRequest::Resize { device } => {
                 let device = device.filter(|device| self.has(device));
                 loops::resize(&self.file(), device.as_deref()).map(|()| Answer::Done)
             }
@@ -131,18 +131,18 @@ fn plain(users: Vec<User>) -> Answer {
 }
 
 impl Privileged for Root {
-    type Request = Request;
+    type Request = MountRequest;
     type Answer = Answer;
 
-    fn carry_out(&mut self, request: Request, _: Vec<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+    fn carry_out(&mut self, request: MountRequest, _: Vec<OwnedFd>) -> (Answer, Option<OwnedFd>) {
         let answer = match request {
-            Request::Make => self.make(),
-            Request::Prepare => self.own.prepare().map(Answer::Prepared).map_err(sentence),
-            Request::Mount { read_only } => match self.own.mount(read_only) {
+            MountRequest::Make => self.make(),
+            MountRequest::Prepare => self.own.prepare().map(Answer::Prepared).map_err(sentence),
+            MountRequest::Mount { read_only } => match self.own.mount(read_only) {
                 Ok(connection) => return (Answer::Mounted, Some(connection)),
                 Err(error) => Err(sentence(error)),
             },
-            Request::Unmount(how) => {
+            MountRequest::Unmount(how) => {
                 let way = match how {
                     How::IfUnused => Way::IfUnused,
                     How::Lazy => Way::Lazy,
@@ -155,9 +155,9 @@ impl Privileged for Root {
                     unmounted => unmounted.map(|()| Answer::Done).map_err(sentence),
                 }
             }
-            Request::Users => Ok(plain(self.own.users())),
-            Request::Elsewhere { device } => Ok(plain(self.own.elsewhere(&device))),
-            Request::DetachAll => {
+            MountRequest::Users => Ok(plain(self.own.users())),
+            MountRequest::Elsewhere { device } => Ok(plain(self.own.elsewhere(&device))),
+            MountRequest::DetachAll => {
                 self.own.detach_loop_devices();
                 Ok(Answer::Done)
             }
@@ -179,7 +179,7 @@ impl Mounts {
         Mounts(Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings)))
     }
 
-    fn ask(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), String> {
+    fn ask(&self, request: MountRequest) -> Result<(Answer, Option<OwnedFd>), String> {
         match self.0.ask(request, Vec::new())? {
             (Answer::Refused(sentence), _) => Err(sentence),
             answer => Ok(answer),
@@ -188,7 +188,7 @@ impl Mounts {
 
     /// Clears what a dead server left; whether the mountpoint is ours, and is there.
     pub(super) fn make(&self) -> Result<bool, String> {
-        Ok(matches!(self.ask(Request::Make)?.0, Answer::Made(true)))
+        Ok(matches!(self.ask(MountRequest::Make)?.0, Answer::Made(true)))
     }
 
     /// Makes a loop device of the file.
@@ -197,29 +197,29 @@ impl Mounts {
         block_size: u32,
         read_only: bool,
     ) -> Result<PathBuf, loops::Problem> {
-        match self.loops(Request::AttachLoop { block_size, read_only })? {
+        match self.loops(MountRequest::AttachLoop { block_size, read_only })? {
             Answer::Attached(device) => Ok(device),
             _ => Err(loops::Problem::Failed("there is no loop device after all".to_owned())),
         }
     }
 
     pub(super) fn detach(&self, device: &Path, force: bool) -> Result<(), loops::Problem> {
-        self.loops(Request::DetachLoop { device: device.to_path_buf(), force }).map(drop)
+        self.loops(MountRequest::DetachLoop { device: device.to_path_buf(), force }).map(drop)
     }
 
     /// Has the file, and the loop device on it, show another size.
     pub(super) fn resize(&self, device: Option<&Path>) -> Result<(), loops::Problem> {
-        self.loops(Request::Resize { device: device.map(Path::to_path_buf) }).map(drop)
+        self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    fn loops(&self, request: Request) -> Result<Answer, loops::Problem> {
+    fn loops(&self, request: MountRequest) -> Result<Answer, loops::Problem> {
         match self.ask(request).map_err(loops::Problem::Failed)?.0 {
             Answer::Busy(_) => Err(loops::Problem::InUse),
             answer => Ok(answer),
         }
     }
 
-    fn who(&self, request: Request) -> Vec<User> {
+    fn who(&self, request: MountRequest) -> Vec<User> {
         match self.ask(request) {
             Ok((Answer::Users(users), _)) => {
                 let user = |(pid, command, what)| User { pid, command, what };
@@ -234,14 +234,14 @@ impl Mounts {
 
 impl Mounter for Mounts {
     fn prepare(&self) -> Result<PathBuf, MountError> {
-        match self.ask(Request::Prepare).map_err(MountError::Refused)?.0 {
+        match self.ask(MountRequest::Prepare).map_err(MountError::Refused)?.0 {
             Answer::Prepared(path) => Ok(path),
             _ => Err(MountError::Refused("there is no mountpoint after all".to_owned())),
         }
     }
 
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError> {
-        let mounted = self.ask(Request::Mount { read_only }).map_err(MountError::Refused)?;
+        let mounted = self.ask(MountRequest::Mount { read_only }).map_err(MountError::Refused)?;
         let none = || MountError::Refused("there is no mount after all".to_owned());
         mounted.1.ok_or_else(none)
     }
@@ -252,22 +252,22 @@ impl Mounter for Mounts {
             Way::Lazy => How::Lazy,
             Way::Abort => How::Abort,
         };
-        match self.ask(Request::Unmount(how)).map_err(io::Error::other)?.0 {
+        match self.ask(MountRequest::Unmount(how)).map_err(io::Error::other)?.0 {
             Answer::Busy(said) => Err(io::Error::new(io::ErrorKind::ResourceBusy, said)),
             _ => Ok(()),
         }
     }
 
     fn users(&self) -> Vec<User> {
-        self.who(Request::Users)
+        self.who(MountRequest::Users)
     }
 
     fn elsewhere(&self, device: &str) -> Vec<User> {
-        self.who(Request::Elsewhere { device: device.to_owned() })
+        self.who(MountRequest::Elsewhere { device: device.to_owned() })
     }
 
     fn detach_loop_devices(&self) {
-        if let Err(sentence) = self.ask(Request::DetachAll) {
+        if let Err(sentence) = self.ask(MountRequest::DetachAll) {
             tracing::warn!("{sentence}");
         }
     }

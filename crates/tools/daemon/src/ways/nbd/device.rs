@@ -4,7 +4,7 @@ use super::super::super::folder::Folder;
 use super::super::super::rights::Rights;
 use super::super::super::settings::Settings;
 use super::super::{Start, StopError, is_root, sentence, system};
-use super::root::{Answer, Request, Root};
+use super::root::{Answer, DeviceRequest, Root};
 use farblock_attach::nbd::kernel::{self, Connections};
 use farblock_attach::nbd::{Address, Server};
 use rustix::fd::OwnedFd;
@@ -62,8 +62,8 @@ impl Device {
         let rights = Rights::new(start.broker.as_ref(), Root::new(start.folder));
         let Connections { sockets, bytes, block_size, flags } = made;
         let request = match before {
-            Some(device) => Request::Reconnect { index: device.index },
-            None => Request::Connect { bytes, block_size, flags },
+            Some(device) => DeviceRequest::Reconnect { index: device.index },
+            None => DeviceRequest::Connect { bytes, block_size, flags },
         };
         let device = match (ask(&rights, request, sockets)?, before) {
             (Answer::Connected(index), _) => kernel::Device { index },
@@ -82,7 +82,7 @@ impl Device {
     }
 
     pub(super) fn users(&self) -> Vec<String> {
-        match self.ask(Request::Users { index: self.device.index }) {
+        match self.ask(DeviceRequest::Users { index: self.device.index }) {
             Ok(Answer::Users(users)) => users,
             Ok(_) => Vec::new(),
             // Nobody can say that there are none.
@@ -91,20 +91,24 @@ impl Device {
     }
 
     pub(super) fn resize(&self, bytes: u64) -> Result<(), String> {
-        self.ask(Request::Resize { index: self.device.index, bytes }).map(drop)
+        self.ask(DeviceRequest::Resize { index: self.device.index, bytes }).map(drop)
     }
 
     pub(super) fn disconnect(&self) -> Result<(), StopError> {
-        let ended = self.ask(Request::Disconnect { index: self.device.index });
+        let ended = self.ask(DeviceRequest::Disconnect { index: self.device.index });
         ended.map(drop).map_err(StopError::Failed)
     }
 
-    fn ask(&self, request: Request) -> Result<Answer, String> {
+    fn ask(&self, request: DeviceRequest) -> Result<Answer, String> {
         ask(&self.rights, request, Vec::new())
     }
 }
 
-fn ask(rights: &Rights<Root>, request: Request, sockets: Vec<OwnedFd>) -> Result<Answer, String> {
+fn ask(
+    rights: &Rights<Root>,
+    request: DeviceRequest,
+    sockets: Vec<OwnedFd>,
+) -> Result<Answer, String> {
     match rights.ask(request, sockets)?.0 {
         Answer::Refused(sentence) => Err(sentence),
         answer => Ok(answer),

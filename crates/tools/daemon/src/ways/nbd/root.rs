@@ -15,7 +15,7 @@ const IDENTIFIER: &str = "farblock-";
 /// What is asked for; the kernel's ends of connections come with it. Whose device it is, is not
 /// for whoever asks to say.
 #[derive(Serialize, Deserialize)]
-pub(in super::super) enum Request {
+pub(in super::super) enum DeviceRequest {
     Connect { bytes: u64, block_size: u32, flags: u16 },
     Reconnect { index: u32 },
     Resize { index: u32, bytes: u64 },
@@ -69,29 +69,29 @@ impl Root {
         Ok(device)
     }
 
-    fn change(&mut self, request: Request, sockets: Vec<OwnedFd>) -> Result<Answer, String> {
+    fn change(&mut self, request: DeviceRequest, sockets: Vec<OwnedFd>) -> Result<Answer, String> {
         let options = self.options();
         let done = match request {
-            Request::Connect { .. } if self.ours.is_some() => {
+            DeviceRequest::Connect { .. } if self.ours.is_some() => {
                 return Err("this disk has a device already".to_owned());
             }
-            Request::Connect { bytes, block_size, flags } => {
+            DeviceRequest::Connect { bytes, block_size, flags } => {
                 let connections = Connections { sockets, bytes, block_size, flags };
                 let device = kernel::connect_to(&connections, &options).map_err(sentence)?;
                 let is_shown = system(&device.path(), "backend").is_some();
                 self.ours = Some((device.index, is_shown));
                 return Ok(Answer::Connected(device.index));
             }
-            Request::Users { index } => {
+            DeviceRequest::Users { index } => {
                 return Ok(Answer::Users(users_of(&self.own(index)?.path())));
             }
-            Request::Reconnect { index } => {
+            DeviceRequest::Reconnect { index } => {
                 kernel::reconnect_to(&sockets, self.own(index)?, &options)
             }
-            Request::Resize { index, bytes } => {
+            DeviceRequest::Resize { index, bytes } => {
                 kernel::resize(self.own(index)?, bytes, Some(&self.identifier))
             }
-            Request::Disconnect { index } => {
+            DeviceRequest::Disconnect { index } => {
                 let device = self.own(index)?;
                 self.ours = None;
                 kernel::disconnect(device)
@@ -102,10 +102,14 @@ impl Root {
 }
 
 impl Privileged for Root {
-    type Request = Request;
+    type Request = DeviceRequest;
     type Answer = Answer;
 
-    fn carry_out(&mut self, request: Request, sockets: Vec<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+    fn carry_out(
+        &mut self,
+        request: DeviceRequest,
+        sockets: Vec<OwnedFd>,
+    ) -> (Answer, Option<OwnedFd>) {
         (self.change(request, sockets).unwrap_or_else(Answer::Refused), None)
     }
 }
@@ -119,10 +123,10 @@ mod tests {
         let folder = Folder(std::path::PathBuf::from("/run/farblock/none-that-is-there"));
         let mut root = Root::new(&folder);
         for request in [
-            Request::Reconnect { index: 9999 },
-            Request::Resize { index: 9999, bytes: 1 },
-            Request::Disconnect { index: 9999 },
-            Request::Users { index: 9999 },
+            DeviceRequest::Reconnect { index: 9999 },
+            DeviceRequest::Resize { index: 9999, bytes: 1 },
+            DeviceRequest::Disconnect { index: 9999 },
+            DeviceRequest::Users { index: 9999 },
         ] {
             let (Answer::Refused(sentence), None) = root.carry_out(request, Vec::new()) else {
                 panic!("it is done")
