@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("frontend", &["block", "reactor"]),
     ("iscsi", &["block", "frontend", "reactor"]),
     ("winspd", &["block", "frontend", "reactor"]),
-    ("attach", &["block", "frontend", "host", "reactor"]),
+    ("attach", &["block", "frontend", "reactor"]),
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
