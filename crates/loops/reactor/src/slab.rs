@@ -15,7 +15,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector with holes. Freed slots are reused last in, first out, with the next generation.
+/// A vector with holes. The crate `slab` has no generations, and events may still come of what is
+/// closed. Freed slots are reused last in, first out, with the next generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

@@ -13,6 +13,7 @@ use farblock_reactor::{Config, Reactor, Waker};
 /// What data are in, on their way to and from a namespace.
 pub use farblock_reactor::Buffer;
 
+use crate::slab::Slab;
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
 /// A namespace with calls that give futures: one thread with a reactor and a queue of its own
@@ -263,8 +264,7 @@ struct Worker {
     reactor: Reactor,
     inbox: Arc<Inbox>,
     /// By token.
-    promises: Vec<Option<Arc<Promise>>>,
-    free: Vec<usize>,
+    promises: Slab<Arc<Promise>>,
 }
 
 impl Worker {
@@ -273,7 +273,7 @@ impl Worker {
         let task = reactor.add_task();
         let queue = namespace.open(&reactor, task)?;
         let inbox = Arc::new(Inbox { state: Mutex::default(), waker: reactor.waker(task) });
-        Ok(Worker { queue, reactor, inbox, promises: Vec::new(), free: Vec::new() })
+        Ok(Worker { queue, reactor, inbox, promises: Slab::new() })
     }
 
     fn run(&mut self) {
@@ -296,21 +296,15 @@ impl Worker {
         drop(state);
         for request in requests {
             let QueuedOp { command, lba, blocks, fua, buffer, promise } = request;
-            let token = self.free.pop().unwrap_or_else(|| {
-                self.promises.push(None);
-                self.promises.len() - 1
-            });
-            self.promises[token] = Some(promise);
-            let op = Op::with(command, lba, blocks, buffer, token as u64);
+            let token = self.promises.insert(promise);
+            let op = Op::with(command, lba, blocks, buffer, token);
             self.queue.submit(Op { fua, ..op });
         }
         !stopped
     }
 
     fn complete(&mut self, done: Completion) {
-        let token = done.token as usize;
-        let promise = self.promises[token].take().expect("it ends once");
-        self.free.push(token);
+        let promise = self.promises.remove(done.token);
         promise.keep(done.result.map(|()| done.buffer));
     }
 }
@@ -322,7 +316,7 @@ impl Drop for Worker {
         let requests = std::mem::take(&mut state.requests);
         drop(state);
         let waiting = requests.into_iter().map(|request| request.promise);
-        for promise in waiting.chain(self.promises.drain(..).flatten()) {
+        for promise in waiting.chain(self.promises.drain()) {
             promise.keep(Err(BlockError::Aborted));
         }
     }

@@ -3,6 +3,8 @@
 /// A vector with holes that are reused, so that a steady load allocates nothing.
 ///
 /// Keys have no generation: every key here is handed to something that gives it back exactly once.
+/// Every operation goes through it, so it is not exchanged for the crate `slab` before somebody has
+/// measured that.
 pub struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
