@@ -4,10 +4,11 @@ import { ask, recalled } from "./api";
 import { now as present } from "./clock";
 import { clock, duration } from "./format";
 import type { FleetStatus } from "./fleet";
-import { type Counters, Model, NO_HOLDS, partKey, type Sample, TARGET } from "./model";
+import { type Attached, attachedTroubles } from "./attached";
+import { type Counters, Model, NO_HOLDS, type Part, partKey, type Sample, TARGET } from "./model";
 import type { Happening } from "./story";
 import { type Ear, listen, type Listener } from "./stream";
-import type { StateDocument, Stats, Status } from "./types";
+import type { AttachedStatus, StateDocument, Stats, Status } from "./types";
 import { MOST_HAPPENINGS, Watch } from "./watch";
 
 /** How often their rates are added up. */
@@ -42,6 +43,8 @@ export class Cluster {
   readonly happenings: Happening[] = [];
   /** Those that run, by their sockets' names. */
   readonly fleets = new Map<string, FleetStatus>();
+  /** The disks attached to the page's own machine; null where nobody says. */
+  attached: Attached | null = null;
   /** Since when the page's own server does not answer. */
   goneSince: number | null = null;
   /** Why that is asked each second; null while it tells by itself. */
@@ -91,13 +94,15 @@ export class Cluster {
   private polls(why: string | null): void {
     this.polled = why;
     this.goneSince = null;
-    // Only who tells says of fleets.
+    // Only who tells says of fleets and of attached disks.
     this.fleets.clear();
+    if (why !== null) this.attached = null;
     for (const { watch } of this.nodes) watch.polls(why);
   }
 
   private hear(name: string, { node: named, data }: Told): void {
     if (name.startsWith("fleet")) return this.hearFleet(named, data as FleetStatus | null);
+    if (name === "attached") return this.hearAttached(data as AttachedStatus[]);
     const node = this.byName.get(named);
     if (!node) return;
     if (name === "gone") this.gone(node, String(data));
@@ -105,13 +110,32 @@ export class Cluster {
     else node.watch.hear(name, data);
   }
 
+  /** How the disks are that are attached here, and what has changed of that. */
+  private hearAttached(disks: AttachedStatus[]): void {
+    const before = new Map((this.attached?.disks ?? []).map((disk) => [disk.name, disk]));
+    for (const disk of this.attached ? disks : []) {
+      const was = before.get(disk.name);
+      const isWell = disk.state === "live";
+      if (!was) this.say(`Disk ${disk.name} is attached here.`, "good");
+      else if (was.state !== disk.state) {
+        const why = !isWell && disk.trouble ? `: ${disk.trouble}` : "";
+        this.say(`Disk ${disk.name}, attached here, is ${disk.state}${why}.`, isWell ? "good" : "bad");
+      }
+      before.delete(disk.name);
+    }
+    if (this.attached) for (const name of before.keys()) this.say(`Disk ${name} is not attached any more.`);
+    this.attached = { disks, at: present() };
+  }
+
+  private say(text: string, weight: Happening["weight"] = "plain"): void {
+    this.happenings.unshift({ at: present(), weight, text });
+    this.happenings.splice(MOST_HAPPENINGS);
+  }
+
   /** What a fleet does; null when it has ended. */
   private hearFleet(name: string, now: FleetStatus | null): void {
     const was = this.fleets.get(name);
-    const tell = (text: string, weight: Happening["weight"] = "plain"): void => {
-      this.happenings.unshift({ at: present(), weight, text });
-      this.happenings.splice(MOST_HAPPENINGS);
-    };
+    const tell = (text: string, weight?: Happening["weight"]): void => this.say(text, weight);
     if (now === null) {
       this.fleets.delete(name);
       if (was && !was.failed) tell(`Fleet ${was.plan} has ended.`, "good");
@@ -134,15 +158,28 @@ export class Cluster {
       const since = duration(Math.max(0, (now - this.goneSince) / 1000));
       return [`farblock ui does not answer, for ${since}. What is shown is how it was then.`];
     }
-    return this.nodes.flatMap(({ name, watch, error }) => {
+    const attached = this.attached ? attachedTroubles(this.attached, now) : [];
+    const said = this.nodes.flatMap(({ name, watch, error }) => {
       if (watch.goneSince === null) return watch.troubles(now).map((text) => `${name}: ${text}`);
       const since = duration(Math.max(0, (now - watch.goneSince) / 1000));
       return [`${name} does not answer, for ${since} (since ${clock(watch.goneSince)}): ${error}.`];
     });
+    return [...said, ...attached];
   }
 
   private lost(): void {
     this.goneSince ??= present();
+  }
+
+  /** What these nodes have of a key: what several have is counted for all of them. */
+  part(key: string, nodes: Node[]): Part | undefined {
+    const all = this.model.parts.get(key);
+    if (all) return all;
+    for (const { watch } of nodes) {
+      const part = watch.model.parts.get(key);
+      if (part) return part;
+    }
+    return undefined;
   }
 
   private async look(): Promise<void> {
@@ -172,20 +209,48 @@ export class Cluster {
       this.sums.pause();
       return;
     }
-    this.sums.add(live, this.nodes.length);
+    const shared = this.shared();
+    this.sums.add(live, this.nodes.length, shared);
     const nodes = live.map(({ name }): Sample => {
-      return { kind: "node", key: partKey("node", name), label: name, counters: this.sums.of(name) };
+      const key = partKey("node", name);
+      return { kind: "node", key, label: name, counters: this.sums.of(key) };
     });
+    const parts = shared.map(({ key, kind, label }): Sample => ({ kind, key, label, counters: this.sums.of(key) }));
     const total: Sample = { kind: "target", key: TARGET, label: "cluster", counters: this.sums.of(TARGET) };
     const bounds = live[0]!.watch.stats!.latency_bounds_us;
-    const reading = { at: performance.now() - this.began, began: 0, bounds, samples: [total, ...nodes] };
+    const reading = { at: performance.now() - this.began, began: 0, bounds, samples: [total, ...nodes, ...parts] };
     this.model.take(reading, present());
+  }
+
+  /** What more than one node has, or had. */
+  private shared(): Shared[] {
+    const all = new Map<string, Shared>();
+    for (const { watch } of this.nodes) {
+      for (const part of watch.model.parts.values()) {
+        if (!ACROSS.has(part.kind)) continue;
+        const known = all.get(part.key);
+        if (known) known.parts.push(part);
+        else all.set(part.key, { key: part.key, kind: part.kind, label: part.label, parts: [part] });
+      }
+    }
+    return [...all.values()].filter(({ key, parts }) => parts.length > 1 || this.sums.has(key));
   }
 
   private tell(name: string, more: Happening[]): void {
     this.happenings.unshift(...more.map((one) => ({ ...one, text: `${name}: ${one.text}` })));
     this.happenings.splice(MOST_HAPPENINGS);
   }
+}
+
+/** What two nodes may have in common. */
+const ACROSS = new Set(["subsystem", "namespace", "host"]);
+
+interface Shared {
+  key: string;
+  kind: Part["kind"];
+  label: string;
+  /** That of each node. */
+  parts: Part[];
 }
 
 const NONE: Counters = { reads: 0, writes: 0, readBytes: 0, writtenBytes: 0, busy: 0, latency: [], holds: NO_HOLDS };
@@ -195,19 +260,36 @@ class Sums {
   private readonly sums = new Map<string, Counters>();
   private at = NaN;
 
-  of(name: string): Counters {
-    return this.sums.get(name) ?? NONE;
+  of(key: string): Counters {
+    return this.sums.get(key) ?? NONE;
   }
 
-  /** Adds what these do for as long as it is since the last time; `all` share how busy they are. */
-  add(live: Node[], all: number): void {
+  has(key: string): boolean {
+    return this.sums.has(key);
+  }
+
+  /**
+   * Adds what these do for as long as it is since the last time; `all` share how busy they are. What
+   * none of them has any more is forgotten.
+   */
+  add(live: Node[], all: number, shared: Shared[]): void {
     const now = performance.now();
     const seconds = Number.isNaN(this.at) ? 0 : (now - this.at) / 1000;
     this.at = now;
     for (const { name, watch } of live) {
       const pace = watch.model.pace!;
-      this.sums.set(name, plus(this.of(name), pace, seconds, 1));
+      const key = partKey("node", name);
+      this.sums.set(key, plus(this.of(key), pace, seconds, 1));
       this.sums.set(TARGET, plus(this.of(TARGET), pace, seconds, all));
+    }
+    const there = new Set(shared.map(({ key }) => key));
+    for (const key of this.sums.keys()) {
+      if (key !== TARGET && !key.startsWith("node ") && !there.has(key)) this.sums.delete(key);
+    }
+    for (const { key, parts } of shared) {
+      let sum = this.of(key);
+      for (const { pace } of parts) if (pace) sum = plus(sum, pace, seconds, 1);
+      this.sums.set(key, sum);
     }
   }
 

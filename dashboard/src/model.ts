@@ -45,6 +45,8 @@ export interface Part {
   rates: Rates;
   past: Past;
   holds: Holds;
+  /** What its counters grow by in a second. */
+  pace: Counters | null;
   /** Which cores serve it; null where nobody says. */
   cores: number[] | null;
 }
@@ -94,14 +96,17 @@ export function partKey(kind: Kind, ...names: (string | number)[]): string {
 
 export class Model {
   readonly parts = new Map<string, Part>();
-  /** What the target's own counters grow by in a second. */
-  pace: Counters | null = null;
   /** What others kept of parts that are not there yet, and when that was heard, in seconds. */
   private readonly kept = new Map<string, { kept: Kept; now: number }>();
   private before: { at: number; began: number; second: number; counters: Map<string, Counters> } | null = null;
 
   get target(): Part | undefined {
     return this.parts.get(TARGET);
+  }
+
+  /** What the target's own counters grow by in a second. */
+  get pace(): Counters | null {
+    return this.target?.pace ?? null;
   }
 
   take(reading: Reading, now: number): void {
@@ -112,8 +117,8 @@ export class Model {
     const isIt = before && before.at < reading.at && Math.abs(before.began - reading.began) < ANOTHER_MS;
     const known = isIt ? before : null;
     const seconds = known ? (reading.at - known.at) / 1000 : 0;
-    this.pace = null;
     for (const [key, part] of this.parts) {
+      part.pace = null;
       // What a node did is known while it is away, too: nodes are few.
       if (part.kind === "node") part.rates = { ...NOTHING };
       else if (!counters.has(key)) this.parts.delete(key);
@@ -127,7 +132,7 @@ export class Model {
       part.cores = sample.cores ?? null;
       if (!was || !known) continue;
       const pace = paceOf(was, sample.counters, seconds);
-      if (sample.key === TARGET) this.pace = pace;
+      part.pace = pace;
       part.rates = rates(pace, reading.bounds);
       part.holds = pace.holds;
       const values = SERIES.map((series) => part.rates[series]);
@@ -148,8 +153,7 @@ export class Model {
   /** Nothing is known of now. */
   lose(): void {
     this.before = null;
-    this.pace = null;
-    for (const part of this.parts.values()) [part.rates, part.holds] = [{ ...NOTHING }, NO_HOLDS];
+    for (const part of this.parts.values()) [part.rates, part.holds, part.pace] = [{ ...NOTHING }, NO_HOLDS, null];
   }
 
   private part(sample: Sample): Part | null {
@@ -158,7 +162,7 @@ export class Model {
       if (this.parts.size > MOST_PARTS) return null;
       const past = new Past(sample.kind === "target" ? TOTALS : PARTS, SERIES.length);
       const { kind, key, label } = sample;
-      part = { kind, key, label, rates: { ...NOTHING }, past, holds: NO_HOLDS, cores: null };
+      part = { kind, key, label, rates: { ...NOTHING }, past, holds: NO_HOLDS, pace: null, cores: null };
       this.parts.set(sample.key, part);
       const before = this.kept.get(key);
       if (before) past.recall(before.kept, before.now);

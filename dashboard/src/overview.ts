@@ -3,10 +3,12 @@
 import { el, say } from "./dom";
 import { now as present } from "./clock";
 import * as format from "./format";
+import { Across } from "./across";
+import { AttachedDisks } from "./attached";
 import type { Cluster, Node } from "./cluster";
-import { type Part, partKey, type Rates, TARGET } from "./model";
+import { type Part, partKey, type Rates } from "./model";
 import { Fleets } from "./fleet";
-import { hostCount, Page } from "./page";
+import { hostCount, iops, Page, through } from "./page";
 import { Stretch } from "./stretch";
 import { Table } from "./table";
 import { Tiles } from "./tiles";
@@ -21,10 +23,6 @@ interface Row {
   rates: Rates | undefined;
 }
 
-const iops = (rates: Rates | undefined): number => (rates ? rates.reads + rates.writes : NaN);
-const through = (rates: Rates | undefined): number =>
-  rates ? rates.readBytes + rates.writtenBytes : NaN;
-
 export class Overview {
   readonly node = el("div");
   private readonly cluster: Cluster;
@@ -36,6 +34,8 @@ export class Overview {
   private readonly tiles = new Tiles();
   private readonly fleets = new Fleets();
   private readonly topology = new Topology();
+  private readonly attached = new AttachedDisks();
+  private readonly across = new Across((key) => this.choose(key));
   private readonly log = new Log();
   private readonly table: Table<Row>;
   private readonly stretch: Stretch;
@@ -44,6 +44,7 @@ export class Overview {
   /** What had the keys when it was. */
   private opener: HTMLElement | null = null;
   private chosen: string | null = null;
+  private counted: { of: unknown[]; hosts: number } = { of: [], hosts: 0 };
 
   constructor(about: About, cluster: Cluster) {
     this.about = about;
@@ -52,14 +53,14 @@ export class Overview {
       back: "Show the whole cluster",
       whole: "Whole cluster",
       part: () => this.part(),
-      title: (part) => (part && part.kind !== "target" ? `node ${part.label}` : null),
+      title: (part) => (part && part.kind !== "target" ? `${part.kind} ${format.tail(part.label, 60)}` : null),
       chooseWhole: () => this.choose(null),
       heldChanged: () => this.show(),
     });
     this.table = this.nodes();
     const badge = el("span", { class: "quiet badge" }, about.may_steer ? "changes allowed" : "read-only");
     const top = el("header", { class: "top" }, el("h1", {}, "farblock"), this.state, this.facts, badge);
-    const main = el("main", {}, this.alarms.node, this.tiles.node, this.fleets.node, this.stretch.node, this.topology.node, this.table.node, this.log.node);
+    const main = el("main", {}, this.alarms.node, this.tiles.node, this.fleets.node, this.stretch.node, this.topology.node, this.attached.node, this.table.node, ...this.across.nodes, this.log.node);
     this.all = el("div", { class: "page" }, top, main);
     this.node.append(this.all);
     document.addEventListener("visibilitychange", () => this.show());
@@ -82,29 +83,42 @@ export class Overview {
     if (document.hidden) return;
     this.log.show(this.cluster.happenings);
     if (this.stretch.held) return;
-    say(this.facts, format.plural(nodes.length, "node"));
-    this.tiles.show(this.part()?.rates, this.counts(live));
+    const connections = live.reduce((sum, { watch }) => sum + (watch.stats?.connections.open ?? 0), 0);
+    say(this.facts, `${format.plural(nodes.length, "node")} · ${format.plural(connections, "connection")}`);
+    this.tiles.show(this.part()?.rates, this.counts());
     this.stretch.show();
     this.fleets.show(this.cluster.fleets);
     this.topology.show(clusterParts(nodes), () => clusterScene(nodes), clusterFlow(nodes));
-    this.table.node.hidden = nodes.length === 0;
+    this.attached.show(this.cluster.attached, nodes);
+    this.topology.node.hidden = this.table.node.hidden = nodes.length === 0;
     this.rows();
   }
 
-  private counts(live: Node[]): Record<string, string> {
-    const controllers = live.flatMap(({ watch }) => watch.status?.controllers ?? []);
-    const hosts = new Set(controllers.filter((one) => one.subsystem).map((one) => one.host_nqn));
-    return { Nodes: `${live.length} of ${this.cluster.nodes.length}`, Hosts: String(hosts.size) };
+  private counts(): Record<string, string> {
+    const live = this.cluster.nodes.filter(({ watch }) => watch.isLive);
+    // Thousands are counted once for each status.
+    const of = live.map(({ watch }) => watch.status);
+    if (of.length !== this.counted.of.length || of.some((status, index) => status !== this.counted.of[index])) {
+      const controllers = of.flatMap((status) => status?.controllers ?? []);
+      const hosts = new Set(controllers.filter((one) => one.subsystem).map((one) => one.host_nqn)).size;
+      this.counted = { of, hosts };
+    }
+    return { Nodes: `${live.length} of ${this.cluster.nodes.length}`, Hosts: String(this.counted.hosts) };
   }
 
   private part(): Part | undefined {
-    const { parts } = this.cluster.model;
-    return (this.chosen !== null && parts.get(this.chosen)) || parts.get(TARGET);
+    const { chosen, cluster } = this;
+    const part = chosen === null ? undefined : cluster.part(chosen, this.across.owners(chosen));
+    return part ?? cluster.model.target;
   }
 
   private choose(key: string | null): void {
     this.chosen = key === this.chosen ? null : key;
     this.show();
+    if (!this.stretch.held) return;
+    this.rows();
+    this.tiles.show(this.part()?.rates, this.counts());
+    this.stretch.show();
   }
 
   private rows(): void {
@@ -113,6 +127,7 @@ export class Overview {
       return { key, node, rates: node.watch.isLive ? node.watch.model.target?.rates : undefined };
     });
     this.table.show(rows, this.chosen);
+    this.across.show(this.cluster, this.chosen);
   }
 
   private open(node: Node): void {

@@ -4,6 +4,7 @@ import { el, say } from "./dom";
 import { now as present } from "./clock";
 import * as format from "./format";
 import { limited } from "./limits";
+import { type MirrorRow, mirrorRows, mirrorTable } from "./mirrors";
 import { Model, type Part, partKey, type Rates, TARGET } from "./model";
 import { addSubsystem, desk, type Desk, steerHost, steerNamespace, steerSubsystem } from "./steer";
 import { Stretch } from "./stretch";
@@ -48,6 +49,7 @@ interface Rows {
   namespaces: NamespaceRow[];
   hosts: HostRow[];
   subsystems: SubsystemRow[];
+  mirrors: MirrorRow[];
 }
 
 interface CoreRow {
@@ -59,12 +61,12 @@ interface CoreRow {
 const NAME = 52;
 const SHORT_NAME = 34;
 
-const iops = (rates: Rates | undefined): number => (rates ? rates.reads + rates.writes : NaN);
-const through = (rates: Rates | undefined): number =>
+export const iops = (rates: Rates | undefined): number => (rates ? rates.reads + rates.writes : NaN);
+export const through = (rates: Rates | undefined): number =>
   rates ? rates.readBytes + rates.writtenBytes : NaN;
 
 /** The columns that everything with rates has. */
-function rated<Row extends { rates: Rates | undefined }>(): Column<Row>[] {
+export function rated<Row extends { rates: Rates | undefined }>(): Column<Row>[] {
   return [
     { title: "IOPS", text: (row) => format.short(iops(row.rates)), number: (row) => iops(row.rates) },
     {
@@ -95,6 +97,7 @@ export class Page {
   private readonly hosts: Table<HostRow>;
   private readonly subsystems: Table<SubsystemRow>;
   private readonly cores: Table<CoreRow>;
+  private readonly mirrors = mirrorTable(false);
   private rows: Rows | null = null;
   private chosen: string | null = null;
 
@@ -141,6 +144,7 @@ export class Page {
         this.stretch.node,
         this.topology.node,
         this.namespaces.node,
+        this.mirrors.node,
         this.subsystems.node,
         this.hosts.node,
         el("div", { class: "pair" }, this.cores.node, this.log.node),
@@ -182,11 +186,13 @@ export class Page {
     if (this.rows?.of !== status || this.rows.with !== stored) {
       const namespaces = namespaceRows(status, model, stored);
       const [hosts, subsystems] = [hostRows(status, model), subsystemRows(status, model)];
-      this.rows = { of: status, with: stored, namespaces, hosts, subsystems };
+      this.rows = { of: status, with: stored, namespaces, hosts, subsystems, mirrors: mirrorRows("", status) };
     }
     this.namespaces.show(this.rows.namespaces, this.chosen);
     this.hosts.show(this.rows.hosts, this.chosen);
     this.subsystems.show(this.rows.subsystems, this.chosen);
+    this.mirrors.node.hidden = this.rows.mirrors.length === 0;
+    this.mirrors.show(this.rows.mirrors, null);
     const cores = [...model.parts.values()].filter((part) => part.kind === "core");
     this.cores.node.hidden = cores.length === 0;
     this.cores.show(cores.map((part) => ({ key: part.key, part })), this.chosen);

@@ -21,6 +21,8 @@ interface Options<Row> {
   columns: Column<Row>[];
   key: (row: Row) => string;
   nothing: string;
+  /** What it is found by besides what it shows. */
+  words?: (row: Row) => string;
   /** The column that it is sorted by at first. */
   sorted?: number;
   choose?: (row: Row) => void;
@@ -120,7 +122,8 @@ export class Table<Row> {
     const words = this.filter.value.trim().toLowerCase();
     const has = (row: Row): boolean =>
       this.options.columns.some((one) => one.text(row).toLowerCase().includes(words)) ||
-      this.options.key(row).toLowerCase().includes(words);
+      this.options.key(row).toLowerCase().includes(words) ||
+      this.options.words?.(row).toLowerCase().includes(words) === true;
     const rows = words ? this.rows.filter(has) : this.rows;
     const sorted = column.number ? byNumber(rows, column.number) : this.byText(rows, column.text);
     return this.turned ? sorted.toReversed() : sorted;

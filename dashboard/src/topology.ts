@@ -60,7 +60,7 @@ const REST = "rest";
 
 export class Topology {
   readonly node: HTMLElement;
-  private readonly picture = svg("svg", { role: "img", "aria-label": "Who uses what" });
+  private readonly picture: SVGSVGElement;
   private readonly summary = el("p", { class: "unseen" });
   private drawn = "";
   private scene: Scene | null = null;
@@ -68,16 +68,14 @@ export class Topology {
   private notes = new Map<string, Element>();
   private wires: { link: Link; path: SVGPathElement }[] = [];
 
-  constructor() {
-    const scroll = el(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of who uses what" },
-      this.picture,
-    );
+  constructor(title = "Who uses what") {
+    this.picture = svg("svg", { role: "img", "aria-label": title });
+    const label = `Picture of ${title.charAt(0).toLowerCase()}${title.slice(1)}`;
+    const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, this.picture);
     this.node = el(
       "section",
       { class: "panel topology" },
-      el("header", {}, el("h2", {}, "Who uses what")),
+      el("header", {}, el("h2", {}, title)),
       this.summary,
       scroll,
     );

@@ -7,6 +7,21 @@ export interface LegStatus {
   reason?: string;
 }
 
+/** What a mirror does besides its users' work. */
+export interface MirrorStatus {
+  dirty_bytes: number;
+  copied_bytes: number;
+  verifying: boolean;
+  verified_bytes: number;
+  /** Older targets do not say the next two. */
+  uncompared_bytes?: number;
+  unread_legs?: string[];
+  differing_bytes: number;
+  /** The first places. */
+  differences: { lba: number; blocks: number }[];
+  verifies: number;
+}
+
 export interface NamespaceStatus {
   nsid: number;
   bytes: number;
@@ -15,6 +30,7 @@ export interface NamespaceStatus {
   uuid: string;
   /** What it is a mirror of. */
   legs?: LegStatus[];
+  mirror?: MirrorStatus;
 }
 
 export interface SubsystemStatus {
@@ -47,6 +63,25 @@ export interface Status {
   connections: number;
   subsystems: SubsystemStatus[];
   controllers: ControllerStatus[];
+}
+
+/** A disk that is attached to the page's own machine. */
+export interface AttachedStatus {
+  name: string;
+  use?: string;
+  state: string;
+  trouble?: string;
+  paths: AttachedPath[];
+}
+
+export interface AttachedPath {
+  url: string;
+  state: string;
+  since_seconds: number;
+  access?: string;
+  address?: string;
+  reconnects: number;
+  error?: string;
 }
 
 export interface NamespaceDocument {

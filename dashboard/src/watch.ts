@@ -2,6 +2,7 @@
 
 import { ask, Locked, recalled } from "./api";
 import { clock, duration, tail } from "./format";
+import { verified } from "./mirrors";
 import { Model, read, TARGET } from "./model";
 import { Clock, now as present } from "./clock";
 import { Losses } from "./lost";
@@ -100,7 +101,9 @@ export class Watch {
       if (one.weight === "bad" && fresh && !one.lasts) said.push(`${clock(one.at)}: ${one.text}`);
     }
     for (const { nqn, namespaces } of this.status?.subsystems ?? []) {
-      for (const { nsid, legs } of namespaces) {
+      for (const namespace of namespaces) {
+        const { nsid, legs } = namespace;
+        said.push(...verified(nqn, namespace));
         for (const leg of (legs ?? []).filter((leg) => leg.state === "out" || leg.state === "away")) {
           const which = `Namespace ${nsid} of ${tail(nqn, 48)}`;
           const name = tail(leg.name, 48);

@@ -467,11 +467,197 @@ async function nodes(browser, wrongs) {
   target.stop();
 }
 
+/** Nodes of a cluster that each tell their status once, and what they count every second. */
+async function clustered(browser, wrongs, all) {
+  const target = await fake({ nodes: Object.keys(all), hosts: [] });
+  const page = await watched(browser, target, wrongs);
+  await page.locator("h1").waitFor();
+  const told = (name) => target.tell("status", { node: name, data: all[name].status });
+  const began = Date.now() - 60_000;
+  const count = () => {
+    const ms = Date.now() - began;
+    for (const [node, one] of Object.entries(all)) if (!one.gone) target.tell("stats", { node, data: stats(one.status.subsystems, one.hosts, ms) });
+  };
+  // The page may be late to listen.
+  const until = Date.now() + PATIENCE_MS;
+  while (!/^live$/.test((await page.locator(".state").textContent()) ?? "") && Date.now() < until) {
+    Object.keys(all).forEach(told);
+    count();
+    await pause(500);
+  }
+  await says(page, /^live$/);
+  const beat = setInterval(count, 1000);
+  const end = async () => {
+    clearInterval(beat);
+    await page.close();
+    target.stop();
+  };
+  return { target, page, told, end };
+}
+
+const table = (page, title) => page.locator("section.panel").filter({ has: page.getByRole("heading", { name: title, exact: true }) });
+
+/** What several nodes share is one row, and has the figures of all of them. */
+async function across(browser, wrongs) {
+  const own = (nqn) => ({ ...status(nqn, 1, []), pid: 1 });
+  const both = status(NQN, 2, hosts(3));
+  const right = { ...both, subsystems: [...both.subsystems, ...own(`${NQN}-right`).subsystems] };
+  const all = { left: { status: both, hosts: hosts(3) }, right: { status: right, hosts: hosts(3) } };
+  const { target, page, told, end } = await clustered(browser, wrongs, all);
+  const namespaces = table(page, "Namespaces");
+  const shared = namespaces.locator("tbody tr").filter({ hasText: /^1…?\S*told(?!-)/ });
+  const thousands = async (cell) => {
+    const text = (await cell.textContent()) ?? "";
+    return Number.parseFloat(text.replace(",", "")) * (text.includes("k") ? 1000 : 1);
+  };
+  await shared.getByText("left, right").waitFor();
+  hold((await namespaces.locator("tbody tr").count()) === 3, "what two nodes have is one row, and what one has another");
+  // Each does 1,500 I/Os a second with it.
+  await once("its figures are those of both nodes", async () => {
+    await pause(1100);
+    const iops = await thousands(shared.locator("td").nth(2));
+    return iops > 2400 && iops < 3600;
+  });
+  await shared.getByRole("button").click();
+  await page.locator(".scope", { hasText: `namespace 1 of ${NQN}` }).waitFor();
+  await once("the row that is chosen has its charts and tiles", async () => {
+    await pause(1100);
+    const reads = await thousands(tile(page, "Reads per second"));
+    return reads > 1600 && reads < 2400;
+  });
+  hold((await shared.getByRole("button").getAttribute("aria-pressed")) === "true", "and is marked");
+  await namespaces.locator("tbody tr").filter({ hasText: "told-right" }).getByRole("button").click();
+  await page.locator(".scope", { hasText: `${NQN}-right` }).waitFor();
+  await table(page, "Hosts").getByRole("button", { name: hosts(1)[0] }).click();
+  await page.locator(".scope", { hasText: `host ${hosts(1)[0]}` }).waitFor();
+  await rises(page, "Reads per second");
+  await table(page, "Subsystems").getByRole("button", { name: /told$/ }).focus();
+  await page.keyboard.press("Enter");
+  await page.locator(".scope", { hasText: `subsystem ${NQN}` }).waitFor();
+  hold(true, "so have what one node has, a host, and a subsystem, by its key");
+  all.right.gone = true;
+  target.tell("gone", { node: "right", data: "Connection refused" });
+  await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
+  await once("when one node is gone they are those of the other", async () => {
+    await pause(1100);
+    const iops = await thousands(shared.locator("td").nth(2));
+    return iops > 1200 && iops < 1800;
+  });
+  all.right.gone = false;
+  told("right");
+  await says(page, /^live$/);
+  for (const [name, width, colorScheme] of [["light", 1280, "light"], ["dark", 1280, "dark"], ["phone", 390, "light"]]) {
+    await page.setViewportSize({ width, height: 1500 });
+    await page.emulateMedia({ colorScheme });
+    await page.waitForFunction((wanted) => innerWidth === wanted, width);
+    await accessible(page, `tables of a cluster, ${name}`);
+    await page.screenshot({ path: join(screenshots, `across-${name}.png`), fullPage: true });
+  }
+  await end();
+}
+
+/** Mirrors, and what a verify found. */
+async function verifies(browser, wrongs) {
+  const one = status(NQN, 1, hosts(1));
+  const [near, far] = ["a.img", "nvme+tcp://192.0.2.9:4420/n?ns=1"];
+  const mirrored = (more, legs = [[near, "in_sync"], [far, "in_sync"]]) => {
+    const mirror = { dirty_bytes: 0, copied_bytes: 0, copy_bytes_per_second: 0, verifying: false, verified_bytes: 0, uncompared_bytes: 0, unread_legs: [], differing_bytes: 0, differences: [], verifies: 0, ...more };
+    const namespace = { ...one.subsystems[0].namespaces[0], mirror, legs: legs.map(([name, state]) => ({ name, state })) };
+    return { ...one, subsystems: [{ ...one.subsystems[0], namespaces: [namespace] }] };
+  };
+  const target = await fake({ status: mirrored({}), hosts: hosts(1) });
+  const page = await watched(browser, target, wrongs);
+  const row = table(page, "Mirrors").locator("tbody tr");
+  const tell = (...how) => {
+    target.status = mirrored(...how);
+    target.tell("status", target.status);
+  };
+  await row.getByText("2 in sync").waitFor();
+  await row.getByText("not yet").waitFor();
+  tell({ verifying: true, verified_bytes: 2 ** 29 });
+  await row.getByText("verifies, 50 %").waitFor();
+  await row.getByText("512 MiB").waitFor();
+  hold(true, "how far a verify is");
+  tell({ verifies: 1, verified_bytes: 2 ** 30 - 2 ** 20, uncompared_bytes: 2 ** 20, unread_legs: [far], differing_bytes: 8192, differences: [{ lba: 77, blocks: 16 }] });
+  await row.getByText("verified", { exact: true }).waitFor();
+  await row.getByText("8 KiB").waitFor();
+  await row.getByText("1 MiB", { exact: true }).waitFor();
+  await alarm(page, /differ in 8 KiB, first in 16 blocks of 512 B from 77 on/).waitFor();
+  await alarm(page, /1 MiB were not compared, since .*192\.0\.2\.9.* could not be read/).waitFor();
+  hold(true, "what it compared, what differs and where, and which leg could not be read");
+  await accessible(page, "what a verify found");
+  await page.screenshot({ path: join(screenshots, "verify.png"), fullPage: true });
+  tell({ dirty_bytes: 2 ** 26 }, [[near, "in_sync"], [far, "out"]]);
+  await row.getByText("1 in sync, 1 out").waitFor();
+  await row.getByText("64 MiB").waitFor();
+  hold((await page.getByRole("alert").getByText(/differ in/).count()) === 0, "a mirror that is degraded, and what it lacks");
+  await page.close();
+  target.stop();
+}
+
+/** Disks that are attached to the page's machine. */
+async function attached(browser, wrongs) {
+  const { target, page, end } = await clustered(browser, wrongs, { left: small(), right: { ...small(), status: { ...small().status, listening: ["127.0.0.2:4420"] } } });
+  const url = (address) => `nvme+tcp://${address}/${NQN}?ns=1`;
+  const path = (address, more) => ({ url: url(address), state: "live", since_seconds: 70, address: `${address}:4420`, access: "optimized", reconnects: 0, ...more });
+  const lost = { state: "reconnecting", since_seconds: 7, address: undefined, reconnects: 2, error: "Connection refused <b>" };
+  const disk = (state, trouble, ...paths) => ({ name: "fb0", use: "/dev/loop3", state, trouble, paths });
+  const tell = (...disks) => target.tell("attached", { node: "", data: disks });
+  hold((await page.getByText("Paths of attached disks").count()) === 0, "where nobody says what is attached there is no table of it");
+  tell(disk("live", undefined, path("127.0.0.1"), path("127.0.0.2", { access: "non-optimized" })));
+  const rows = table(page, "Paths of attached disks").locator("tbody tr");
+  await rows.nth(1).getByText("non-optimized").waitFor();
+  const picture = table(page, "Disks attached here");
+  for (const words of ["fb0", "127.0.0.1:4420", "127.0.0.2:4420", "left", "right"]) await picture.locator(".box text").getByText(words, { exact: true }).waitFor();
+  tell(disk("degraded", "Connection refused <b>", path("127.0.0.1"), path("127.0.0.2", lost)));
+  await alarm(page, /^Disk fb0, attached here, is degraded, for \d+ s: Connection refused <b>/).waitFor();
+  await picture.locator(".box.bad", { hasText: "127.0.0.2" }).getByText("reconnecting", { exact: true }).waitFor();
+  await rows.nth(1).getByText("reconnecting", { exact: true }).waitFor();
+  await rows.nth(1).getByText("Connection refused <b>").waitFor();
+  await page.locator(".log").getByText("Disk fb0, attached here, is degraded: Connection refused <b>.").waitFor();
+  hold((await picture.locator(".wire").count()) === 4, "a path that is lost is drawn as one, told of, and leads to the node that it led to");
+  await accessible(page, "attached disks");
+  await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
+  await page.setViewportSize({ width: 390, height: 844 });
+  await accessible(page, "attached disks on a phone");
+  tell();
+  await page.locator(".log").getByText("Disk fb0 is not attached any more.").waitFor();
+  hold((await page.getByRole("alert").getByText(/fb0/).count()) === 0, "and forgotten when it is detached");
+  await end();
+}
+
+/** Four nodes with 2,500 hosts and 250 namespaces each. */
+async function crowds(browser, wrongs) {
+  const node = (at) => {
+    const all = hosts(10_000).slice(2_500 * at, 2_500 * (at + 1));
+    return { status: { ...status(`${NQN}-${at}`, 250, all), listening: [`127.0.0.${at + 1}:4420`] }, hosts: all };
+  };
+  const { page, end } = await clustered(browser, wrongs, { a: node(0), b: node(1), c: node(2), d: node(3) });
+  await rises(page, "Reads per second");
+  await table(page, "Namespaces").getByText("page 1 of 40").waitFor();
+  await table(page, "Hosts").getByText("page 1 of 400").waitFor();
+  await pause(3000);
+  let seen;
+  await once("10,000 connections and 1,000 namespaces on four nodes are 60 frames a second, and less than 200 ms of work", async () => {
+    seen = await watching(page, 5000);
+    console.log(`     ${JSON.stringify(seen)}`);
+    return seen.frames >= LEAST_FRAMES && seen.script < MOST_SCRIPT_MS;
+  });
+  hold(seen.nodes < 2500, "which are few elements", seen);
+  hold(seen.heap < 150, "less than 150 MiB are in use", seen);
+  await table(page, "Hosts").getByRole("searchbox").fill("host-9999");
+  await table(page, "Hosts").getByText("1 of 10000").waitFor();
+  await table(page, "Namespaces").getByRole("searchbox").fill("zzz");
+  await table(page, "Namespaces").getByText("0 of 1000").waitFor();
+  hold(true, "they are filtered");
+  await end();
+}
+
 const browser = await launch();
 const wrongs = [];
 try {
   const only = process.env["ONLY"];
-  for (const test of [streams, hostile, compares, storm, restarts, slept, leaves, changes, nodes, crowd]) {
+  for (const test of [streams, hostile, compares, storm, restarts, slept, leaves, changes, nodes, across, verifies, attached, crowd, crowds]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
   hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);

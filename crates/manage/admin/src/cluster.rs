@@ -7,6 +7,7 @@
 //! made.
 
 use crate::api;
+use crate::attached::ReadAttached;
 use crate::certificate::Trust;
 use crate::client::{self, Secure};
 use crate::history::History;
@@ -65,6 +66,15 @@ pub enum NodePlace {
     Https(String, Token, Trust),
 }
 
+/// What the page shows beside targets.
+#[derive(Clone, Default)]
+pub struct Beside {
+    /// Where fleets that run have their sockets.
+    pub fleets: Option<PathBuf>,
+    /// What says how the disks are that are attached here.
+    pub attached: Option<ReadAttached>,
+}
+
 /// What the page may ask for besides.
 #[derive(Deserialize)]
 struct Options {
@@ -99,7 +109,7 @@ struct About {
 pub(crate) fn router(
     ui: Ui,
     nodes: Arc<[Node]>,
-    fleets: Option<PathBuf>,
+    beside: Beside,
     history: History,
     is_secure: bool,
 ) -> Router {
@@ -107,7 +117,7 @@ pub(crate) fn router(
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer, nodes: names };
     let about = serde_json::to_value(about).expect("our own types are JSON");
     let steered = if ui.may_steer { forward::router(Arc::clone(&nodes)) } else { Router::new() };
-    let shown = Shown { nodes, fleets, readers: Arc::new(Semaphore::new(READERS)) };
+    let shown = Shown { nodes, beside, readers: Arc::new(Semaphore::new(READERS)) };
     let nothing =
         async || api::trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here");
     let inside = Router::new()
@@ -124,14 +134,13 @@ pub(crate) fn router(
 #[derive(Clone)]
 struct Shown {
     nodes: Arc<[Node]>,
-    /// Where fleets that run have their sockets.
-    fleets: Option<PathBuf>,
+    beside: Beside,
     readers: Arc<Semaphore>,
 }
 
 /// What all targets tell from now on.
 async fn events(State(shown): State<Shown>) -> Response<Body> {
-    api::stream(gather::stream(&shown.nodes, shown.fleets, &shown.readers))
+    api::stream(gather::stream(&shown.nodes, shown.beside, &shown.readers))
 }
 
 /// What all targets say.

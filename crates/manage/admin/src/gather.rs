@@ -6,7 +6,8 @@
 //! Each node has a task of its own, so that none waits for another. One whose program is older and
 //! tells no status, or has no place for a reader more, is asked each second instead.
 
-use crate::cluster::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
+use crate::attached::{LastAttached, ReadAttached};
+use crate::cluster::{self, Beside, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
 use crate::stats::Stats;
@@ -23,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 /// A target that says nothing for so long does not answer: it tells its counters every second.
 const SILENCE: Duration = Duration::from_millis(1500);
@@ -52,7 +53,7 @@ const NAME_MAX: usize = 32;
 /// What these nodes tell from now on; none if there are as many readers as may be.
 pub(crate) fn stream(
     nodes: &[Node],
-    fleets: Option<PathBuf>,
+    beside: Beside,
     places: &Arc<Semaphore>,
 ) -> Option<Channel<Bytes>> {
     let place = Arc::clone(places).try_acquire_owned().ok()?;
@@ -66,8 +67,11 @@ pub(crate) fn stream(
         for node in nodes {
             all.spawn(follow(node, told.clone()));
         }
-        if let Some(folder) = fleets {
+        if let Some(folder) = beside.fleets {
             all.spawn(watch_for_fleets(folder, told.clone()));
+        }
+        if let Some(read) = beside.attached {
+            all.spawn(watch_attached(read, told.clone()));
         }
         drop(told);
         pass_on(heard, stream).await;
@@ -89,6 +93,21 @@ async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
                 }
             }
             Some(gone) = all.join_next() => drop(gone.map(|path| followed.remove(&path))),
+        }
+    }
+}
+
+/// Tells how the disks are that are attached here, whenever that is another way.
+async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
+    let (mut every, mut last) = (interval(EVERY), LastAttached::default());
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let read = Arc::clone(&read);
+        // Their daemons are asked one after the other, and may be slow.
+        let Ok(now) = spawn_blocking(move || read()).await else { return };
+        if let Some(event) = last.event(now) {
+            let _ = told.send(event.into()).await;
         }
     }
 }
@@ -249,7 +268,7 @@ impl Teller {
             "stats" if !is::<Stats>(data) => Err(NONSENSE.to_owned()),
             "status" if !is::<Status>(data) => Err(NONSENSE.to_owned()),
             "stats" | "status" => Ok(true),
-            "document" | "gone" | "fleet" | "fleet_gone" => Ok(false),
+            "document" | "gone" | "fleet" | "fleet_gone" | "attached" => Ok(false),
             "lost" => Ok(is::<Lost>(data)),
             other => {
                 let is_name = other.len() <= NAME_MAX && other.bytes().all(is_word);
@@ -352,8 +371,8 @@ mod tests {
         let token = Token::new("0123456789-0123456789").unwrap();
         let node = Node { name: "a \"b\"".to_owned(), place: NodePlace::Address(address, token) };
         let places = Arc::new(Semaphore::new(1));
-        let mut body = stream(&[node], None, &places).expect("there is a place");
-        assert!(stream(&[], None, &places).is_none(), "there was one only");
+        let mut body = stream(&[node], Beside::default(), &places).expect("there is a place");
+        assert!(stream(&[], Beside::default(), &places).is_none(), "there was one only");
         let (mut parts, mut all) = (Parts::default(), Vec::new());
         while all.len() < count {
             let frame = body.frame().await.expect("it goes on").expect("no errors");
@@ -403,6 +422,28 @@ mod tests {
         };
         let all = told(Router::new().route("/v1/events", get(drip)), 1).await;
         assert_eq!(all[0], ("gone".to_owned(), "its counters have not come for 10 s".into()));
+    }
+
+    /// A node that says `attached` is not the page's own machine.
+    #[tokio::test]
+    async fn disks_attached_here_are_told_of() {
+        let disk = crate::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
+        let read: ReadAttached = Arc::new(move || vec![disk.clone()]);
+        let beside = Beside { attached: Some(read), ..Beside::default() };
+        let mut body = stream(&[], beside, &Arc::new(Semaphore::new(1))).expect("a place");
+        let mut parts = Parts::default();
+        let (name, data) = loop {
+            let frame = body.frame().await.expect("it goes on").expect("no errors");
+            parts.take(frame.data_ref().expect("data")).unwrap();
+            if let Some(event) = parts.next() {
+                break event;
+            }
+        };
+        let data: Value = serde_json::from_str(&data).unwrap();
+        assert_eq!((name.as_str(), &data["data"][0]["name"]), ("attached", &"fb0".into()));
+        let says = [written("attached", "[]"), written("status", &status().to_string())];
+        let router = Router::new().route("/v1/events", get(async move || says.concat()));
+        assert_eq!(names(&told(router, 1).await), ["status"]);
     }
 
     #[test]

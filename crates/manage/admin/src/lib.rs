@@ -30,6 +30,8 @@ mod steering;
 #[cfg(unix)]
 mod api;
 #[cfg(unix)]
+mod attached;
+#[cfg(unix)]
 mod audit;
 #[cfg(unix)]
 mod bounded;
@@ -79,13 +81,15 @@ pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 #[cfg(unix)]
 pub use api::openapi;
 #[cfg(unix)]
+pub use attached::{AttachedPath, AttachedStatus, ReadAttached};
+#[cfg(unix)]
 pub use audit::AUDIT;
 #[cfg(unix)]
 pub use certificate::{Certificate, Pem, ReadPem, Trust};
 #[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
 #[cfg(unix)]
-pub use cluster::{MAX_NODES, Node, NodePlace};
+pub use cluster::{Beside, MAX_NODES, Node, NodePlace};
 #[cfg(unix)]
 pub use events::Happening;
 #[cfg(unix)]

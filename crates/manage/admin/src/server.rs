@@ -4,7 +4,7 @@ use crate::api;
 use crate::audit::{AUDIT, Peer};
 use crate::bounded::{Bounded, busy};
 use crate::certificate::Certificate;
-use crate::cluster::{self, Node};
+use crate::cluster::{self, Beside, Node};
 use crate::door::Door;
 use crate::events::Events;
 use crate::history::History;
@@ -163,15 +163,15 @@ pub fn serve(
     server.begin("control", work)
 }
 
-/// Offers the dashboard of several targets, and of the fleets that have their sockets in `fleets`;
-/// by HTTPS if there is a certificate.
+/// Offers the dashboard of several targets, and of what is `beside` them; by HTTPS if there is a
+/// certificate.
 ///
 /// # Errors
 /// What could not be bound, and why.
 pub fn serve_cluster(
     ui: Ui,
     nodes: Vec<Node>,
-    fleets: Option<PathBuf>,
+    beside: Beside,
     certificate: Option<Certificate>,
 ) -> Result<Server, (String, io::Error)> {
     let page = listen(ui.address)?;
@@ -182,7 +182,7 @@ pub fn serve_cluster(
         let tls = certificate.as_ref();
         let (nodes, history): (Arc<[Node]>, _) = (nodes.into(), History::default());
         let kept = history.clone().keep_all(Arc::clone(&nodes));
-        let router = cluster::router(ui, nodes, fleets, history, tls.is_some());
+        let router = cluster::router(ui, nodes, beside, history, tls.is_some());
         let router = router.into_make_service_with_connect_info::<Visitor>();
         let listener = tcp(Some(page), tls, UI_CONNECTIONS, UI_IDLE).await;
         tokio::select! {

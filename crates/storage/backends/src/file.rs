@@ -166,8 +166,8 @@ impl FileDisk {
         let Some(file) = self.shared.system() else { return Ok(false) };
         // A device may have several nodes, which are made anew.
         let which = |found: std::fs::Metadata| match self.kind {
-            Kind::Regular => (found.dev(), found.ino()),
-            Kind::Device => (found.rdev(), 0),
+            FileKind::Regular => (found.dev(), found.ino()),
+            FileKind::Device => (found.rdev(), 0),
         };
         let found = std::fs::metadata(&self.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => FileProblem::NotFound,

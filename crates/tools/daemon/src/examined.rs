@@ -6,10 +6,14 @@ use super::folder::{Folder, Role, runtime};
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{AttachmentState, Status};
+#[cfg(target_os = "linux")]
+use farblock_admin::{AttachedPath, AttachedStatus, ReadAttached};
 use farblock_command::error::Result;
 use farblock_host::Options;
 use farblock_host::url::Url;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to say how it is.
@@ -84,6 +88,42 @@ pub fn brief() -> Vec<Brief> {
         Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state }
     };
     Folder::attached(&runtime).iter().map(brief).collect()
+}
+
+/// What says how all attachments in that folder are, as often as it is asked.
+#[cfg(target_os = "linux")]
+pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
+    let runtime = runtime(given)?;
+    Ok(Arc::new(move || Folder::attached(&runtime).iter().map(watched).collect()))
+}
+
+#[cfg(target_os = "linux")]
+fn watched(folder: &Folder) -> AttachedStatus {
+    let status = ask(folder, BRIEF_PATIENCE);
+    let state = state(folder, status.as_ref());
+    let path = |it: super::status::Path| AttachedPath {
+        url: it.url,
+        state: it.state,
+        since_seconds: it.since_seconds,
+        access: it.access,
+        address: it.address,
+        reconnects: it.reconnects,
+        error: it.error,
+    };
+    let gone = || match state {
+        AttachmentState::Stale => Some("its daemon is gone".to_owned()),
+        _ => folder.read("trouble"),
+    };
+    let trouble = status.as_ref().map_or_else(gone, |it| it.trouble.clone());
+    let said = status.map(|it| (it.offer.used.path, it.paths));
+    let (used, paths) = said.map_or((None, Vec::new()), |(used, paths)| (Some(used), paths));
+    AttachedStatus {
+        name: folder.name(),
+        used,
+        state: state.name().to_owned(),
+        trouble,
+        paths: paths.into_iter().map(path).collect(),
+    }
 }
 
 fn serves(folder: &Folder, path: &str) -> bool {

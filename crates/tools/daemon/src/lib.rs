@@ -70,7 +70,7 @@ pub use {
 };
 
 #[cfg(target_os = "linux")]
-pub use examined::{Brief, brief};
+pub use examined::{Brief, brief, watch};
 
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
@@ -84,6 +84,16 @@ pub fn choice() -> String {
 
 #[cfg(not(any(target_os = "linux", windows)))]
 pub use elsewhere::{attach, authenticate, detach, list, names, part};
+
+/// There is nothing to be watched.
+#[cfg(all(unix, not(target_os = "linux")))]
+pub fn watch(
+    _: Option<&std::path::Path>,
+) -> farblock_command::error::Result<farblock_admin::ReadAttached> {
+    Err(farblock_command::error::Failure::usage(
+        "disks are attached on Linux and Windows only: leave out --attached",
+    ))
+}
 
 #[cfg(not(any(target_os = "linux", windows)))]
 mod elsewhere {

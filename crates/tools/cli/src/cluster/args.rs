@@ -17,6 +17,7 @@ Examples:
   farblock ui --node a=/run/a.sock --node b=/run/b.sock
   farblock ui --node-token token --node left=192.0.2.1:8080 --node right=192.0.2.2:8080
   farblock ui --node-token token --node-ca ca.pem --node https://left.example:8420
+  farblock ui --attached                        and the paths of the disks attached here
   farblock ui --steer                           the same as the first, and changes are allowed
   farblock ui --listen 0.0.0.0:8443 --token token --https-cert cert.pem --https-key key.pem")]
 pub(crate) struct ClusterArgs {
@@ -35,6 +36,15 @@ pub(crate) struct ClusterArgs {
     /// (PEM), or with theirs
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_ca: Option<PathBuf>,
+
+    /// Show the disks that are attached to this machine as well (farblock attach): the state of each
+    /// path, as their daemons say it
+    #[arg(long)]
+    pub(crate) attached: bool,
+
+    /// Where these are kept [default: as for farblock attach]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "attached")]
+    pub(crate) runtime_dir: Option<PathBuf>,
 
     /// Allow changes on the page: each goes to its target, as far as the target's user, token and
     /// role let it

@@ -9,7 +9,7 @@ use crate::serve::tokens;
 use crate::signals::Stop;
 use crate::{steer, values};
 use args::ClusterArgs;
-use farblock_admin::{MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
+use farblock_admin::{Beside, MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
 use serde_json::json;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -75,14 +75,19 @@ pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let wanted = dashboard::offered(&place, args.token.as_deref(), args.steer)?;
     let (ui, fragment) = Wanted::split(wanted);
     let names: Vec<_> = nodes.iter().map(|node| node.name.clone()).collect();
-    let fleets = steer::fleet_sockets();
-    let server = serve_cluster(ui, nodes, fleets, certificate).map_err(|(what, error)| {
+    let watch = || farblock_daemon::watch(args.runtime_dir.as_deref());
+    let attached = args.attached.then(watch).transpose()?;
+    let beside = Beside { fleets: steer::fleet_sockets(), attached };
+    let server = serve_cluster(ui, nodes, beside, certificate).map_err(|(what, error)| {
         Failure::run(format_args!("cannot listen on {what}: {}", os(&error)))
     })?;
     let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), is_secure);
     match args.json || json {
         true => output::print_json_line(&json!({ "dashboard": url, "nodes": names }))?,
-        false if names.is_empty() => output::print(&format!("dashboard of fleets at {url}\n"))?,
+        false if names.is_empty() => {
+            let shown = if args.attached { "attached disks and fleets" } else { "fleets" };
+            output::print(&format!("dashboard of {shown} at {url}\n"))?;
+        }
         false => output::print(&format!("dashboard of {} at {url}\n", names.join(", ")))?,
     }
     stop.wait();
@@ -94,7 +99,7 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     let token = args.node_token.as_deref().map(dashboard::from_file).transpose()?;
     let trust = args.node_ca.as_deref().map(tokens::trust).transpose()?;
     let nodes = match args.node.is_empty() {
-        true => here()?,
+        true => here(args.attached)?,
         false => args
             .node
             .iter()
@@ -131,17 +136,17 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
     }
 }
 
-/// Every target of this user that runs here.
-fn here() -> Result<Vec<Node>> {
+/// Every target of this user that runs here; there may be none where something else is shown.
+fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = steer::living().unwrap_or_default();
     let nodes =
         sockets.into_iter().map(|path| Node { name: name(&path), place: NodePlace::Socket(path) });
     let nodes: Vec<_> = nodes.collect();
-    match nodes.is_empty() && steer::fleets().is_empty() {
+    match nodes.is_empty() && !besides && steer::fleets().is_empty() {
         true => Err(Failure::run(
             "no target or fleet of this user runs here: start one with farblock serve or \
-             farblock fleet run, or name targets with --node",
+             farblock fleet run, name targets with --node, or show attached disks with --attached",
         )),
         false => Ok(nodes),
     }

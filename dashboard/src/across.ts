@@ -1,0 +1,238 @@
+// What several nodes share and who uses it, as tables: what more than one of them has is one row, whose
+// figures are those of all of them.
+
+import type { Cluster, Node } from "./cluster";
+import * as format from "./format";
+import { limited } from "./limits";
+import { type MirrorRow, mirrorRows, mirrorTable } from "./mirrors";
+import { partKey, type Rates } from "./model";
+import { rated } from "./page";
+import { type Column, Table } from "./table";
+import type { ControllerStatus, NamespaceStatus, Status, SubsystemStatus } from "./types";
+
+/** What there is of a kind, once. */
+interface Row {
+  key: string;
+  nodes: Node[];
+  readonly rates: Rates | undefined;
+}
+
+interface NamespaceRow extends Row {
+  nqn: string;
+  namespace: NamespaceStatus;
+  /** What holds it back, on which of the nodes. */
+  readonly limit: string;
+}
+
+interface SubsystemRow extends Row {
+  subsystem: SubsystemStatus;
+  errors: number;
+}
+
+interface HostRow extends Row {
+  nqn: string;
+  controllers: number;
+  queues: number;
+  errors: number;
+}
+
+const SHORT_NAME = 34;
+
+function names({ nodes }: Row): string {
+  return nodes.length > 2 ? format.plural(nodes.length, "node") : nodes.map(({ name }) => format.tail(name, 18)).join(", ");
+}
+
+const on: Column<Row> = { title: "On", text: names };
+const words = ({ nodes }: Row): string => nodes.map(({ name }) => name).join(" ");
+
+/** Rows of a kind, by their keys. */
+class Rows<R extends Row> {
+  readonly all = new Map<string, R>();
+
+  /** The row of this key, which is made once and has another node with each call. */
+  at(key: string, node: Node, make: () => R): R {
+    let row = this.all.get(key);
+    if (!row) this.all.set(key, (row = make()));
+    if (!row.nodes.includes(node)) row.nodes.push(node);
+    return row;
+  }
+}
+
+/** Rows as they are as long as all statuses are the same. */
+class Gathered {
+  readonly namespaces = new Rows<NamespaceRow>();
+  readonly subsystems = new Rows<SubsystemRow>();
+  readonly hosts = new Rows<HostRow>();
+  readonly mirrors: MirrorRow[] = [];
+  private readonly cluster: Cluster;
+  /** The keys of the hosts of each subsystem, on each node. */
+  private readonly users = new Map<string, Set<string>>();
+
+  constructor(cluster: Cluster) {
+    this.cluster = cluster;
+    for (const node of cluster.nodes) if (node.watch.status) this.add(node, node.watch.status);
+  }
+
+  private row(key: string): Row {
+    const { cluster } = this;
+    return {
+      key,
+      nodes: [],
+      get rates() {
+        return cluster.part(key, this.nodes)?.rates;
+      },
+    };
+  }
+
+  private add(node: Node, status: Status): void {
+    for (const one of status.controllers) if (one.subsystem !== null) this.host(node, one.subsystem, one);
+    for (const subsystem of status.subsystems) {
+      const { nqn } = subsystem;
+      const key = partKey("subsystem", nqn);
+      const row = this.subsystems.at(key, node, () => Object.assign(this.row(key), { subsystem, errors: 0 }));
+      row.errors += subsystem.media_errors;
+      for (const namespace of subsystem.namespaces) this.namespace(node, nqn, namespace);
+    }
+    this.mirrors.push(...mirrorRows(node.name, status));
+  }
+
+  private host(node: Node, subsystem: string, { host_nqn: nqn, io_queues, errors }: ControllerStatus): void {
+    const key = partKey("host", nqn);
+    const row = this.hosts.at(key, node, () => Object.assign(this.row(key), { nqn, controllers: 0, queues: 0, errors: 0 }));
+    row.controllers += 1;
+    row.queues += io_queues;
+    row.errors += errors;
+    const there = `${node.name}\n${subsystem}`;
+    const known = this.users.get(there);
+    if (known) known.add(key);
+    else this.users.set(there, new Set([key]));
+  }
+
+  private namespace(node: Node, nqn: string, namespace: NamespaceStatus): void {
+    const key = partKey("namespace", nqn, namespace.nsid);
+    this.namespaces.at(key, node, () => {
+      const row = Object.assign(this.row(key), { nqn, namespace, limit: "" });
+      const get = (): string => this.limit(row);
+      return Object.defineProperty(row, "limit", { get });
+    });
+  }
+
+  /** On the first node where something holds it back. */
+  private limit({ key, nqn, namespace, nodes }: NamespaceRow): string {
+    let limit = "–";
+    for (const { name, watch } of nodes) {
+      const part = watch.model.parts.get(key);
+      const document = watch.document?.subsystems[nqn]?.namespaces[namespace.nsid];
+      const hosts = this.users.get(`${name}\n${nqn}`) ?? [];
+      const here = limited({ document, part, hosts }, watch.model);
+      if (!here.startsWith("–")) return nodes.length > 1 ? `${here} (${format.tail(name, 18)})` : here;
+      if (limit === "–") limit = here;
+    }
+    return limit;
+  }
+}
+
+/** The tables. */
+export class Across {
+  readonly nodes: HTMLElement[];
+  private readonly namespaces: Table<NamespaceRow>;
+  private readonly subsystems: Table<SubsystemRow>;
+  private readonly hosts: Table<HostRow>;
+  private readonly mirrors = mirrorTable(true);
+  private of: unknown[] = [];
+  private gathered: Gathered | null = null;
+  private rows: { namespaces: NamespaceRow[]; subsystems: SubsystemRow[]; hosts: HostRow[] } | null = null;
+
+  constructor(choose: (key: string) => void) {
+    this.namespaces = namespaceTable(choose);
+    this.subsystems = subsystemTable(choose);
+    this.hosts = hostTable(choose);
+    this.nodes = [this.namespaces.node, this.mirrors.node, this.subsystems.node, this.hosts.node];
+  }
+
+  show(cluster: Cluster, chosen: string | null): void {
+    const of = cluster.nodes.map(({ watch }) => watch.status);
+    if (!this.gathered || !this.rows || of.some((status, index) => status !== this.of[index])) {
+      this.of = of;
+      this.gathered = new Gathered(cluster);
+      const { namespaces, subsystems, hosts } = this.gathered;
+      this.rows = { namespaces: [...namespaces.all.values()], subsystems: [...subsystems.all.values()], hosts: [...hosts.all.values()] };
+    }
+    for (const node of this.nodes) node.hidden = cluster.nodes.length === 0;
+    this.mirrors.node.hidden = this.gathered.mirrors.length === 0;
+    this.namespaces.show(this.rows.namespaces, chosen);
+    this.subsystems.show(this.rows.subsystems, chosen);
+    this.hosts.show(this.rows.hosts, chosen);
+    this.mirrors.show(this.gathered.mirrors, null);
+  }
+
+  /** Which nodes have what this key is of. */
+  owners(key: string): Node[] {
+    const rows = this.gathered;
+    const of = [rows?.namespaces, rows?.subsystems, rows?.hosts].map((kind) => kind?.all.get(key));
+    return of.find((row) => row !== undefined)?.nodes ?? [];
+  }
+}
+
+function namespaceTable(choose: (key: string) => void): Table<NamespaceRow> {
+  return new Table<NamespaceRow>({
+    title: "Namespaces",
+    key: (row) => row.key,
+    nothing: "No namespaces are shared.",
+    words,
+    choose: (row) => choose(row.key),
+    sorted: 2,
+    columns: [
+      { title: "NS", text: (row) => String(row.namespace.nsid), chooses: true },
+      { title: "Subsystem", text: (row) => format.tail(row.nqn, 44) },
+      ...rated<NamespaceRow>(),
+      on,
+      { title: "Size", text: (row) => format.bytes(row.namespace.bytes), number: (row) => row.namespace.bytes },
+      { title: "Access", text: (row) => (row.namespace.read_only ? "read only" : "read, write") },
+      { title: "Limited by", text: (row) => row.limit },
+    ],
+  });
+}
+
+function subsystemTable(choose: (key: string) => void): Table<SubsystemRow> {
+  return new Table<SubsystemRow>({
+    title: "Subsystems",
+    key: (row) => row.key,
+    nothing: "Nothing is shared.",
+    words,
+    choose: (row) => choose(row.key),
+    columns: [
+      { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },
+      ...rated<SubsystemRow>(),
+      on,
+      {
+        title: "Namespaces",
+        text: (row) => String(row.subsystem.namespaces.length),
+        number: (row) => row.subsystem.namespaces.length,
+      },
+      {
+        title: "May connect",
+        text: ({ subsystem }) => (subsystem.allow_any_host ? "any host" : format.plural(subsystem.hosts.length, "host")),
+      },
+      { title: "Media errors", text: (row) => format.short(row.errors), number: (row) => row.errors },
+    ],
+  });
+}
+
+function hostTable(choose: (key: string) => void): Table<HostRow> {
+  return new Table<HostRow>({
+    title: "Hosts",
+    key: (row) => row.key,
+    nothing: "No host is connected.",
+    words,
+    choose: (row) => choose(row.key),
+    columns: [
+      { title: "Host", text: (row) => format.tail(row.nqn, SHORT_NAME), chooses: true },
+      ...rated<HostRow>(),
+      on,
+      { title: "Controllers", text: (row) => String(row.controllers), number: (row) => row.controllers },
+      { title: "Queues", text: (row) => String(row.queues), number: (row) => row.queues },
+      { title: "Refused", text: (row) => format.short(row.errors), number: (row) => row.errors },
+    ],
+  });
+}
