@@ -59,7 +59,7 @@ export function mirrorTable(isCluster: boolean): Table<MirrorRow> {
       { title: "NS", text: (row) => String(row.namespace.nsid) },
       { title: "Subsystem", text: (row) => format.tail(row.nqn, isCluster ? 26 : 34) },
       { title: "Legs", text: (row) => legs(row.namespace) },
-      { title: "Lacking", text: ({ mirror }) => format.bytes(mirror.dirty_bytes), number: ({ mirror }) => mirror.dirty_bytes },
+      { title: "May lack", text: ({ mirror }) => format.bytes(mirror.dirty_bytes), number: ({ mirror }) => mirror.dirty_bytes },
       { title: "Verify", text: ({ mirror, namespace }) => progress(mirror, namespace.bytes) },
       sized("Compared", ({ mirror }) => mirror.verified_bytes),
       sized("Differing", ({ mirror }) => mirror.differing_bytes),
@@ -77,7 +77,7 @@ export function verified(nqn: string, { nsid, mirror, block_size }: NamespaceSta
   if (mirror.differing_bytes > 0) {
     const first = mirror.differences[0];
     const where = first ? `, first in ${format.plural(first.blocks, "block")} of ${format.bytes(block_size)} from ${first.lba} on` : "";
-    said.push(`${which}: its legs differ in ${format.bytes(mirror.differing_bytes)}${where}.`);
+    said.push(`${which}: its legs differ within ${format.bytes(mirror.differing_bytes)}${where}.`);
   }
   const unread = mirror.unread_legs ?? [];
   if (unread.length > 0) {

@@ -3,9 +3,9 @@
 // Everything is waited for; what takes too long fails with what was there instead.
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { closeSync, mkdirSync, mkdtempSync, openSync, rmSync, truncateSync, writeFileSync, writeSync } from "node:fs";
 import { request } from "node:http";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -757,6 +757,100 @@ async function cluster(browser, wrongs) {
   for (const one of [shown, left, other]) await stop(one);
 }
 
+/** A mirror whose legs differ in what nobody wrote through it: a verify says so, and the page. */
+async function mirrored(browser, wrongs) {
+  const spec = `mirror:${join(work, "leg1.img")},${join(work, "leg2.img")}?create`;
+  for (const leg of ["leg1.img", "leg2.img"]) writeFileSync(join(work, leg), Buffer.alloc(16 << 20));
+  const target = await begin("serve", "--json", "--control", "mirror.sock", "--listen", "127.0.0.1:0", "--nqn", NQN, spec);
+  const shown = await begin("ui", "--json", "--node", "mirror=./mirror.sock");
+  const page = await open(browser, shown.said.dashboard.split("#")[0], wrongs);
+  await page.goto(shown.said.dashboard);
+  const row = panel(page, "Mirrors").locator("tbody tr");
+  await row.getByText("2 in sync").waitFor();
+  const verify = () => spawnSync(binary, ["ctl", "--control", "mirror.sock", "verify", NQN, "1"], { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
+  const first = verify();
+  await row.getByText("verified", { exact: true }).waitFor();
+  hold(first.status === 0 && (await row.textContent()).includes("0 B"), "legs that are the same are verified", [first.stderr, await row.textContent()]);
+  const leg = openSync(join(work, "leg2.img"), "r+");
+  writeSync(leg, Buffer.alloc(4096, 7), 0, 4096, 4 << 20);
+  closeSync(leg);
+  const second = verify();
+  await page.getByRole("alert").getByText(/^mirror: .*its legs differ within 64 KiB, first in 128 blocks of 512 B from 8192 on/).waitFor();
+  await row.getByText("64 KiB", { exact: true }).waitFor();
+  hold(second.status === 1, "and those that differ are an alarm, and a figure in the table", second.stderr);
+  await accessible(page, "a mirror whose legs differ");
+  await page.getByRole("button", { name: "Open" }).click();
+  await panel(page, "Mirrors").locator("tbody tr").getByText("64 KiB", { exact: true }).waitFor();
+  hold(true, "on its node's page, too");
+  await page.close();
+  for (const one of [shown, target]) await stop(one);
+}
+
+/** Carries connections to an address until it is cut. */
+async function ferry(address) {
+  const [host, port] = address.split(":");
+  const ends = new Set();
+  const server = createServer((near) => {
+    const far = connect(Number(port), host);
+    for (const [one, other] of [[near, far], [far, near]]) {
+      ends.add(one);
+      one.on("error", () => other.destroy());
+      one.on("close", () => (ends.delete(one), other.destroy()));
+      one.pipe(other);
+    }
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port: here } = server.address();
+  const cut = () => {
+    server.close();
+    ends.forEach((end) => end.destroy());
+  };
+  const mend = () => server.listen(here, "127.0.0.1");
+  return { address: `127.0.0.1:${here}`, cut, mend };
+}
+
+/** A disk that is attached to the page's machine over two paths, one of which is cut. */
+async function attachment(browser, wrongs) {
+  const target = await begin("serve", "--json", "--control", "disk.sock", "--listen", "127.0.0.1:0", "--nqn", NQN, "mem:16MiB");
+  const [direct] = target.said.listening;
+  const way = await ferry(direct);
+  const runtime = join(work, "attached");
+  const urls = [direct, way.address].map((address) => `nvme+tcp://${address}/${NQN}?ns=1`);
+  const how = ["--as", "vhost-user", "--name", "both", "--runtime-dir", runtime, "--reconnect-delay", "1s"];
+  const attach = spawnSync(binary, ["attach", ...urls, ...how], { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
+  hold(attach.status === 0, "a disk is attached", attach.stderr);
+  try {
+    const shown = await begin("ui", "--json", "--attached", "--runtime-dir", runtime, "--node", "disk=./disk.sock");
+    const page = await open(browser, shown.said.dashboard.split("#")[0], wrongs);
+    await page.goto(shown.said.dashboard);
+    const rows = panel(page, "Paths of attached disks").locator("tbody tr");
+    await rows.nth(1).locator("td").nth(3).getByText("live").waitFor();
+    const picture = panel(page, "Disks attached here");
+    await picture.locator(".box text").getByText("disk", { exact: true }).waitFor();
+    hold((await rows.count()) === 2, "its paths are on the page, and the node that one leads to");
+    way.cut();
+    await page.getByRole("alert").getByText(/^Disk both, attached here, is degraded/).waitFor();
+    await picture.locator(".box.bad", { hasText: way.address }).getByText("reconnecting", { exact: true }).waitFor();
+    hold(true, "a path that is cut is told of, and drawn as one");
+    await accessible(page, "an attached disk without one of its paths");
+    await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
+    way.mend();
+    await page.locator(".log").getByText("Disk both, attached here, is live.").waitFor();
+    await picture.locator(".box.bad").waitFor({ state: "detached" });
+    hold(true, "and when it is back");
+    spawnSync(binary, ["detach", "both", "--runtime-dir", runtime], { cwd: work, timeout: PATIENCE_MS });
+    await page.locator(".log").getByText("Disk both is not attached any more.").waitFor();
+    hold(true, "and forgotten when it is detached");
+    await page.close();
+    await stop(shown);
+  } finally {
+    spawnSync(binary, ["detach", "both", "--force", "--runtime-dir", runtime], { cwd: work, timeout: PATIENCE_MS });
+    way.cut();
+  }
+  await stop(target);
+}
+
 /** A node that takes connections and says nothing, from the start, costs the others nothing. */
 async function mute(browser, wrongs) {
   const silent = createServer(() => undefined).listen(0, "127.0.0.1");
@@ -894,7 +988,7 @@ const browser = await launch();
 try {
   const wrongs = [];
   const only = process.env["ONLY"];
-  for (const test of [one, many, demonstration, cluster, mute, steered, fleet]) {
+  for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
   hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);

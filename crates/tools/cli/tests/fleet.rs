@@ -3,6 +3,7 @@
 
 mod support;
 
+use farblock_fleet::Plan;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use support::{Scratch, Server, read};
@@ -113,6 +114,37 @@ fn a_plan_that_is_brought_along_runs() {
         assert!(action["total"]["iops"].as_f64().unwrap() > 0.0, "{action}");
         assert_eq!(action["iscsi"].as_array().unwrap().len(), 1, "{action}");
     }
+}
+
+/// As it is but for its times and the size of its drives; without root with the fault that needs no
+/// network namespaces.
+#[test]
+fn the_plan_of_failures_loses_nothing() {
+    let scratch = Scratch::new();
+    let plan = Plan::named("failover", 2).expect("it is brought along");
+    let is_root = support::is_root();
+    let mut faults: Vec<_> = plan.faults.iter().map(|fault| fault.name()).collect();
+    if !is_root {
+        faults.retain(|fault| *fault == "kill");
+    }
+    let Plan { storage_nodes, host_nodes, paths, drives_per_target, .. } = plan;
+    let Plan { clients_per_node, writers, .. } = plan;
+    let text = format!(
+        "storage_nodes = {storage_nodes}\nhost_nodes = {host_nodes}\npaths = {paths}\n\
+         drives_per_target = {drives_per_target}\nclients_per_node = {clients_per_node}\n\
+         writers = {writers}\nfaults = {faults:?}\nfault_seconds = 1.0\nverify_seconds = 0.3\n\
+         drive = \"temporary:8MiB\"\n"
+    );
+    let file = small(&scratch, &text);
+    let count = storage_nodes as usize * faults.len();
+    let loopback = ["--loopback"].into_iter().take(usize::from(!is_root));
+    let run = ["fleet", "run", &file, "--json", "-"].into_iter().chain(loopback);
+    let report = scratch.run(run.collect::<Vec<_>>()).ok().json();
+    let faults = report["faults"].as_array().unwrap();
+    assert_eq!(faults.len(), count, "each target in each way: {report}");
+    assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
+    assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["verified"]["lost"], 0);
 }
 
 /// The processes that a process has started, the oldest first.

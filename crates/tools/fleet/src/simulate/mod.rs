@@ -126,6 +126,20 @@ mod tests {
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
+    /// Hosts that are kept from their targets for as long as can be asked for, with pauses between
+    /// their attempts that are long as well: nobody is given up, and nobody comes too early.
+    #[test]
+    fn what_is_away_for_long_is_waited_for() {
+        let away = limits::SIMULATED_AWAY_SECONDS_MAX;
+        let report = run(&format!("hosts=6,targets=2,away={away},reconnect=60"));
+        assert_eq!(report.scenes.len(), 4);
+        for scene in &report.scenes[1..] {
+            let times = &scene.seconds;
+            assert!(times.first >= f64::from(away) && times.last >= times.first, "{scene:?}");
+            assert_eq!((scene.never, scene.failed_operations), (0, 0), "{scene:?}");
+        }
+    }
+
     #[test]
     fn it_can_be_called_off() {
         let cancel = Cancel::new();

@@ -1,0 +1,38 @@
+//! A plan that farblock brings along, in a tiny form: as many hosts, drives and sets as it has, for
+//! moments instead of seconds, on the loopback.
+
+mod support;
+
+use farblock_fleet::Plan;
+use support::{TOKEN, carry_out, listener, place};
+
+/// A plan of this name, whose drives are small and whose parts take a moment.
+fn tiny(name: &str) -> Plan {
+    let mut plan = Plan::named(name, 1).expect("it is brought along");
+    (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (0.2, 0.05, 0.05);
+    (plan.runs, plan.warm_up_seconds) = (1, 0.0);
+    let storage = (1..=plan.storage_nodes)
+        .map(|at| place(&format!("storage {at}"), listener(), true))
+        .collect::<Vec<_>>();
+    let hosts = (1..=plan.host_nodes).map(|at| place(&format!("host {at}"), listener(), false));
+    plan.agents = storage.into_iter().chain(hosts).collect();
+    plan
+}
+
+#[test]
+fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
+    let mut plan = tiny("six-patterns");
+    plan.drive = "limit:2000/s,limit:64MiB/s,mem:8MiB".to_owned();
+    let report = carry_out(&plan, TOKEN).expect("it works");
+    assert!(!report.has_errors(), "{report:?}");
+    assert_eq!((report.actions.len(), report.nodes.len()), (6, 5));
+    for action in &report.actions {
+        assert_eq!(action.clients, 4, "{action:?}");
+        assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0), "{action:?}");
+        let documents = action.documents.as_ref().expect("it is one of the documents'");
+        assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
+    }
+    // Of eight drives: what each gives alone is limited, and the sum of it is theirs.
+    let reads = report.actions.first().and_then(|action| action.alone_iops).expect("measured");
+    assert!(reads > 0.0 && reads < 8.0 * 4000.0, "{reads}");
+}
