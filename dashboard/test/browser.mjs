@@ -1,9 +1,13 @@
 // browser.mjs: what tests of the page share: the browser, and what holds of every page.
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 
 export const PATIENCE_MS = 60_000;
+/** What is smooth: frames in a second, of 60, and milliseconds of a second that the page works. */
+const LEAST_FRAMES = 58;
+const MOST_SCRIPT_MS = 200;
+export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 export function launch() {
@@ -77,4 +81,68 @@ export async function rises(page, title) {
   };
   await page.waitForFunction(see, title);
   hold(true, `${title.toLowerCase()} rise (${await tile(page, title).textContent()})`);
+}
+
+/** What the page's process has to itself, in MiB: of all processes that draw pages the largest. */
+export function memory() {
+  let most = 0;
+  for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("--type=renderer")) continue;
+      const own = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8").match(/Private_Dirty: +(\d+)/);
+      most = Math.max(most, Number(own?.[1] ?? 0) / 1024);
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return Math.round(most);
+}
+
+/** Milliseconds that scripts, styles and layout took. */
+async function scripted(session) {
+  const { metrics } = await session.send("Performance.getMetrics");
+  const of = (name) => metrics.find((one) => one.name === name).value;
+  return 1000 * (of("ScriptDuration") + of("LayoutDuration") + of("RecalcStyleDuration"));
+}
+
+/** What a person sees in so many milliseconds, and what that takes. */
+export async function watching(page, ms) {
+  const seen = await page.evaluate(async (ms) => {
+    let [frames, long, longest, changes] = [0, 0, 0, 0];
+    const watcher = new MutationObserver((all) => (changes += all.length));
+    watcher.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+    new PerformanceObserver((list) => {
+      for (const { duration } of list.getEntries()) [long, longest] = [long + 1, Math.max(longest, duration)];
+    }).observe({ type: "longtask" });
+    const until = performance.now() + ms;
+    const frame = () => {
+      frames += 1;
+      if (performance.now() < until) requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    await new Promise((done) => setTimeout(done, ms));
+    watcher.disconnect();
+    return { changes, frames: Math.round(frames / (ms / 1000)), long, longest: Math.round(longest), nodes: document.querySelectorAll("*").length };
+  }, ms);
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable");
+  const before = await scripted(session);
+  await pause(3000);
+  const script = Math.round(((await scripted(session)) - before) / 3);
+  await session.send("HeapProfiler.enable");
+  await session.send("HeapProfiler.collectGarbage");
+  const { usedSize } = await session.send("Runtime.getHeapUsage");
+  await session.detach();
+  return { ...seen, script, heap: Math.round(usedSize / 2 ** 20), process: memory() };
+}
+
+/** The page is smooth in one of some tries; what it was like then. */
+export async function smooth(page, what) {
+  let seen;
+  await once(`${what} are 60 frames a second, and less than 200 ms of work`, async () => {
+    seen = await watching(page, 5000);
+    console.log(`     ${JSON.stringify(seen)}`);
+    return seen.frames >= LEAST_FRAMES && seen.script < MOST_SCRIPT_MS;
+  });
+  return seen;
 }

@@ -9,7 +9,8 @@ import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { accessible, hold, launch, open, PATIENCE_MS, rises, takesLess, tile } from "./browser.mjs";
+import { accessible, hold, launch, open, PATIENCE_MS, rises, smooth, takesLess, tile } from "./browser.mjs";
+import { swarm } from "./hosts.mjs";
 
 const [binary, screenshots] = process.argv.slice(2);
 if (!screenshots) {
@@ -21,6 +22,9 @@ const NQN = "nqn.2026-11.org.farblock:dashboard";
 const OTHER = "nqn.2026-11.org.farblock:archive";
 const HOST = "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef";
 const KEYED = HOST.replace("cdef", "cdea");
+/** Hosts of two connections each: as many as there are files for, here and in the target. */
+const FILES = Number(spawnSync("sh", ["-c", "ulimit -Hn"], { encoding: "utf8" }).stdout) || Infinity;
+const SWARM = Math.min(5000, Math.floor((FILES - 1000) / 2));
 /** How soon the page says that nobody answers. */
 const WITHIN_MS = 2000;
 /** What a page may hold. */
@@ -639,6 +643,15 @@ async function many(browser, wrongs) {
   await page.getByLabel("Filter namespaces").fill("zzz");
   await page.getByText(`0 of ${count}`).waitFor();
   hold(true, "they are filtered");
+  await page.getByLabel("Filter namespaces").fill("");
+  const leave = await swarm(target.said.listening[0], NQN, SWARM);
+  await tile(page, "Hosts").getByText(String(SWARM + 1)).waitFor();
+  const connections = Number(await tile(page, "Connections").textContent());
+  hold(connections >= 2 * SWARM, `${connections} real connections of ${SWARM + 1} hosts are on the page`, connections);
+  await rises(page, "Reads per second");
+  const crowd = await smooth(page, `${connections} real connections and ${count} namespaces`);
+  hold(crowd.heap < MOST_HEAP_BYTES / 2 ** 20 && crowd.nodes < 2000, "of which few are elements, in less than 150 MiB", crowd);
+  leave();
   await stop(loading, "SIGKILL");
   await page.close();
   await stop(target);

@@ -1,0 +1,97 @@
+// hosts.mjs: hosts of NVMe/TCP that do nothing: each connects, enables its controller and has one I/O
+// queue. They are so small that thousands of them fit beside a browser.
+import { once } from "node:events";
+import { connect } from "node:net";
+
+/** Of the loopback, from which they come. */
+const ADDRESSES = 4;
+const CAPSULE_BYTES = 72;
+const CONNECT_BYTES = 1024;
+/** Property Set of the controller's configuration: enabled, entries of 64 and of 16 bytes. */
+const CC = { offset: 0x14, value: 0x460001 };
+
+function hello() {
+  const pdu = Buffer.alloc(128);
+  pdu[2] = 128;
+  pdu.writeUInt32LE(128, 4);
+  return pdu;
+}
+
+/** A command of Fabrics, with what it needs besides in the capsule. */
+function fabrics(type, fill, data = Buffer.alloc(0)) {
+  const pdu = Buffer.alloc(CAPSULE_BYTES);
+  [pdu[0], pdu[2], pdu[3]] = [4, CAPSULE_BYTES, data.length > 0 ? CAPSULE_BYTES : 0];
+  pdu.writeUInt32LE(CAPSULE_BYTES + data.length, 4);
+  const entry = pdu.subarray(8);
+  [entry[0], entry[1], entry[4]] = [0x7f, 0x40, type];
+  entry.writeUInt32LE(data.length, 32);
+  if (data.length > 0) entry[39] = 1;
+  fill(entry);
+  return Buffer.concat([pdu, data]);
+}
+
+function joining(queue, controller, nqn, host) {
+  const data = Buffer.alloc(CONNECT_BYTES);
+  data.writeUInt32LE(host.number + 1, 0);
+  data.writeUInt16LE(controller, 16);
+  data.write(nqn, 256);
+  data.write(host.name, 512);
+  return fabrics(1, (entry) => {
+    entry.writeUInt16LE(queue, 42);
+    entry.writeUInt16LE(31, 44);
+  }, data);
+}
+
+/** So many bytes of an answer. */
+async function read(socket, count) {
+  for (;;) {
+    const found = socket.read(count);
+    if (found?.length === count) return found;
+    if (socket.destroyed || socket.readableEnded) throw new Error("the target has closed the connection");
+    await Promise.race([once(socket, "readable"), once(socket, "close")]);
+  }
+}
+
+async function asked(socket, pdu) {
+  socket.write(pdu);
+  const answer = await read(socket, 24);
+  const status = answer.readUInt16LE(22) >> 1;
+  if (status !== 0) throw new Error(`the target refuses: status ${status.toString(16)}`);
+  return answer.readUInt16LE(8);
+}
+
+/** A connection of the host of this number; one address alone may have half of a target's. */
+async function opened(address, number, sockets) {
+  const [host, port] = address.split(":");
+  const socket = connect({ host, port: Number(port), localAddress: `127.0.0.${1 + (number % ADDRESSES)}` });
+  sockets.push(socket);
+  // Whoever reads hears that it is closed.
+  socket.on("error", () => undefined);
+  await Promise.race([once(socket, "connect"), once(socket, "close")]);
+  socket.write(hello());
+  await read(socket, 128);
+  return socket;
+}
+
+/** So many hosts, a few at a time; what they have is closed by the function that it gives. */
+export async function swarm(address, nqn, count) {
+  const sockets = [];
+  let next = 0;
+  const one = async (host) => {
+    const admin = await opened(address, host.number, sockets);
+    const controller = await asked(admin, joining(0, 0xffff, nqn, host));
+    await asked(admin, fabrics(0, (entry) => {
+      entry.writeUInt32LE(CC.offset, 44);
+      entry.writeUInt32LE(CC.value, 48);
+    }));
+    await asked(await opened(address, host.number, sockets), joining(1, controller, nqn, host));
+  };
+  const some = async () => {
+    while (next < count) {
+      const number = next++;
+      await one({ number, name: `nqn.2014-08.org.example:swarm-${number}` });
+    }
+  };
+  await Promise.all(Array.from({ length: 32 }, some));
+  return () => sockets.forEach((socket) => socket.destroy());
+}
