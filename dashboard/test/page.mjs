@@ -742,7 +742,7 @@ async function cluster(browser, wrongs) {
   await row("left").locator("td").nth(2).getByText(/^[1-9]/).waitFor();
   await page.locator(".box.bad", { hasText: "right" }).getByText("not answering").waitFor();
   await accessible(page, "a cluster without one of its nodes");
-  await page.screenshot({ path: join(screenshots, "cluster-lost.png") });
+  await page.screenshot({ path: join(screenshots, "cluster-lost.png"), fullPage: true });
   other = await right(address, door);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
   hold((await page.getByRole("alert").getByText(/right does not answer/).count()) === 0, "and when it is back, that, too");
