@@ -37,8 +37,8 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_ca: Option<PathBuf>,
 
-    /// Show the disks that are attached to this machine as well (farblock attach): the state of each
-    /// path, as their daemons say it
+    /// Show the disks that are attached to this machine as well (farblock attach): the state of
+    /// each path, as their daemons say it
     #[arg(long)]
     pub(crate) attached: bool,
 
