@@ -22,11 +22,14 @@ fn tiny(name: &str) -> Plan {
 #[test]
 fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let mut plan = tiny("six-patterns");
+    assert_eq!(plan.actions.len(), 6);
+    // One of each block size: eight drives are measured alone for each.
+    plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
     // A drive of so many bytes a second would not write a mebibyte in so short a time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
     let report = carry_out(&plan, TOKEN).expect("it works");
     assert!(!report.has_errors(), "{report:?}");
-    assert_eq!((report.actions.len(), report.nodes.len()), (6, 5));
+    assert_eq!((report.actions.len(), report.nodes.len()), (3, 5));
     for action in &report.actions {
         assert_eq!(action.clients, 4, "{action:?}");
         assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0), "{action:?}");
