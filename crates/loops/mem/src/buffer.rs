@@ -28,6 +28,8 @@ struct Allocation {
     /// Mapped, and not of the heap.
     #[cfg(target_os = "linux")]
     is_mapped: bool,
+    #[cfg(feature = "sim")]
+    _counted: Option<crate::tally::Counted>,
 }
 
 // SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
@@ -51,7 +53,7 @@ impl Allocation {
         #[cfg(all(target_os = "linux", not(miri)))]
         if capacity_bytes >= limits::MAPPED_BYTES {
             let base = crate::huge::map_pages(capacity_bytes)?;
-            return Some(Allocation { base, capacity_bytes, whole: None, is_mapped: true });
+            return Some(Allocation::mapped(base, capacity_bytes));
         }
         let base = if capacity_bytes == 0 {
             std::ptr::without_provenance_mut(ALIGNMENT_BYTES)
@@ -65,13 +67,27 @@ impl Allocation {
             whole: None,
             #[cfg(target_os = "linux")]
             is_mapped: false,
+            #[cfg(feature = "sim")]
+            _counted: crate::tally::Counted::new(capacity_bytes),
         })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn mapped(base: NonNull<u8>, capacity_bytes: usize) -> Allocation {
+        Allocation {
+            base,
+            capacity_bytes,
+            whole: None,
+            is_mapped: true,
+            #[cfg(feature = "sim")]
+            _counted: crate::tally::Counted::new(capacity_bytes),
+        }
     }
 
     #[cfg(target_os = "linux")]
     fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
         let base = crate::huge::map(capacity_bytes)?;
-        Some(Allocation { base, capacity_bytes, whole: None, is_mapped: true })
+        Some(Allocation::mapped(base, capacity_bytes))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -149,6 +165,8 @@ impl Buffer {
                 capacity_bytes: len,
                 whole: Some(Arc::clone(&whole)),
                 is_mapped: false,
+                #[cfg(feature = "sim")]
+                _counted: None,
             };
             return (0..limits::CARVED_BYTES / len)
                 .map(|index| Buffer::whole(part(index)))

@@ -23,6 +23,8 @@ mod huge;
 pub mod limits;
 mod pool;
 mod prefetch;
+#[cfg(feature = "sim")]
+pub mod tally;
 
 pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender, SharedBuffer};
 pub use copy::{copy_anywhere, copy_to_memory};

@@ -85,6 +85,16 @@ pub fn has_mistake(mistake: &str) -> bool {
     }
 }
 
+/// Tells the simulated world that the thread is in how much of something there is, which its tests
+/// hold against a limit. Nothing outside of one.
+#[inline]
+pub fn note_level(level: &'static str, value: usize) {
+    #[cfg(feature = "sim")]
+    crate::sim::note_level(level, value);
+    #[cfg(not(feature = "sim"))]
+    let _ = (level, value);
+}
+
 /// Waits.
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]

@@ -1,6 +1,6 @@
 //! Disks: what is stored, what would survive a power cut, and operations under way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub(super) struct Media {
     pub(super) power_cuts: u64,
     /// By engine.
     finished: BTreeMap<u64, Vec<Finished>>,
+    /// Engines that ask for nothing any more.
+    gone: BTreeSet<u64>,
 }
 
 impl Media {
@@ -118,6 +120,12 @@ impl Media {
 
     pub(super) fn take_finished(&mut self, engine: u64) -> Vec<Finished> {
         self.finished.remove(&engine).unwrap_or_default()
+    }
+
+    /// Nobody asks what an engine's operations came to.
+    pub(super) fn forget(&mut self, engine: u64) {
+        self.finished.remove(&engine);
+        self.gone.insert(engine);
     }
 }
 
@@ -265,6 +273,9 @@ impl WorldState {
             disk.carry_out(&mut flying.op)
         };
         let engine = flying.engine;
+        if self.media.gone.contains(&engine) {
+            return;
+        }
         self.media.finished.entry(engine).or_default().push(Finished { flying, result });
         self.wake_engine(engine);
     }

@@ -171,7 +171,7 @@ impl Sim {
     pub(crate) fn shut_down(&mut self) {
         let number = self.number;
         try_with_state(|state| {
-            drop(state.media.take_finished(number));
+            state.media.forget(number);
             state.engines.remove(&number);
         });
     }

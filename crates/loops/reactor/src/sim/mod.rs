@@ -21,7 +21,8 @@
 //! with other machines that a process shares ([`os::world`](crate::os::world)).
 //!
 //! What goes wrong is up to whoever holds the [`World`]: connections that break in the ways of
-//! [`Break`], addresses that do not answer, disks with [`DiskFaults`], power cuts.
+//! [`Break`], addresses that do not answer or whose packets vanish, disks with [`DiskFaults`], power
+//! cuts, processes that are gone, clocks that jump.
 
 mod disk;
 mod engine;
@@ -32,7 +33,7 @@ mod threads;
 use farblock_random::Random;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
@@ -41,6 +42,7 @@ use std::time::{Duration, Instant};
 
 pub use disk::{DiskFaults, Landed, Medium};
 pub(crate) use engine::Sim;
+pub use farblock_mem::tally;
 pub use net::{Break, Connection, EarlyFaults, Listener, NetFaults, Side, Stream};
 pub use serving::Service;
 
@@ -94,6 +96,10 @@ struct Inner {
     state: RefCell<WorldState>,
     threads: Threads,
     mistake: Cell<Option<&'static str>>,
+    /// By how much the clocks of machines are ahead.
+    jumps: RefCell<Vec<(Range<u32>, Duration)>>,
+    /// The most that each level was.
+    levels: RefCell<BTreeMap<&'static str, usize>>,
 }
 
 /// A simulated world, entered by the thread that made it; see the [module](self).
@@ -121,7 +127,10 @@ impl World {
             state: RefCell::new(state),
             threads: Threads::default(),
             mistake: Cell::new(None),
+            jumps: RefCell::default(),
+            levels: RefCell::default(),
         });
+        farblock_mem::tally::begin();
         WORLD.with(|world| *world.borrow_mut() = Some(Rc::clone(&inner)));
         IS_ENTERED.set(true);
         World(inner)
@@ -199,6 +208,34 @@ impl World {
     /// before it is sent anew after that, as TCP does.
     pub fn cut(&self, machines: Range<u32>, time: Duration) {
         self.0.state.borrow_mut().cut(machines, time);
+    }
+
+    /// For a while everything vanishes that one side of the connections to an address sends, with
+    /// no error, and what the other one sends arrives. It is sent anew after that, as TCP does, and
+    /// arrives even if its sender has given up.
+    pub fn blackhole(&self, address: SocketAddr, side: Side, time: Duration) {
+        self.0.state.borrow_mut().blackhole(address, side, time);
+    }
+
+    /// The process on a machine is gone at once: its connections break, and it gets no new ones.
+    /// What it has sent may still arrive for as long as `longest`. It is up to the caller that
+    /// nothing else it still does matters.
+    pub fn end_process(&self, machine: u32, longest: Duration) {
+        self.0.state.borrow_mut().end_process(machine, longest);
+    }
+
+    /// The clocks of machines jump ahead of the others'. What they wait for until some time is due
+    /// that much sooner. To be called outside of the world's threads.
+    pub fn jump(&self, machines: Range<u32>, time: Duration) {
+        self.0.threads.jump(&self.0, machines.clone(), time);
+        self.0.jumps.borrow_mut().push((machines, time));
+    }
+
+    /// The most that a level ever was ([`os::note_level`](crate::os::note_level)); 0 if nobody
+    /// noted any.
+    #[must_use]
+    pub fn highest(&self, level: &str) -> usize {
+        self.0.levels.borrow().get(level).copied().unwrap_or_default()
     }
 
     /// A file of so many zeroes.
@@ -297,8 +334,26 @@ impl WorldState {
 }
 
 impl Inner {
+    /// The world's own time.
     fn now(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.state.borrow().now)
+    }
+
+    /// By how much the clock of whoever runs is ahead of that.
+    fn ahead(&self) -> Duration {
+        let machine = self.threads.machine();
+        let jumps = self.jumps.borrow();
+        jumps.iter().filter(|(of, _)| of.contains(&machine)).map(|(_, time)| *time).sum()
+    }
+
+    /// What the clock of whoever runs shows.
+    fn local_now(&self) -> Instant {
+        self.now() + self.ahead()
+    }
+
+    /// The world's time when the clock of whoever runs shows that, unless it jumps.
+    fn world_time(&self, local: Instant) -> Instant {
+        local.checked_sub(self.ahead()).unwrap_or(self.epoch)
     }
 
     /// Lets time pass until the next happening, or the next deadline of somebody who waits.
@@ -364,7 +419,7 @@ pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
 /// The world's time, if the thread is in one.
 #[inline]
 pub(crate) fn time() -> Option<Instant> {
-    is_entered().then(|| current().now())
+    is_entered().then(|| current().local_now())
 }
 
 /// What names the boot of the world's machines: the power cuts so far.
@@ -374,6 +429,15 @@ pub(crate) fn boot() -> Option<String> {
 
 pub(crate) fn has_mistake(mistake: &str) -> bool {
     is_entered() && current().mistake.get() == Some(mistake)
+}
+
+pub(crate) fn note_level(level: &'static str, value: usize) {
+    if is_entered() {
+        let world = current();
+        let mut levels = world.levels.borrow_mut();
+        let highest = levels.entry(level).or_default();
+        *highest = value.max(*highest);
+    }
 }
 
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {
@@ -405,7 +469,7 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
 fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
-    while !result && deadline.is_none_or(|at| at > world.now()) && !std::thread::panicking() {
+    while !result && deadline.is_none_or(|at| at > world.local_now()) && !std::thread::panicking() {
         world.threads.park(&world, deadline, whom);
         result = holds();
     }
@@ -416,5 +480,5 @@ fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() ->
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();
-    sleep_until(Some(world.now() + PASS));
+    sleep_until(Some(world.local_now() + PASS));
 }

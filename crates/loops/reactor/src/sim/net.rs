@@ -1,12 +1,16 @@
 //! The network: connections as two directions of bytes on their way.
 
+mod breaks;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::Range;
 use std::time::Duration;
 
 use crate::os::{Inner as SocketKind, Socket};
+
+pub use breaks::Break;
+use breaks::next_try;
 
 use super::serving::{Service, Serving};
 use super::threads::Whom;
@@ -14,8 +18,6 @@ use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
 /// Bytes of a direction that are on their way or not read yet, beyond which a sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
-/// A side that hears nothing of the other's end finds out by itself after so long.
-const GHOST_TIME: Duration = Duration::from_secs(120);
 /// Where machine 0 is, and whatever was put on no other one.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
 /// Where the others are, by their numbers.
@@ -71,22 +73,6 @@ impl Default for NetFaults {
         let early = EarlyFaults::default();
         NetFaults { delay: Duration::from_micros(100), split_one_in: 4, early }
     }
-}
-
-/// How a connection breaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Break {
-    /// Both sides find out soon, after what was on its way arrived.
-    Reset,
-    /// The client finds out at once. What it had sent reaches the server so much later, and only
-    /// then does the server find out.
-    Stray(Duration),
-    /// One side finds out at once; the other hears nothing any more.
-    HalfOpen(Side),
-    /// Nothing arrives any more, and nobody is told.
-    Silence,
-    /// What this side sends takes so much longer, and then arrives: nothing is broken.
-    Stall(Side, Duration),
 }
 
 /// A connection, to be [broken](super::World::break_connection).
@@ -186,6 +172,10 @@ pub(super) struct Net {
     serving: HashMap<SocketAddr, Serving>,
     /// Machines whose cable is out, and until when.
     cut: BTreeMap<u32, u64>,
+    /// Addresses of servers, and which side's packets vanish there, until when.
+    dark: BTreeMap<(SocketAddr, Side), u64>,
+    /// Machines whose process is gone.
+    gone: BTreeSet<u32>,
 }
 
 impl Net {
@@ -230,17 +220,6 @@ impl Net {
     }
 }
 
-/// When something that is tried at `from`, and again after `first`, and after twice as long each
-/// time, is tried next at `until` or later.
-fn next_try(from: u64, first: Duration, until: u64) -> u64 {
-    let (mut at, mut pause) = (from, first.as_nanos() as u64);
-    while at < until {
-        at += pause;
-        pause *= 2;
-    }
-    at
-}
-
 impl Link {
     fn is_over(&self) -> bool {
         self.ends.iter().all(|end| end.is_dropped || end.error.is_some())
@@ -276,10 +255,16 @@ impl WorldState {
 
     fn connect(&mut self, address: SocketAddr, machine: u32) -> Stream {
         let link = self.add_link(address, machine, false);
+        if self.net.gone.contains(&machine) {
+            self.net.links[link].ends[0].error = Some(ErrorKind::NetworkUnreachable);
+            return Stream::new(link, Side::Client);
+        }
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            let at = match self.cut_until(machine) {
+            // The request, or the answer to it.
+            let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
+            let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
                 None => self.after(delay),
             };
@@ -328,26 +313,6 @@ impl WorldState {
             }
         }
         bytes
-    }
-
-    /// Until when a machine is cut off, if it is.
-    fn cut_until(&self, machine: u32) -> Option<u64> {
-        self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
-    }
-
-    /// Cuts machines off for a while. What is on its way, and what they send meanwhile, arrives
-    /// when it is sent anew after that, as TCP does.
-    pub(super) fn cut(&mut self, machines: Range<u32>, time: Duration) {
-        let until = self.after(time);
-        for machine in machines.clone() {
-            self.net.cut.insert(machine, until);
-        }
-        let held = next_try(self.now, RETRANSMIT_TIME, until);
-        for link in &mut self.net.links {
-            if machines.contains(&link.machine) && !link.is_over() {
-                link.ways.iter_mut().for_each(|way| way.held_until = held);
-            }
-        }
     }
 
     /// An end is an engine's stream, or nobody's.
@@ -438,8 +403,7 @@ impl WorldState {
     fn launch(&mut self, link: usize, side: Side, piece: Piece) {
         let delay = self.net_delay();
         let mut earliest = self.after(delay);
-        let machine = self.net.links[link].machine;
-        if let Some(until) = self.cut_until(machine) {
+        if let Some(until) = self.silent_until(link, side) {
             earliest = earliest.max(next_try(self.now, RETRANSMIT_TIME, until));
         }
         let way = &mut self.net.links[link].ways[side as usize];
@@ -570,8 +534,8 @@ impl WorldState {
     /// cable that is out.
     fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();
-        let cut = self.cut_until(self.net.links[link].machine);
-        let at = cut.map_or(self.now, |until| next_try(self.now, RETRANSMIT_TIME, until));
+        let silent = self.silent_until(link, side.other());
+        let at = silent.map_or(self.now, |until| next_try(self.now, RETRANSMIT_TIME, until));
         let at = at.saturating_add(delay.as_nanos() as u64).max(earliest);
         self.schedule_at(at, Happening::Fail { link, side });
     }
@@ -580,57 +544,6 @@ impl WorldState {
     pub(super) fn accept(&mut self, listener: &Listener) -> Option<(Stream, SocketAddr)> {
         let link = self.net.listeners[listener.0].backlog.pop_front()?;
         Some((Stream::new(link, Side::Server), self.net.links[link].addresses[0]))
-    }
-
-    pub(super) fn break_link(&mut self, link: usize, how: Break) {
-        let (client, server) = (Side::Client, Side::Server);
-        let fail = |side| Happening::Fail { link, side };
-        if let Break::Stall(side, time) = how {
-            self.net.links[link].ways[side as usize].held_until = self.after(time);
-            return;
-        }
-        self.net.links[link].is_broken = true;
-        match how {
-            Break::Reset => {
-                for side in [client, server] {
-                    let delay = self.net_delay();
-                    self.schedule(delay, fail(side));
-                }
-            }
-            Break::Stray(time) => {
-                self.schedule(Duration::ZERO, fail(client));
-                self.net.links[link].ways[server as usize].is_lost = true;
-                self.net.links[link].ways[client as usize].held_until = self.after(time);
-                self.schedule(time, Happening::Arrive { link, side: client });
-                self.schedule(time + Duration::from_millis(1), fail(server));
-            }
-            Break::HalfOpen(_) | Break::Silence => {
-                self.net.links[link].ways.iter_mut().for_each(|way| way.is_lost = true);
-                for side in [client, server] {
-                    let knows = how == Break::HalfOpen(side);
-                    self.schedule(if knows { Duration::ZERO } else { GHOST_TIME }, fail(side));
-                }
-            }
-            Break::Stall(..) => unreachable!("it is not broken"),
-        }
-    }
-
-    pub(super) fn kill(&mut self, address: SocketAddr) {
-        if let Some(&index) = self.net.open.get(&address) {
-            self.net.close_listener(index);
-        }
-        let mut links = self.net.links_to.remove(&address).unwrap_or_default();
-        links.retain(|&link| !self.net.links[link].is_over());
-        for &link in &links {
-            let found = &mut self.net.links[link];
-            found.is_broken = true;
-            found.ways[1].is_lost = true;
-            found.ways[0].is_lost = true;
-            found.ends[1].error.get_or_insert(ErrorKind::ConnectionReset);
-            self.wake_end(link, Side::Server);
-            self.reset(link, Side::Client, 0);
-        }
-        self.net.links_to.insert(address, links);
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -212,7 +212,19 @@ impl Threads {
 
     /// Puts whoever runs on another machine; gives the one that it was on.
     pub(super) fn go_to(&self, machine: u32) -> u32 {
+        farblock_mem::tally::count_for(machine);
         self.machine.replace(machine)
+    }
+
+    /// Those on these machines waited until a time that is so much sooner now.
+    pub(super) fn jump(&self, world: &Inner, machines: Range<u32>, time: Duration) {
+        let mut all = self.all.borrow_mut();
+        let mut deadlines = self.deadlines.borrow_mut();
+        for thread in all.threads.iter_mut().filter(|it| machines.contains(&it.machine)) {
+            let Some(deadline) = &mut thread.deadline else { continue };
+            *deadline = deadline.checked_sub(time).unwrap_or(world.epoch);
+            deadlines.push(Reverse((*deadline, thread.id)));
+        }
     }
 
     /// Whether a deadline is still the thread's.
@@ -252,6 +264,7 @@ impl Threads {
     /// Lets others run; returns after a round of them, or later.
     pub(super) fn park(&self, world: &Inner, until: Option<Instant>, whom: Whom) {
         let running = self.running.get();
+        let until = until.map(|until| world.world_time(until));
         if running.is_null() {
             return self.round(world, until);
         }
@@ -260,7 +273,7 @@ impl Threads {
         // coroutine runs; and it is the coroutine that runs, since every switch sets the pointer.
         unsafe { &*running }.suspend(Waits { until, whom });
         self.running.set(running);
-        self.machine.set(machine);
+        self.go_to(machine);
     }
 
     /// Lets each thread run once that may get on, and time pass if none of them did.
@@ -285,7 +298,7 @@ impl Threads {
                 has_ended |= self.run(world, &mut ring.threads[place], place);
             }
         }
-        self.machine.set(machine);
+        self.go_to(machine);
         if has_ended {
             ring.straighten();
             let marks = &mut world.state.borrow_mut().marks;
@@ -315,7 +328,7 @@ impl Threads {
 
     /// Lets a thread run until it waits; true if it has ended.
     fn run(&self, world: &Inner, thread: &mut Thread, place: usize) -> bool {
-        self.machine.set(thread.machine);
+        self.go_to(thread.machine);
         let result = thread.coroutine.resume(());
         self.running.set(ptr::null());
         let CoroutineResult::Yield(Waits { until, whom }) = result else {

@@ -1,0 +1,67 @@
+//! What the simulated world does to those who are in it.
+
+use farblock_reactor::os;
+use farblock_reactor::sim::{Side, Stream, World, on_machine};
+use std::io::{Read, Write};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn packets_of_one_direction_vanish_and_come_later() {
+    let world = World::enter(1);
+    let (mut client, mut server) = Stream::pair();
+    let address = client.peer_addr().expect("the server's");
+    world.blackhole(address, Side::Client, 5 * SECOND);
+    client.write_all(b"a").expect("nobody is told");
+    server.set_read_timeout(Some(3 * SECOND)).expect("set");
+    assert!(server.read(&mut [0]).is_err(), "it vanished");
+    server.write_all(b"b").expect("the other direction flows");
+    let before = world.elapsed();
+    client.read_exact(&mut [0]).expect("it has arrived");
+    assert!(world.elapsed() - before < SECOND);
+    // Whoever sent it has given up.
+    drop(client);
+    server.set_read_timeout(Some(20 * SECOND)).expect("set");
+    let mut byte = [0];
+    server.read_exact(&mut byte).expect("it is sent again");
+    assert_eq!(byte, *b"a");
+    assert!(world.elapsed() >= 5 * SECOND, "not before it may");
+    assert_eq!(server.read(&mut byte).ok(), Some(0), "and then the end");
+}
+
+#[test]
+fn a_clock_that_jumps_ends_waits_on_its_machine() {
+    let world = World::enter(1);
+    let (woken, wakes) = channel();
+    for machine in [1, 2] {
+        let woken = woken.clone();
+        let wait = move || {
+            os::sleep(10 * SECOND);
+            woken.send(machine).expect("somebody waits");
+        };
+        on_machine(machine, || os::spawn("waits".to_owned(), wait)).expect("a thread");
+    }
+    os::sleep(SECOND);
+    let before = on_machine(1, os::now);
+    world.jump(1..2, 8 * SECOND);
+    assert_eq!(on_machine(1, os::now) - before, 8 * SECOND);
+    assert_eq!(on_machine(2, os::now), before, "its clock is another one");
+    assert_eq!(os::recv(&wakes), Ok(1));
+    assert_eq!(world.elapsed(), 2 * SECOND);
+    assert_eq!(os::recv(&wakes), Ok(2));
+    assert_eq!(world.elapsed(), 10 * SECOND);
+}
+
+#[test]
+fn a_process_that_is_gone_connects_no_more() {
+    let world = World::enter(1);
+    let (mut client, mut server) = on_machine(0, Stream::pair);
+    client.write_all(b"a").expect("it goes on its way");
+    world.end_process(0, SECOND);
+    assert!(client.write_all(b"b").is_err(), "its connections are broken");
+    let mut byte = [0];
+    server.read_exact(&mut byte).expect("what it had sent arrives");
+    assert!(server.read_exact(&mut byte).is_err(), "and nothing else");
+}

@@ -1,0 +1,104 @@
+//! How many bytes of buffers there are, by the simulated machine that made them.
+//!
+//! A simulation has all its machines on one thread, and counts what that thread made since it
+//! [began](begin), whoever frees it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Bytes of buffers, those that pools keep included.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// At the moment.
+    pub now_bytes: usize,
+    /// The most that there ever were.
+    pub most_bytes: usize,
+}
+
+#[derive(Default)]
+struct Book {
+    /// Numbers the simulations: what one has left is none of the next one's.
+    volume: u64,
+    by_machine: BTreeMap<u32, Tally>,
+}
+
+thread_local! {
+    static MACHINE: Cell<u32> = const { Cell::new(0) };
+    static BOOK: RefCell<Book> = RefCell::default();
+}
+
+/// Forgets all that was counted on this thread.
+pub fn begin() {
+    MACHINE.set(0);
+    BOOK.with_borrow_mut(|book| *book = Book { volume: book.volume + 1, ..Book::default() });
+}
+
+/// Counts what the thread makes from now on for this machine.
+pub fn count_for(machine: u32) {
+    MACHINE.set(machine);
+}
+
+/// What a machine has.
+#[must_use]
+pub fn of(machine: u32) -> Tally {
+    BOOK.with_borrow(|book| book.by_machine.get(&machine).copied().unwrap_or_default())
+}
+
+/// Memory that is counted for as long as it is there.
+pub(crate) struct Counted {
+    machine: u32,
+    volume: u64,
+    bytes: usize,
+}
+
+impl Counted {
+    pub(crate) fn new(bytes: usize) -> Option<Counted> {
+        if bytes == 0 {
+            return None;
+        }
+        let machine = MACHINE.try_with(Cell::get).ok()?;
+        let volume = BOOK.try_with(|book| {
+            let mut book = book.borrow_mut();
+            let tally = book.by_machine.entry(machine).or_default();
+            tally.now_bytes += bytes;
+            tally.most_bytes = tally.most_bytes.max(tally.now_bytes);
+            book.volume
+        });
+        Some(Counted { machine, volume: volume.ok()?, bytes })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = BOOK.try_with(|book| {
+            let mut book = book.borrow_mut();
+            if book.volume == self.volume
+                && let Some(tally) = book.by_machine.get_mut(&self.machine)
+            {
+                // Another thread may have made it.
+                tally.now_bytes = tally.now_bytes.saturating_sub(self.bytes);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+
+    #[test]
+    fn buffers_are_counted_for_whoever_made_them() {
+        begin();
+        count_for(3);
+        let buffers = [Buffer::new(8192), Buffer::new(4096)];
+        count_for(0);
+        assert_eq!((of(0).now_bytes, of(3).now_bytes), (0, 12288));
+        drop(buffers);
+        assert_eq!(of(3), Tally { now_bytes: 0, most_bytes: 12288 });
+        let old = Buffer::several(4096);
+        begin();
+        drop(old);
+        assert_eq!(of(0), Tally::default());
+    }
+}
