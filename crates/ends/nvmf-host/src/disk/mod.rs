@@ -39,7 +39,8 @@
 //!   is held until the lost controller must have ended by the specification: three times the keep
 //!   alive timeout (two where traffic is no sign of life to it), and what it asks for (CQT).
 //!   That is as good as the target: one that goes on for longer, as those two do with a command
-//!   that is stuck in their storage, can still carry it out late.
+//!   that is stuck in their storage, can still carry it out late. And as good as this machine's
+//!   clock: one that jumps ahead ends the wait too soon.
 //! * `quiesce` of the options is waited instead of that if it is given. With less than it takes, a
 //!   stuck command can undo what was written, acknowledged and flushed after it.
 //!
