@@ -1,5 +1,5 @@
-//! The simulation for hours, in a build of its own: it turns a feature of the event loops on that
-//! nothing else is to have.
+//! The simulation for hours: by an example of `farblock-sim`, which alone turns on what the
+//! simulation of the product takes in every crate below it.
 
 use clap::Args;
 use std::process::Command;

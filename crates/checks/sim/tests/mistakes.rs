@@ -6,7 +6,7 @@ use farblock_sim::product::{self, Variant};
 use std::panic::{RefUnwindSafe, catch_unwind};
 
 /// What the product asks `os::has_mistake` for.
-const MISTAKES: [&str; 15] = [
+const MISTAKES: [&str; 21] = [
     "file: a flush does nothing",
     "file: what fails counts as done",
     "file: zeroes are not written",
@@ -14,11 +14,17 @@ const MISTAKES: [&str; 15] = [
     "target: a proof is not looked at",
     "target: a secret that was taken away stays good",
     "target: a key for TLS that was taken away stays good",
+    "target: a buffer is kept",
+    "target: memory has no limit",
     "target: a controller is gone before its operations",
     "target: a connection is never forgotten",
     "host: a flush does not tell of a lost cache",
     "host: the controller need not prove who it is",
     "host: a lost controller counts as finished",
+    "host: a lost controller is only waited for",
+    "host: a successor does not end its predecessor",
+    "host: no command is ever late",
+    "host: nothing fails fast",
     "host: an operation is forgotten with its path",
     "host: lost writes are sent again at once",
     "host: what a lost path had counts as done",

@@ -104,7 +104,8 @@ impl<T: Transport> RemoteQueue<T> {
         if self.next_tick.take_if(|tick| *tick <= now).is_none() {
             return;
         }
-        if self.table.handle_tick() && self.link.is_open() {
+        let is_late = self.table.handle_tick();
+        if is_late && self.link.is_open() && !os::has_mistake("host: no command is ever late") {
             self.link.fail(Loss::Timeout, &mut self.table);
         }
     }

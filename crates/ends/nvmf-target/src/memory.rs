@@ -13,9 +13,13 @@
 
 use crate::limits;
 use crate::notices::origin;
+use farblock_reactor::os;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
+
+/// What one core's peers hold, as a simulation knows it.
+const HELD: &str = "target: bytes that a core's peers hold";
 
 /// Who holds memory: before Connect an address, after it a host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -116,6 +120,7 @@ impl Account {
         let in_common = host + bytes <= limit / 4 * 3 && self.held_bytes + bytes <= limit;
         let is_poor = host == 0 || host + bytes <= limit / limits::POOR_SHARE;
         let may = in_common || is_poor && self.has_room(bytes);
+        let may = may || os::has_mistake("target: memory has no limit");
         if !may {
             self.is_short.set(true);
         }
@@ -137,6 +142,7 @@ impl Account {
     pub(crate) fn hold(&mut self, id: HolderId, bytes: usize) {
         self.held_bytes += bytes;
         self.holder(id).held_bytes += bytes;
+        os::note_level(HELD, self.held_bytes);
     }
 
     pub(crate) fn release(&mut self, id: HolderId, bytes: usize) {

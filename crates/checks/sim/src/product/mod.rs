@@ -3,32 +3,46 @@
 //!
 //! [`run`] is a function of its seed. It goes wrong, for a while, in every way that the
 //! [world](farblock_reactor::sim) knows: connections break, and deliver what they carried later;
-//! addresses do not answer; the target's process dies, or its machine loses power; the disk is slow
-//! or fails. Then everything is mended, and everything has to end. What is checked:
+//! addresses do not answer, or what one side sends them vanishes and arrives later; the target's
+//! process dies, or its machine loses power; the host's process dies and is succeeded; clocks jump
+//! ahead on either side; the disk is slow or fails. Then everything is mended, and everything has
+//! to end. What is checked:
 //!
 //! - a read gives what the [model] says;
 //! - every operation completes, once, and fails only if the disk may fail;
+//! - it does so [in the time](deadlines) that the options give it;
+//! - of a [host's process](host) that is dead nothing reaches the disk once something of its
+//!   successor has;
 //! - where hosts have to prove who they are, by authentication, TLS or both in turn (in seven of
 //!   sixteen seeds), whoever has another key gets no queue, nor with the one that was good before,
 //!   whatever went wrong;
-//! - at the end no thread, connection or memory of the target's is left.
+//! - the [memory] that the target's peers hold is within the limits, which are narrow in a third of
+//!   the seeds;
+//! - at the end no thread, no connection and no buffer is left on either side.
 //!
 //! [`fenced`] has clusters whose nodes fence each other.
 
+mod deadlines;
 pub mod fenced;
+mod host;
 mod keys;
+mod memory;
 mod model;
 mod server;
 
-use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
+use deadlines::Deadlines;
+use farblock_block::{BlockError, Command, Completion, Op};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::{Disk, HostId, Options};
 use farblock_random::Random;
 use farblock_reactor::sim::{Break, DiskFaults, EarlyFaults, NetFaults, Side, World};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
+use host::{HOSTS, Host, Witness};
 use keys::{Change, Keys, Proof};
 use model::{BLOCK_BYTES, BLOCKS, Model, Wish};
-use server::Server;
+use server::{Server, TARGET};
+use std::ops::Range;
+use std::panic::{RefUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Who uses the disk.
@@ -43,6 +57,15 @@ const DEPTH: usize = 12;
 const MOST_BLOCKS: u64 = 20;
 /// Time in which everything ends once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// What goes wrong lasts for so long at most.
+const LONGEST: Duration = Duration::from_secs(4);
+/// And once in so many times for so long, and nothing more goes wrong meanwhile.
+const LASTING_ONE_IN: u64 = 5;
+const LASTING: Duration = Duration::from_secs(40);
+/// Clocks jump ahead by so much at most.
+const JUMP: Duration = Duration::from_secs(20);
+/// The host's process dies once in so many times that something goes wrong.
+const DIES_ONE_IN: u64 = 8;
 
 /// Time in which the target forgets its last connection: one that nobody closes any more is as old
 /// as that when the network's own timers end it.
@@ -77,6 +100,15 @@ struct Plan {
     policy: Policy,
     /// Operations fail when there was no path for so long.
     fast_fail: Option<Duration>,
+    /// A command may take so long.
+    io_timeout: Duration,
+    /// What peers may make a core of the target hold, if that is little. Writes then wait until
+    /// there is room for their data.
+    core_buffer_bytes: Option<usize>,
+    /// The host's process dies now and then, and is succeeded.
+    is_succeeded: bool,
+    /// The hosts' clocks jump, too.
+    hosts_jump: bool,
 }
 
 impl Plan {
@@ -104,6 +136,10 @@ impl Plan {
             fast_fail: random.one_in(4).then(|| Duration::from_millis(100 + random.below(900))),
             policy: [Policy::Numa, Policy::RoundRobin, Policy::QueueDepth]
                 [random.below(3) as usize],
+            io_timeout: Duration::from_secs([3, 8, 30][random.below(3) as usize]),
+            core_buffer_bytes: random.one_in(3).then(|| 64 << (10 + random.below(2))),
+            is_succeeded: random.one_in(2),
+            hosts_jump: true,
         }
     }
 }
@@ -150,11 +186,12 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     world.set_net_faults(plan.net);
     let keys = proof.map(|proof| Keys::new(seed, proof));
     let server = Server::start(&world, &plan, keys.as_ref().map(Keys::of_target), None);
-    let outcome = {
+    let (outcome, machines) = {
         let mut client = Client::new(&world, plan, random, server, keys);
         client.run(variant.operations);
         client.finish()
     };
+    memory::check_end(machines);
     assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
     outcome
 }
@@ -162,12 +199,16 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
 /// The fewest operations with which the world of a seed that fails still does.
 #[must_use]
 pub fn shrink(seed: u64) -> u64 {
-    let fails = |operations| {
-        let variant = Variant { operations, ..Variant::default() };
-        std::panic::catch_unwind(|| run_as(seed, &variant)).is_err()
-    };
+    fewest(OPERATIONS, |operations| {
+        let _ = run_as(seed, &Variant { operations, ..Variant::default() });
+    })
+}
+
+/// The fewest operations with which a run that panics with so many still does.
+fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
+    let fails = |operations| catch_unwind(|| run(operations)).is_err();
     // What fails with more need not fail with fewer: so this finds some boundary, cheaply.
-    let (mut passes, mut known) = (0, OPERATIONS);
+    let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
         if fails(middle) { known = middle } else { passes = middle }
@@ -202,6 +243,8 @@ fn options(plan: &Plan, keys: Option<&Keys>) -> DiskOptions {
         connect_timeout: Duration::from_secs(1),
         queue_depth: 8,
         queues: 2,
+        io_timeout: plan.io_timeout,
+        in_capsule: plan.core_buffer_bytes.is_none(),
         engine: EngineKind::Sim,
         ..Options::default()
     };
@@ -226,8 +269,9 @@ struct Client<'a> {
     server: Server,
     keys: Option<Keys>,
     model: Model,
-    queue: Option<Box<dyn Queue>>,
-    disk: Disk,
+    host: Host,
+    witness: Witness,
+    deadlines: Deadlines,
     reactor: Reactor,
     ready: Vec<TaskId>,
     done: Vec<Completion>,
@@ -235,6 +279,7 @@ struct Client<'a> {
     succeeded: u64,
     failed: u64,
     faults: u64,
+    is_mended: bool,
 }
 
 impl<'a> Client<'a> {
@@ -246,11 +291,13 @@ impl<'a> Client<'a> {
         keys: Option<Keys>,
     ) -> Client<'a> {
         let options = options(&plan, keys.as_ref());
-        let disk = Disk::connect(&server.urls(), &options).expect("nothing goes wrong yet");
         let config = Config { engine: EngineKind::Sim, ..Config::default() };
         let reactor = Reactor::new(&config).expect("a loop");
-        let task = reactor.add_task();
-        let queue = disk.open(&reactor, task).expect("a disk's queue");
+        let host = Host::start(server.urls(), &options, &reactor, plan.is_succeeded);
+        if let Some(medium) = server.medium() {
+            // From now on.
+            let _ = world.take_landed(medium);
+        }
         server.set_faults(world, plan.disk);
         Client {
             world,
@@ -259,8 +306,9 @@ impl<'a> Client<'a> {
             server,
             keys,
             model: Model::default(),
-            queue: Some(queue),
-            disk,
+            host,
+            witness: Witness::default(),
+            deadlines: Deadlines::new(&plan, &options),
             reactor,
             ready: Vec::new(),
             done: Vec::new(),
@@ -268,6 +316,7 @@ impl<'a> Client<'a> {
             succeeded: 0,
             failed: 0,
             faults: 0,
+            is_mended: false,
         }
     }
 
@@ -282,12 +331,10 @@ impl<'a> Client<'a> {
             }
             if self.random.one_in(self.plan.fault_one_in) {
                 self.faults += 1;
-                if go_wrong(self.world, &self.plan, &mut self.random, &mut self.server) {
-                    self.model.power_cut();
-                }
+                self.go_wrong();
             }
             self.change_keys(operations);
-            self.server.tend(self.world);
+            self.tend();
             let wait = match self.random.below(8) {
                 0 => Duration::from_millis(self.random.below(400)),
                 1..4 => Duration::from_micros(self.random.below(3_000)),
@@ -297,9 +344,60 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Something goes wrong. If that is to last, nothing more does until all that is under way has
+    /// ended, which has its time for that.
+    fn go_wrong(&mut self) {
+        let lasts = self.random.one_in(LASTING_ONE_IN) && !self.is_restless();
+        let most = if lasts { LASTING } else { LONGEST };
+        let longest = Duration::from_millis(self.random.below(most.as_millis() as u64) + 1);
+        if self.host.is_succeeded() && self.random.one_in(DIES_ONE_IN) {
+            let pause = self.random.time(LONGEST);
+            self.host.die(self.world, pause, longest);
+            self.witness.died(self.model.abandon());
+            self.deadlines.forget();
+        } else {
+            let Client { world, plan, random, server, .. } = self;
+            match go_wrong(world, plan, random, server, longest) {
+                Wrong::Power => self.model.power_cut(),
+                // What vanished is sent again within twice the time.
+                Wrong::Network => self.deadlines.change(self.world.elapsed() + longest * 2),
+                Wrong::Address | Wrong::Process => {}
+            }
+            if !self.server.is_running() {
+                self.deadlines.begin_anew(self.server.lucid_at());
+            }
+        }
+        self.deadlines.change(self.world.elapsed());
+        while lasts && self.model.in_flight() > 0 && self.has_hope() {
+            self.tend();
+            self.turn(Duration::from_millis(50));
+        }
+    }
+
+    /// New connections break all the time.
+    fn is_restless(&self) -> bool {
+        self.keys.is_some() && self.plan.fault_one_in != 0
+    }
+
+    /// Whether what is under way has to end soon.
+    fn has_hope(&self) -> bool {
+        self.server.is_usable() || self.plan.fast_fail.is_some()
+    }
+
+    /// Processes that are gone come back when it is time.
+    fn tend(&mut self) {
+        let options = options(&self.plan, self.keys.as_ref());
+        let is_changed = self.server.tend(self.world);
+        if self.host.tend(self.world, &options, &self.reactor) || is_changed {
+            self.deadlines.change(self.world.elapsed());
+        }
+    }
+
     /// Mends everything and sees everything end.
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> (Outcome, Range<u32>) {
         self.server.mend(self.world);
+        self.is_mended = true;
+        self.deadlines.change(self.world.elapsed());
         self.world.set_net_faults(self.plan.net);
         self.faults += self.world.early_faults();
         self.settle();
@@ -311,10 +409,10 @@ impl<'a> Client<'a> {
             self.start(&Wish { command: Command::Read, lba, blocks, is_durable: false });
             self.settle();
         }
-        let Client { world, queue, disk, reactor, server, plan, keys, .. } = self;
+        let Client { world, host, reactor, server, plan, keys, .. } = self;
         let Client { succeeded, failed, faults, .. } = self;
-        drop(queue);
-        drop(disk);
+        let machines = host.machines();
+        drop(host);
         drop(reactor);
         // What was started to close something late, and connections that nobody closes any more.
         os::sleep(GONE_TIME);
@@ -323,13 +421,14 @@ impl<'a> Client<'a> {
             os::sleep(GONE_TIME);
         }
         assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
+        memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
             // The thread that calculates is told that the target is gone, and not waited for.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());
-        Outcome { trace, elapsed, succeeded, failed, faults }
+        (Outcome { trace, elapsed, succeeded, failed, faults }, machines)
     }
 
     /// Where hosts prove who they are, a connection often breaks again while it is new: within any
@@ -369,6 +468,9 @@ impl<'a> Client<'a> {
         let is_durable = command == Command::Write && self.random.one_in(4);
         let (lba, blocks) = if command == Command::Flush { (0, 0) } else { (lba, blocks) };
         let wish = Wish { command, lba, blocks, is_durable };
+        if self.host.queue().is_none() {
+            return;
+        }
         if self.model.in_flight() < DEPTH && !self.model.overlaps(&wish) {
             self.submitted += 1;
             self.start(&wish);
@@ -377,6 +479,7 @@ impl<'a> Client<'a> {
 
     fn start(&mut self, wish: &Wish) {
         let (token, data) = self.model.submit(wish);
+        self.deadlines.begin(token, self.world.elapsed());
         let Wish { command, lba, blocks, is_durable } = *wish;
         let buffer = command.moves_data().then(|| {
             let mut buffer = self.reactor.buffers().take(blocks as usize * BLOCK_BYTES);
@@ -388,16 +491,38 @@ impl<'a> Client<'a> {
         });
         let op = Op::with(command, lba, blocks as u32, buffer, token);
         let op = if is_durable { op.durable() } else { op };
-        self.queue.as_mut().expect("it is open").submit(op);
+        self.host.queue().expect("it is open").submit(op);
     }
 
     /// Lets time pass, and takes what ended.
     fn turn(&mut self, wait: Duration) {
-        self.queue.as_mut().expect("it is open").poll(&mut self.done);
-        self.take_done();
+        self.poll();
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
-        self.queue.as_mut().expect("it is open").poll(&mut self.done);
-        self.take_done();
+        self.poll();
+        if let Some(medium) = self.server.medium() {
+            self.witness.see(self.world.take_landed(medium));
+        }
+        let now = self.world.elapsed();
+        if self.is_restless() && !self.is_mended {
+            self.deadlines.change(now);
+        }
+        if self.has_hope()
+            && let Some((token, age)) = self.deadlines.overdue(now, self.server.is_running())
+        {
+            panic!("operation {token} has taken {age:?}; {}", self.describe());
+        }
+    }
+
+    fn poll(&mut self) {
+        if let Some(queue) = self.host.queue() {
+            queue.poll(&mut self.done);
+            self.take_done();
+        }
+    }
+
+    fn describe(&self) -> String {
+        let (waits, paths) = (self.model.describe(), self.host.describe());
+        format!("under way: {waits}; paths: {paths}; {:?}", self.plan)
     }
 
     fn take_done(&mut self) {
@@ -406,16 +531,20 @@ impl<'a> Client<'a> {
             let buffer = done.buffer;
             let data = buffer.as_ref().map_or(&[][..], |buffer| &buffer[..]);
             match done.result {
-                Ok(()) => self.succeeded += 1,
+                Ok(()) => {
+                    self.succeeded += 1;
+                    self.witness.acknowledge(token, self.world.elapsed());
+                }
                 Err(error) => {
                     assert!(
                         self.plan.may_fail(error) || self.model.may_have_lost(token),
-                        "operation {token} failed: {error}; paths: {:?}",
-                        self.disk.paths()
+                        "operation {token} failed: {error}; {}",
+                        self.describe()
                     );
                     self.failed += 1;
                 }
             }
+            self.deadlines.end(token);
             if let Err(wrong) = self.model.complete(token, done.result, data) {
                 panic!("at {:?}, operation {token}: {wrong}", self.world.elapsed());
             }
@@ -428,35 +557,67 @@ impl<'a> Client<'a> {
     /// Everything under way ends.
     fn settle(&mut self) {
         let until = self.world.elapsed() + PATIENCE;
-        while self.model.in_flight() > 0 {
+        while self.model.in_flight() > 0 || self.host.queue().is_none() {
             assert!(
                 self.world.elapsed() < until,
-                "nothing goes wrong any more, but this does not end: {}; paths: {:?}",
-                self.model.describe(),
-                self.disk.paths()
+                "nothing goes wrong any more, but this does not end: {}",
+                self.describe()
             );
-            self.server.tend(self.world);
+            self.tend();
             self.turn(Duration::from_millis(50));
         }
     }
 }
 
-/// Something goes wrong: true if it is that the power fails.
-fn go_wrong(world: &World, plan: &Plan, random: &mut Random, server: &mut Server) -> bool {
-    let longest = Duration::from_millis(random.below(4_000) + 1);
-    match random.below(12) {
+/// What went wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wrong {
+    /// The target is not at one of its addresses.
+    Address,
+    /// It is not there.
+    Process,
+    /// Its machine has lost power.
+    Power,
+    /// Something on its way is lost, or late.
+    Network,
+}
+
+fn go_wrong(
+    world: &World,
+    plan: &Plan,
+    random: &mut Random,
+    server: &mut Server,
+    longest: Duration,
+) -> Wrong {
+    match random.below(16) {
         0 => {
             let at = random.below(plan.paths as u64) as usize;
             server.hide(world, at, longest);
+            return Wrong::Address;
         }
-        1 => server.die(world, longest, false),
+        1 => {
+            server.die(world, longest, false);
+            return Wrong::Process;
+        }
         2 if !plan.is_memory => {
             server.die(world, longest, true);
-            return true;
+            return Wrong::Power;
+        }
+        3 | 4 => {
+            let at = random.below(plan.paths as u64) as usize;
+            let side = if random.one_in(2) { Side::Client } else { Side::Server };
+            server.darken(world, at, side, longest);
+        }
+        5 | 6 => {
+            // As when a machine was suspended, and its connections were lost meanwhile.
+            break_something(world, random, longest);
+            let target = TARGET..TARGET + 1;
+            let machines = if plan.hosts_jump && random.one_in(2) { HOSTS } else { target };
+            world.jump(machines, random.time(JUMP));
         }
         _ => break_something(world, random, longest),
     }
-    false
+    Wrong::Network
 }
 
 fn break_something(world: &World, random: &mut Random, longest: Duration) {

@@ -11,6 +11,7 @@
 //! | it fails | as when it was submitted | |
 //! | a flush is acknowledged | | nothing else, for what was acknowledged before the flush |
 //! | the power fails | or what it could fall back to | nothing else |
+//! | the host's process dies | as when what is under way was submitted | |
 //!
 //! When the power fails and something could fall back, a flush has to fail.
 
@@ -167,6 +168,17 @@ impl Model {
                 Ok(())
             }
         }
+    }
+
+    /// Whoever waited for what is under way is gone: nobody knows what has become of it. Gives the
+    /// last number that there was.
+    pub(super) fn abandon(&mut self) -> u64 {
+        for op in std::mem::take(&mut self.flying).into_values() {
+            if op.command == Command::Flush {
+                self.maybe_flushed = self.maybe_flushed.max(op.acknowledged);
+            }
+        }
+        self.next - 1
     }
 
     /// The power failed.

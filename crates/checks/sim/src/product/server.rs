@@ -9,12 +9,18 @@ use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
 use farblock_host::Url;
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::sim::{DiskFaults, Medium, World};
+use farblock_reactor::sim::{DiskFaults, Medium, Side, World, on_machine};
 use farblock_reactor::{EngineKind, os};
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The machine that the target runs on; hosts are on those before it.
+pub(super) const TARGET: u32 = 1 << 16;
+/// An address answers for so long before it falls silent again: what was sent meanwhile is not on
+/// its way for ever.
+const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
 
@@ -27,6 +33,7 @@ enum Store {
 pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     cores: usize,
+    core_buffer_bytes: Option<usize>,
     store: Store,
     /// What the host has to prove, and nobody else gets in; anybody does without it.
     terms: Option<Terms>,
@@ -38,6 +45,8 @@ pub(super) struct Server {
     restart: Option<Duration>,
     /// When addresses answer again.
     hidden: Vec<Option<Duration>>,
+    /// Until when what vanished there is still to come, or was.
+    dark: Vec<Duration>,
 }
 
 impl Server {
@@ -59,12 +68,14 @@ impl Server {
         let mut server = Server {
             addresses: addresses.collect(),
             cores: plan.cores,
+            core_buffer_bytes: plan.core_buffer_bytes,
             store,
             terms,
             kept,
             target: None,
             restart: None,
             hidden: vec![None; plan.paths],
+            dark: vec![Duration::ZERO; plan.paths],
         };
         server.serve();
         server
@@ -79,11 +90,11 @@ impl Server {
         self.addresses.clone()
     }
 
-    /// The disk, of a server that has one.
-    pub(super) fn medium(&self) -> Medium {
+    /// The disk, of a server that has one: others keep their blocks in memory.
+    pub(super) fn medium(&self) -> Option<Medium> {
         match self.store {
-            Store::Disk(medium) => medium,
-            Store::Memory(_) => panic!("it keeps its blocks in memory"),
+            Store::Disk(medium) => Some(medium),
+            Store::Memory(_) => None,
         }
     }
 
@@ -115,9 +126,11 @@ impl Server {
             cores: (0..self.cores).collect(),
             tls: self.terms.as_ref().and_then(|terms| terms.tls),
             engine: EngineKind::Sim,
+            core_buffer_bytes: self.core_buffer_bytes,
             ..TargetConfig::default()
         };
-        self.target = Some(Target::start(&config).expect("the addresses are free"));
+        let target = on_machine(TARGET, || Target::start(&config));
+        self.target = Some(target.expect("the addresses are free"));
     }
 
     /// The host has to prove itself like this from now on.
@@ -141,7 +154,8 @@ impl Server {
         }
         self.kept.iter().for_each(Kept::orphan);
         // Nothing that it still does reaches anybody.
-        os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
+        let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
+        drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
     }
 
@@ -151,19 +165,51 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// What comes back by itself does so when it is time.
-    pub(super) fn tend(&mut self, world: &World) {
+    /// What one side of an address' connections sends vanishes for a while; false if that was so
+    /// lately.
+    pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
+        let now = world.elapsed();
+        let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
+        if may {
+            // What vanished is sent again within twice the time.
+            self.dark[at] = now + time * 2;
+            world.blackhole(self.addresses[at], side, time);
+        }
+        may
+    }
+
+    /// When nothing is held back any more that vanished.
+    pub(super) fn lucid_at(&self) -> Duration {
+        self.dark.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Whether its process is alive.
+    pub(super) fn is_running(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// Whether it can be used over some path.
+    pub(super) fn is_usable(&self) -> bool {
+        self.target.is_some() && self.hidden.iter().any(Option::is_none)
+    }
+
+    /// What comes back by itself does so when it is time; whether something has.
+    pub(super) fn tend(&mut self, world: &World) -> bool {
+        let mut is_changed = false;
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= world.elapsed());
         if is_due(self.restart) {
             self.restart = None;
             self.serve();
+            is_changed = true;
         }
         for (hidden, &address) in self.hidden.iter_mut().zip(&self.addresses) {
             if is_due(*hidden) {
                 *hidden = None;
                 world.set_reachable(address, true);
+                is_changed = true;
             }
         }
+        is_changed
     }
 
     /// Nothing goes wrong from now on.
@@ -189,6 +235,6 @@ impl Server {
     /// Stops the target as a user would.
     pub(super) fn stop(self) {
         let target = self.target.expect("it was mended");
-        target.stop().expect("its loops work");
+        on_machine(TARGET, || target.stop()).expect("its loops work");
     }
 }

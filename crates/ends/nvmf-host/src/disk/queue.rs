@@ -403,6 +403,7 @@ impl DiskQueue {
         let verdict = self.hub.verdict(now, |path| self.refused[path].is_some());
         match verdict {
             Verdict::Wait(until) => until,
+            Verdict::Fail(_) if os::has_mistake("host: nothing fails fast") => None,
             Verdict::Fail(error) => {
                 self.held.iter().for_each(|(_, session)| self.hub.mark_indeterminate(session));
                 let held = self.held.drain(..).map(|(index, _)| index);

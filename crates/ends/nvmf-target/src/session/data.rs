@@ -8,7 +8,7 @@ use crate::memory::{HolderId, footprint};
 use crate::notices::NoticeKind;
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_reactor::{Buffer, copy_anywhere};
+use farblock_reactor::{Buffer, copy_anywhere, os};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
@@ -299,7 +299,12 @@ impl<T: Transport> Session<T> {
         let buffers = [request.buffer.take(), request.second.take()];
         request.progress.copying = None;
         let held = std::mem::take(&mut request.held_bytes);
-        buffers.into_iter().flatten().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        for buffer in buffers.into_iter().flatten() {
+            match os::has_mistake("target: a buffer is kept") {
+                true => std::mem::forget(buffer),
+                false => cx.reactor.buffers().give(buffer),
+            }
+        }
         self.release_besides(cx, held);
     }
 

@@ -23,12 +23,13 @@ pub(super) use kept::Kept;
 
 use super::model::{BLOCK_BYTES, BLOCKS, Model, Wish, bytes_of};
 use super::server::Server;
-use super::{GONE_TIME, Named, PATIENCE, Plan, break_something, go_wrong, options};
+use super::{GONE_TIME, LONGEST, Named, PATIENCE, Plan, Wrong};
+use super::{break_something, fewest, go_wrong, memory, options};
 use agent::{Agent, Identity, Order};
 use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
 use farblock_host::{Disk, HostId};
 use farblock_random::Random;
-use farblock_reactor::sim::{Landed, World};
+use farblock_reactor::sim::{Landed, Medium, World};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
 use farblock_wire::reservation::ReservationType;
 use std::collections::BTreeMap;
@@ -92,8 +93,17 @@ pub fn run_as(seed: u64, operations: u64, mistake: Option<&'static str>) -> Outc
         cluster.run(operations);
         cluster.finish()
     };
+    memory::check_end([0]);
     assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
     outcome
+}
+
+/// The fewest operations with which the cluster of a seed that fails still does.
+#[must_use]
+pub fn shrink(seed: u64) -> u64 {
+    fewest(OPERATIONS, |operations| {
+        let _ = run_as(seed, operations, None);
+    })
 }
 
 /// How an operation has to end.
@@ -184,7 +194,11 @@ fn any_type(random: &mut Random) -> ReservationType {
 impl<'a> Cluster<'a> {
     fn new(world: &'a World, seed: u64) -> Cluster<'a> {
         let mut random = Random::new(Random::mix(&[seed, 16]));
-        let plan = Plan { is_memory: false, ..Plan::new(&mut random) };
+        let plan = Plan::new(&mut random);
+        // Nodes wait by their clocks until what they sent cannot be on its way any more. Some
+        // operations take more memory than there is where that is little.
+        let core_buffer_bytes = None;
+        let plan = Plan { is_memory: false, hosts_jump: false, core_buffer_bytes, ..plan };
         let (persist, in_capsule) = (!random.one_in(3), random.one_in(2));
         world.set_net_faults(plan.net);
         let kept = Kept::default();
@@ -212,13 +226,17 @@ impl<'a> Cluster<'a> {
             next: UNKNOWN,
             outcome: Outcome { trace: 0, succeeded: 0, failed: 0, fenced: 0, faults: 0 },
         };
-        let _ = world.take_landed(cluster.server.medium());
+        let _ = world.take_landed(cluster.medium());
         (0..NODES).for_each(|at| cluster.add_node(at));
         cluster.nodes[0].agent.order(Order::Acquire(cluster.rtype));
         cluster.obeyed(0);
         cluster.server.set_faults(world, plan.disk);
         cluster.kept.set_fails(true);
         cluster
+    }
+
+    fn medium(&self) -> Medium {
+        self.server.medium().expect("it has a disk")
     }
 
     fn add_node(&mut self, at: usize) {
@@ -257,7 +275,7 @@ impl<'a> Cluster<'a> {
         let mut options = options(&self.plan, None);
         options.connection.hostnqn = Some(node.identity.hostnqn.clone());
         options.connection.hostid = Some(HostId(node.identity.hostid));
-        options.connection.in_capsule = self.in_capsule;
+        options.connection.in_capsule &= self.in_capsule;
         let Ok(disk) = Disk::connect(&self.server.urls(), &options) else { return false };
         let task = self.reactor.add_task();
         node.queue = Some(disk.open(&self.reactor, task).expect("a disk's queue"));
@@ -294,12 +312,12 @@ impl<'a> Cluster<'a> {
 
     fn go_wrong(&mut self) {
         let Cluster { world, plan, random, server, .. } = self;
+        let longest = Duration::from_millis(random.below(LONGEST.as_millis() as u64) + 1);
         if !self.persist {
             // Reservations would be over.
-            let longest = Duration::from_millis(random.below(4_000) + 1);
             return break_something(world, random, longest);
         }
-        if go_wrong(world, plan, random, server) {
+        if go_wrong(world, plan, random, server, longest) == Wrong::Power {
             self.model.power_cut();
         }
     }
@@ -552,7 +570,7 @@ impl<'a> Cluster<'a> {
 
     /// Nothing that a fenced node has written reaches the disk.
     fn check_landed(&mut self) {
-        for Landed { at, offset, bytes } in self.world.take_landed(self.server.medium()) {
+        for Landed { at, offset, bytes } in self.world.take_landed(self.medium()) {
             for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {
                 let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
                 let author = match self.authors.get(&content) {
@@ -601,11 +619,12 @@ impl<'a> Cluster<'a> {
             self.start(leader, &Wish { command, lba: 0, blocks: SHARED_BLOCKS, is_durable }, true);
             self.settle();
         }
-        let Cluster { world, nodes, reactor, server, outcome, .. } = self;
+        let Cluster { world, nodes, reactor, server, outcome, plan, .. } = self;
         drop(nodes);
         drop(reactor);
         os::sleep(GONE_TIME);
         assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
+        memory::check(world, &plan);
         server.stop();
         Outcome { trace: world.trace(), ..outcome }
     }

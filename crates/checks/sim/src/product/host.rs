@@ -1,0 +1,207 @@
+//! The host's process: its disk, and what it has left for the next one when it dies.
+
+use super::server::TARGET;
+use farblock_block::{Namespace, Queue};
+use farblock_host::disk::{ControllerLife, DiskOptions, KnownNamespace, Predecessor, Record};
+use farblock_host::{Disk, Error, Url};
+use farblock_reactor::sim::{Landed, World, on_machine};
+use farblock_reactor::{Reactor, os};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::model::BLOCK_BYTES;
+
+/// The machines of hosts: their clocks are one.
+pub(super) const HOSTS: Range<u32> = 0..TARGET;
+/// After an attempt to start that failed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The folder in which a process keeps what its successor has to know.
+#[derive(Clone, Default)]
+struct Folder(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    left: Predecessor,
+    /// Processes that are gone.
+    gone: u32,
+}
+
+impl Folder {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was left, and the number of the process that reads it.
+    fn read(&self) -> (Predecessor, u32) {
+        let kept = self.lock();
+        (kept.left.clone(), kept.gone)
+    }
+}
+
+/// What one process writes there, until it is gone.
+struct Writer {
+    folder: Folder,
+    process: u32,
+}
+
+impl Writer {
+    fn note(&self, note: impl FnOnce(&mut Predecessor)) -> Result<(), String> {
+        let mut kept = self.folder.lock();
+        if kept.gone != self.process {
+            return Err("the process is gone".to_owned());
+        }
+        note(&mut kept.left);
+        Ok(())
+    }
+}
+
+impl Record for Writer {
+    fn namespace(&self, known: &KnownNamespace) -> Result<(), String> {
+        self.note(|left| left.namespace = Some(known.clone()))
+    }
+
+    fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String> {
+        self.note(|left| left.controllers = lives.to_vec())
+    }
+}
+
+/// See the module's text.
+pub(super) struct Host {
+    urls: Vec<Url>,
+    /// None: nothing succeeds it.
+    folder: Option<Folder>,
+    running: Option<(Disk, Box<dyn Queue>)>,
+    /// When the next process is started.
+    restart: Duration,
+}
+
+impl Host {
+    pub(super) fn start(
+        urls: Vec<Url>,
+        options: &DiskOptions,
+        reactor: &Reactor,
+        is_succeeded: bool,
+    ) -> Host {
+        let folder = is_succeeded.then(Folder::default);
+        let mut host = Host { urls, folder, running: None, restart: Duration::ZERO };
+        host.run(options, reactor).expect("nothing goes wrong yet");
+        host
+    }
+
+    fn run(&mut self, options: &DiskOptions, reactor: &Reactor) -> Result<(), Error> {
+        let disk = match &self.folder {
+            None => Disk::connect(&self.urls, options)?,
+            Some(folder) => {
+                let (left, process) = folder.read();
+                let record = Writer { folder: folder.clone(), process };
+                // A machine for each, as processes share nothing.
+                on_machine(1 + process, || Disk::succeed(&self.urls, options, left, record))?
+            }
+        };
+        let queue = disk.open(reactor, reactor.add_task()).expect("a disk's queue");
+        self.running = Some((disk, queue));
+        Ok(())
+    }
+
+    /// The queue of the process, if one runs.
+    pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
+        self.running.as_mut().map(|(_, queue)| &mut **queue)
+    }
+
+    /// Whether its process may die.
+    pub(super) fn is_succeeded(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// The process dies, and another one is started after a while. What it has sent arrives within
+    /// `longest`.
+    pub(super) fn die(&mut self, world: &World, pause: Duration, longest: Duration) {
+        let Some((disk, queue)) = self.running.take() else { return };
+        let folder = self.folder.as_ref().expect("it is succeeded");
+        let mut kept = folder.lock();
+        let machine = 1 + kept.gone;
+        kept.gone += 1;
+        drop(kept);
+        world.end_process(machine, longest);
+        // Nothing that it still does reaches anybody.
+        let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
+        on_machine(machine, || {
+            drop(queue);
+            drop(end());
+        });
+        self.restart = world.elapsed() + pause;
+    }
+
+    /// Starts the next process when it is time; whether there is a new one.
+    pub(super) fn tend(&mut self, world: &World, options: &DiskOptions, reactor: &Reactor) -> bool {
+        if self.running.is_some() || self.restart > world.elapsed() {
+            return false;
+        }
+        let is_there = self.run(options, reactor).is_ok();
+        self.restart = world.elapsed() + PAUSE;
+        is_there
+    }
+
+    /// The machines that its processes were on.
+    pub(super) fn machines(&self) -> Range<u32> {
+        0..self.folder.as_ref().map_or(1, |folder| folder.lock().gone + 2)
+    }
+
+    /// How its paths are, for people.
+    pub(super) fn describe(&self) -> String {
+        self.running.as_ref().map_or("dead".to_owned(), |(disk, _)| format!("{:?}", disk.paths()))
+    }
+}
+
+/// Which process wrote what of all that reaches the disk.
+#[derive(Default)]
+pub(super) struct Witness {
+    /// The last numbers of the dead processes' writes.
+    last: Vec<u64>,
+    /// The latest process of which something has landed.
+    latest: usize,
+    /// When writes were acknowledged.
+    acknowledged: BTreeMap<u64, Duration>,
+}
+
+impl Witness {
+    /// A process died that wrote nothing beyond this number.
+    pub(super) fn died(&mut self, last: u64) {
+        self.last.push(last);
+    }
+
+    /// A write was acknowledged.
+    pub(super) fn acknowledge(&mut self, number: u64, now: Duration) {
+        self.acknowledged.insert(number, now);
+    }
+
+    /// Nothing of a dead process lands after something of its successor has, and nothing that was
+    /// acknowledged lands once more.
+    pub(super) fn see(&mut self, landed: Vec<Landed>) {
+        for Landed { at, offset, bytes } in landed {
+            for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {
+                let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
+                if content == 0 {
+                    continue;
+                }
+                let done = self.acknowledged.get(&content);
+                assert!(
+                    done.is_none_or(|done| at <= *done),
+                    "at {at:?}, block {lba} was written once more by operation {content}, which was \
+                     acknowledged at {done:?}"
+                );
+                let process = self.last.partition_point(|last| *last < content);
+                assert!(
+                    process >= self.latest,
+                    "at {at:?}, block {lba} was written by process {process}, which is dead, after \
+                     process {} had written",
+                    self.latest
+                );
+                self.latest = process;
+            }
+        }
+    }
+}
