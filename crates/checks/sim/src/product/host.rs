@@ -190,8 +190,8 @@ impl Witness {
                 let done = self.acknowledged.get(&content);
                 assert!(
                     done.is_none_or(|done| at <= *done),
-                    "at {at:?}, block {lba} was written once more by operation {content}, which was \
-                     acknowledged at {done:?}"
+                    "at {at:?}, block {lba} was written once more by operation {content}, which \
+                     was acknowledged at {done:?}"
                 );
                 let process = self.last.partition_point(|last| *last < content);
                 assert!(

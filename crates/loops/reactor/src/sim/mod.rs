@@ -18,11 +18,12 @@
 //!
 //! A world can have several machines. A thread runs on the machine of whoever started it, or on the
 //! one that it was [put on](on_machine); it connects from that one's address, and shares nothing
-//! with other machines that a process shares ([`os::world`](crate::os::world)).
+//! with other machines that a process shares ([`os::world`](crate::os::world)). Buffers are counted
+//! for the machine that makes them ([`tally`]), whose clock may [jump](World::jump).
 //!
 //! What goes wrong is up to whoever holds the [`World`]: connections that break in the ways of
-//! [`Break`], addresses that do not answer or whose packets vanish, disks with [`DiskFaults`], power
-//! cuts, processes that are gone, clocks that jump.
+//! [`Break`], addresses that do not answer or whose packets vanish, disks with [`DiskFaults`],
+//! power cuts, processes that are gone, clocks that jump.
 
 mod disk;
 mod engine;
