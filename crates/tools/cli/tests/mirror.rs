@@ -151,6 +151,36 @@ fn a_verify_names_the_leg_that_cannot_be_read() {
     leg.stop().ok();
 }
 
+/// A leg that becomes shorter has lost its record, and perhaps data: it is not called in sync.
+#[test]
+fn a_leg_that_has_shrunk_is_out() {
+    let scratch = Scratch::new();
+    let one = scratch.disk("one.img", LEG_BYTES as u64);
+    let two = scratch.disk("two.img", LEG_BYTES as u64);
+    let (far, control) = (scratch.text("far"), scratch.text("control"));
+    let leg = scratch.serve([two.as_str(), "--control", far.as_str()]);
+    let mirror = format!("mirror:{one},{}?create", leg.url(1));
+    let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
+    until("the second leg is filled", || standings(&one) == [1, 1]);
+    let resized = |bytes: usize| {
+        let bytes = bytes.to_string();
+        scratch.run(["ctl", "--control", &far, "resize", &leg.nqn, "1", &bytes]).ok();
+    };
+    let status = || scratch.run(["status", "--control", &control]).ok().out();
+    // Nobody writes to the leg any more, and would notice it by that.
+    until("the bitmap is empty", || {
+        let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
+        status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
+    });
+    resized(LEG_BYTES / 2);
+    until("it is out", || standings(&one) == [1, 2]);
+    assert!(status().contains("shorter") || status().contains("use a larger one"), "{}", status());
+    resized(LEG_BYTES);
+    until("it can be used again", || !status().contains(", out"));
+    server.stop().ok();
+    leg.stop().ok();
+}
+
 #[test]
 fn each_leg_is_killed_in_turn_and_comes_back() {
     let scratch = Scratch::new();

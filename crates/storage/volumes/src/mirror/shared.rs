@@ -94,6 +94,11 @@ impl Leg {
         lock(&self.opened).as_ref().map(|opened| opened.blocks)
     }
 
+    fn has_shrunk(&self) -> bool {
+        let opened = lock(&self.opened);
+        opened.as_ref().is_some_and(|it| it.namespace.geometry().blocks < it.blocks)
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.namespace().is_some_and(|leg| leg.availability() == Availability::Ready)
     }
@@ -329,6 +334,10 @@ impl Shared {
     /// A leg has changed. One that may have lost something is not read from that moment on; the
     /// last one in sync stays, and whoever uses the mirror hears of it as the leg's user does.
     fn handle_change(&self, leg: usize, change: Change) {
+        if change == Change::Geometry && self.legs[leg].has_shrunk() {
+            // Its record, at its end, is lost with a part of its data.
+            self.put_out(leg, "it has become shorter");
+        }
         if change == Change::Loss && !self.put_out(leg, "it may have lost what was not flushed") {
             self.changes.tell(Change::Loss);
         }
