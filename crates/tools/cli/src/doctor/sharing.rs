@@ -1,7 +1,7 @@
 //! The targets that run on this machine, as far as this user may ask them.
 
 use super::finding::Finding;
-use farblock_admin::{ControllerStatus, Status};
+use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,45 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
         findings.push(Finding::hint(CHECK, warning.as_str(), advice));
     }
     findings.extend(namesakes(&target.controllers));
+    for subsystem in &target.subsystems {
+        let all = subsystem.namespaces.iter();
+        findings.extend(all.flat_map(|namespace| parts(&subsystem.nqn, namespace)));
+    }
     findings
+}
+
+/// Legs of a mirror that are not in sync, and remote parts that do not answer.
+fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
+    let nsid = namespace.nsid;
+    let of_mirror = |leg: &LegStatus| {
+        // What comes behind it is how it is connected to.
+        let name = leg.name.split('?').next().unwrap_or_default();
+        let why = leg.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
+        match leg.state.as_str() {
+            "out" => Some(Finding::problem(
+                "mirror",
+                format!("leg {name} of namespace {nsid} of {nqn} is out of the mirror{why}"),
+                "bring it back: what it lacks is copied to it by itself then, and until then each \
+                 other leg may be the only one with the data (docs/mirror.md)",
+            )),
+            "catching_up" => Some(Finding::hint(
+                "mirror",
+                format!("leg {name} of namespace {nsid} of {nqn} is being filled"),
+                format!(
+                    "wait for `in sync again` in the log before another leg is stopped; `farblock \
+                     ctl copy-speed {nqn} {nsid} 0` has it go as fast as it can"
+                ),
+            )),
+            "away" => Some(Finding::problem(
+                "part",
+                format!("{name}, a part of namespace {nsid} of {nqn}, is away{why}"),
+                "bring back the target that has it (`farblock doctor` with its URL goes the way \
+                 there step by step): what touches it waits, and then fails",
+            )),
+            _ => None,
+        }
+    };
+    namespace.legs.iter().filter_map(of_mirror).collect()
 }
 
 /// There is one, and it says nothing.
@@ -75,6 +113,35 @@ mod tests {
             io_queues: 1,
             errors: 0,
         }
+    }
+
+    #[test]
+    fn a_mirror_that_lacks_a_leg_is_named() {
+        let leg = |state: &str, reason: Option<&str>| LegStatus {
+            name: format!("nvme+tcp://192.0.2.2/{state}?ns=1"),
+            state: state.to_owned(),
+            reason: reason.map(str::to_owned),
+        };
+        let legs = vec![leg("in_sync", None), leg("out", Some("gone")), leg("catching_up", None)];
+        let namespace = NamespaceStatus {
+            nsid: 3,
+            bytes: 1 << 20,
+            block_size: 512,
+            read_only: false,
+            uuid: String::new(),
+            path: None,
+            health: "degraded".to_owned(),
+            last_failure: None,
+            legs,
+            mirror: None,
+        };
+        let found = parts("nqn.a", &namespace);
+        assert_eq!(found.len(), 2, "{found:?}");
+        let names =
+            "leg nvme+tcp://192.0.2.2/out of namespace 3 of nqn.a is out of the mirror (gone)";
+        assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, names));
+        assert_eq!(found[1].verdict, Verdict::Hint);
+        assert!(found[1].advice.as_ref().is_some_and(|it| it.contains("copy-speed nqn.a 3 0")));
     }
 
     #[test]
