@@ -162,6 +162,14 @@ fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror()
     let server = scratch.serve(["--config", &config]);
     let entry = || scratch.state()["subsystems"][NQN]["namespaces"]["1"].clone();
     assert_eq!(entry()["copy_bytes_per_second"], 1 << 20, "{}", entry());
+    // The mirror has it, too, and a change of it.
+    let paced = || {
+        let status = scratch.run(["status", "--json"]).ok().json();
+        status["subsystems"][0]["namespaces"][0]["mirror"]["copy_bytes_per_second"].clone()
+    };
+    assert_eq!(paced(), 1 << 20);
+    scratch.ctl(&["copy-speed", NQN, "1", "3"]).ok();
+    assert_eq!(paced(), 3 << 20);
     let replace = |more: &[&str]| {
         scratch.ctl(&[&["replace-namespace", NQN, "1", "mem:1MiB"], more].concat()).ok();
         scratch.id(&server.url(1))["namespaces"][0].clone()
