@@ -1,6 +1,8 @@
 //! Where a target writes down which controllers may carry out something on the remote disks that
 //! its own are made of, before it uses them: whoever takes its place has them ended first, so that
-//! a write that a dead target had sent does not undo what came after it.
+//! a write that a dead target had sent does not undo what came after it. A set's disk does that
+//! itself, as the successor of the one before; what becomes a mirror's leg is a new disk, and has
+//! it done before.
 //!
 //! A file for each URL, in the folder where reservations are kept; without one nothing is known.
 
@@ -37,6 +39,13 @@ struct Entry {
 }
 
 impl Entry {
+    fn open(&mut self, lives: Vec<ControllerLife>) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.open.insert(id, lives);
+        id
+    }
+
     fn write(&self, path: &Path) -> Result<(), String> {
         let mut lives: Vec<&ControllerLife> = Vec::new();
         for life in self.left.iter().chain(self.open.values().flatten()) {
@@ -64,9 +73,8 @@ pub(crate) fn keep_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What was left by whoever used the disk before, and where to write down what follows; nothing if
-/// there is no place for it.
-pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
+/// Where it is written down for this disk, if there is a place, and what is there.
+fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<Option<T>, String> {
     let Some(folder) = FOLDER.get() else { return Ok(None) };
     let name = Uuid::new_v5(&Uuid::NAMESPACE_OID, url.without_keys().to_string().as_bytes());
     let path = folder.join(format!("{name}.json"));
@@ -76,10 +84,41 @@ pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
         all.insert(path.clone(), entry);
     }
     let entry = all.get_mut(&path).expect("it is there");
-    let (id, controllers) = (entry.next, entry.left.clone());
-    entry.next += 1;
-    entry.open.insert(id, controllers.clone());
-    Ok(Some((Predecessor { namespace: None, controllers }, Journal { path, id })))
+    Ok(Some(act(&path, entry)))
+}
+
+/// What was left by whoever used the disk before, and where to write down what follows; nothing if
+/// there is no place for it.
+pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
+    with_entry(url, |path, entry| {
+        let controllers = entry.left.clone();
+        let id = entry.open(controllers.clone());
+        let journal = Journal { path: path.to_owned(), id, succeeds: true };
+        (Predecessor { namespace: None, controllers }, journal)
+    })
+}
+
+/// What was left by whoever used the disk before, for those who have it ended first and then
+/// [begin](begin) with a new disk.
+pub(crate) fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
+    Ok(with_entry(url, |_, entry| entry.left.clone())?.unwrap_or_default())
+}
+
+/// All of these are over.
+pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
+    let written = with_entry(url, |path, entry| {
+        entry.left.retain(|life| !lives.contains(life));
+        entry.write(path)
+    });
+    written?.unwrap_or(Ok(()))
+}
+
+/// Where to write down what a new disk does; nothing if there is no place for it.
+pub(crate) fn begin(url: &Url) -> Result<Option<Journal>, String> {
+    with_entry(url, |path, entry| {
+        let id = entry.open(Vec::new());
+        Journal { path: path.to_owned(), id, succeeds: false }
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
@@ -108,6 +147,8 @@ fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
 pub(crate) struct Journal {
     path: PathBuf,
     id: u64,
+    /// Its disk has what was left ended.
+    succeeds: bool,
 }
 
 impl Record for Journal {
@@ -121,7 +162,9 @@ impl Record for Journal {
         entry.open.insert(self.id, lives.to_vec());
         // What everybody has had ended is over.
         let Entry { left, open, .. } = &mut *entry;
-        left.retain(|life| open.values().flatten().any(|other| other == life));
+        if self.succeeds {
+            left.retain(|life| open.values().flatten().any(|other| other == life));
+        }
         entry.write(&self.path)
     }
 }

@@ -2,9 +2,11 @@
 //! process and, by way of a journal, in one that takes its place.
 
 use super::identity::KnownNamespace;
+use crate::controller::Inner;
 use crate::error::Error;
 use crate::url::Url;
 use farblock_reactor::os;
+use farblock_wire::Status;
 use farblock_wire::origin::ControllerOrigin;
 use farblock_wire::reset::CrossControllerReset;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +50,11 @@ impl Fencing {
         *self.lost_since.get_or_init(os::now)
     }
 
+    /// What it was sent cannot be carried out any more, for as long as it is lost.
+    pub(super) fn has_waited(&self) -> bool {
+        os::elapsed(self.lost_since()) >= self.life.quiesce_time
+    }
+
     /// Nothing that was sent to the controller is carried out any more.
     pub(super) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
@@ -65,6 +72,44 @@ impl Fencing {
     pub(super) fn has_indeterminate_writes(&self) -> bool {
         self.indeterminate.load(Ordering::Acquire)
     }
+}
+
+/// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
+/// to end it; if that cannot be had, what is left is to wait.
+pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
+    if os::has_mistake("host: a lost controller counts as finished") {
+        return true;
+    }
+    let info = through.info();
+    let may_end = info.life.is_some();
+    let may_end = may_end && !os::has_mistake("host: a lost controller is only waited for");
+    let (Some(life), true) = (lost.life.name, may_end) else { return lost.has_waited() };
+    match through.end_other(life).await {
+        Ok(gone) => gone,
+        Err(Error::Command { status, .. })
+            if Status(status.code()) == Status::INVALID_FIELD
+                && is_succeeded(lost.life.origin, info.origin) =>
+        {
+            // The process of which it was has ended, and all that it did.
+            true
+        }
+        Err(error @ Error::Command { .. }) => {
+            tracing::debug!("a lost controller cannot be ended: {error}");
+            lost.has_waited()
+        }
+        // Whoever is connected next is asked again. To have waited is not as good as an answer: a
+        // clock that jumped ahead, which may be why there is none, says the same.
+        Err(error) => {
+            tracing::debug!("nobody says whether a lost controller has ended: {error}");
+            false
+        }
+    }
+}
+
+/// Whether a target that does not know a lost controller took the place of the one that did. It
+/// may as well be another one: an address can be moved, and a name lead to several.
+fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
+    lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
 
 /// What a process that has died has left for the one that takes its place: what its [`Record`] was
@@ -99,11 +144,24 @@ pub trait Record: Send + Sync {
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
+    /// Whoever comes after it is another disk.
+    is_of_its_own: bool,
 }
 
 impl Journal {
     pub(super) fn new(lives: Vec<ControllerLife>, record: Box<dyn Record>) -> Journal {
-        Journal { lives: Mutex::new(lives), record: Some(record) }
+        Journal { lives: Mutex::new(lives), record: Some(record), is_of_its_own: false }
+    }
+
+    /// For a disk that nobody succeeds to.
+    pub(super) fn of_its_own(record: Box<dyn Record>) -> Journal {
+        Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
+    }
+
+    /// Whether a controller that has answered everything is forgotten when the disk is closed: a
+    /// successor would have to know on which boot it was, nobody else has.
+    pub(super) fn ends_in_order(&self) -> bool {
+        self.is_of_its_own
     }
 
     /// Whether anybody keeps it, who takes the time that files take.

@@ -203,6 +203,11 @@ impl Hub {
         self.known = Mutex::new(namespace);
     }
 
+    /// Tells `record` which controllers whoever uses the namespace next has to have ended.
+    pub(super) fn record(&mut self, record: Box<dyn Record>) {
+        self.journal = Journal::of_its_own(record);
+    }
+
     /// It is known already what the disk is made of, so that a path which leads elsewhere is just
     /// of no use.
     pub(super) fn is_decided(&self) -> bool {

@@ -4,7 +4,7 @@
 //! Bringing a controller up is a conversation of a dozen answers, each of which may take seconds:
 //! nothing that an event loop of a user should know of.
 
-use super::fencing::Fencing;
+use super::fencing::is_over;
 use super::hub::{Arrival, Hub, Mailbox};
 use super::path::{Path, PathState};
 use super::session::{Inbox, Reach, Session};
@@ -17,8 +17,6 @@ use crate::url::Url;
 use farblock_block::{Change, Namespace};
 use farblock_proto::host::ConnectError;
 use farblock_reactor::os;
-use farblock_wire::Status;
-use farblock_wire::origin::ControllerOrigin;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -425,6 +423,11 @@ impl Keeper {
             self.hub.lose(&session, &reason);
             self.tell(Change::Availability).await;
         } else {
+            if self.hub.journal.ends_in_order() && is_answered(&session) {
+                let life = session.fencing.life.clone();
+                // One too many does no harm.
+                let _ = self.recorded(move |hub| hub.journal.remove(&life)).await;
+            }
             // Lets go of the session, which is to end here.
             self.path().lost("the disk was closed");
         }
@@ -440,7 +443,7 @@ impl Keeper {
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {
-            if !fencing.is_finished() && self.is_finished(through, fencing).await {
+            if !fencing.is_finished() && is_over(through.controller.inner(), fencing).await {
                 tracing::info!(
                     path = %fencing.life.url,
                     "what was sent on the lost connection is finished"
@@ -454,39 +457,12 @@ impl Keeper {
         }
         lost.iter().all(|fencing| fencing.is_finished())
     }
+}
 
-    /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
-    /// to end it; if that cannot be had, what is left is to wait.
-    async fn is_finished(&self, through: &Session, lost: &Fencing) -> bool {
-        if os::has_mistake("host: a lost controller counts as finished") {
-            return true;
-        }
-        let waited = || os::elapsed(lost.lost_since()) >= lost.life.quiesce_time;
-        let info = through.controller.info();
-        let may_end = info.life.is_some();
-        let may_end = may_end && !os::has_mistake("host: a lost controller is only waited for");
-        let (Some(life), true) = (lost.life.name, may_end) else { return waited() };
-        match through.controller.inner().end_other(life).await {
-            Ok(gone) => gone,
-            Err(Error::Command { status, .. })
-                if Status(status.code()) == Status::INVALID_FIELD
-                    && is_succeeded(lost.life.origin, info.origin) =>
-            {
-                // The process of which it was has ended, and all that it did.
-                true
-            }
-            Err(error @ Error::Command { .. }) => {
-                tracing::debug!("a lost controller cannot be ended: {error}");
-                waited()
-            }
-            // Whoever is connected next is asked again. To have waited is not as good as an answer:
-            // a clock that jumped ahead, which may be why there is none, says the same.
-            Err(error) => {
-                tracing::debug!("nobody says whether a lost controller has ended: {error}");
-                false
-            }
-        }
-    }
+/// Whether all writes that were sent on a session have been answered, now that its disk has no
+/// queues any more.
+fn is_answered(session: &Session) -> bool {
+    !session.is_lost() && !session.fencing.has_indeterminate_writes()
 }
 
 /// Half of a pause to all of it, by chance: hosts that lost the same target at the same moment do
@@ -498,12 +474,6 @@ fn spread(pause: Duration) -> Duration {
     }
     let part = f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX);
     pause.mul_f64(0.5 + part / 2.0)
-}
-
-/// Whether a target that does not know a lost controller took the place of the one that did. It
-/// may as well be another one: an address can be moved, and a name lead to several.
-fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
-    lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
 
 #[cfg(test)]

@@ -46,6 +46,8 @@
 //!
 //! A write that was reported as failed, one of a queue that was closed, or a dead process's is
 //! waited for in the same way before anything else is written. Reads never wait for any of it.
+//! Whoever begins with a new disk where a process died has what that left ended first
+//! ([`Remains`]).
 //!
 //! **Durability is the namespace's.** A write that completed is not lost with a connection. But if
 //! the target's machine dies with a volatile cache, what was not flushed before is lost. A farblock
@@ -74,6 +76,7 @@ mod latency;
 mod options;
 mod path;
 mod queue;
+mod remains;
 mod session;
 mod table;
 
@@ -84,6 +87,7 @@ pub use identity::KnownNamespace;
 pub use latency::DiskLatency;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
+pub use remains::Remains;
 
 use crate::control::{self, Control, reply};
 use crate::error::Error;
@@ -174,6 +178,20 @@ impl Disk {
             predecessor.controllers.retain(|life| life.url.subsystem == urls[0].subsystem);
             hub.succeed(predecessor, Box::new(record));
         })
+    }
+
+    /// As [`Disk::connect`], and `record` is told which controllers have to be ended before
+    /// anybody else writes, if this process is killed: by [`Remains`], or by [`Disk::succeed`]. A
+    /// disk that is closed with nothing under way leaves none.
+    ///
+    /// # Errors
+    /// As [`Disk::connect`], and when `record` fails.
+    pub fn connect_recorded(
+        urls: &[Url],
+        options: &DiskOptions,
+        record: impl Record + 'static,
+    ) -> Result<Disk, Error> {
+        Disk::connect_with(urls, options, |hub| hub.record(Box::new(record)))
     }
 
     fn connect_with(

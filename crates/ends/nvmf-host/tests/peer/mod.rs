@@ -177,6 +177,11 @@ impl Peer {
         self.shared.disk.lock().unwrap().clone()
     }
 
+    /// Something is carried out now.
+    pub fn overwrite(&self, at: usize, bytes: &[u8]) {
+        self.shared.disk.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
     }

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 struct GateState {
     /// How many to keep.
     budget: AtomicUsize,
+    /// Only those that begin here.
+    place: Mutex<Option<u64>>,
     kept: AtomicUsize,
     durable: AtomicUsize,
     /// First blocks, in order.
@@ -36,6 +38,12 @@ impl Gate {
     /// The next `count` are kept.
     pub fn keep(&self, count: usize) {
         self.state.budget.store(count, Ordering::SeqCst);
+    }
+
+    /// The next one that begins at this block is kept.
+    pub fn keep_at(&self, lba: u64) {
+        *self.state.place.lock().unwrap() = Some(lba);
+        self.keep(1);
     }
 
     /// How many are.
@@ -93,7 +101,9 @@ impl Queue for GateQueue {
         if op.command == self.command {
             self.state.seen.lock().unwrap().push(op.lba);
         }
+        let is_there = self.state.place.lock().unwrap().is_none_or(|lba| lba == op.lba);
         let keep = op.command == self.command
+            && is_there
             && self
                 .state
                 .budget

@@ -380,15 +380,19 @@ impl Keeper {
     fn look_at_missing_legs(&mut self, deadline: &mut Option<Instant>) {
         let out = self.shared.all() & !self.shared.written();
         for leg in members(out & self.shared.behind()) {
-            let at = self.retries[leg].at;
-            if at > os::now() {
-                sooner(deadline, at);
+            let Retry { at, opening, .. } = &self.retries[leg];
+            let is_opened = opening.as_ref().is_some_and(|slot| lock(slot).is_some());
+            if *at > os::now() && !is_opened {
+                sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
                 // Whoever ends the last one wakes the keeper.
                 self.shared.legs[leg].say("writes of before are not over there");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(leg = %self.shared.legs[leg].name, reason, "not let in");
-                self.shared.legs[leg].say(reason);
+                // What is known of it is better than that.
+                if reason != rejoin::OPENING || lock(&self.shared.legs[leg].reason).is_empty() {
+                    self.shared.legs[leg].say(reason);
+                }
                 let retry = &mut self.retries[leg];
                 retry.at = os::now() + retry.wait;
                 retry.wait = (retry.wait * 2).min(LAST_RETRY);

@@ -13,6 +13,7 @@ mod record;
 mod regions;
 mod rejoin;
 mod shared;
+mod start;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -29,6 +30,7 @@ use panel::Panel;
 use record::Record;
 pub use shared::{Difference, LegState};
 use shared::{Leg, LegSet, Shared, bit, lock, members};
+use start::Start;
 
 /// What opens a leg, also again after it was lost for good.
 pub trait LegSource: Send + Sync {
@@ -40,7 +42,18 @@ pub trait LegSource: Send + Sync {
         true
     }
 
-    /// Opens it. May take as long as it needs.
+    /// Has ended what a process that died may have sent there, which would otherwise be carried
+    /// out after what is written now. Called before [`open`](LegSource::open), and again later
+    /// after an error. Waits for up to [`PATIENCE`](crate::limits::PATIENCE).
+    ///
+    /// # Errors
+    /// A sentence that says what is not over: the leg is not written then.
+    fn settle(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Opens it. May take as long as it needs. Nothing is written to what was opened while
+    /// [`settle`](LegSource::settle) had failed last.
     ///
     /// # Errors
     /// A sentence that says why it is not there.
@@ -164,17 +177,7 @@ impl Mirror {
         sources: Vec<Arc<dyn LegSource>>,
         options: MirrorOptions,
     ) -> Result<Mirror, MirrorError> {
-        let names = sources.iter().map(|source| source.name());
-        let opened: Vec<_> = sources.iter().map(|source| source.open()).collect();
-        let probe = probe(names.collect(), &opened, options.engine)?;
-        let (found, reads): (Vec<_>, Vec<_>) = probe.into_iter().unzip();
-        let taking = options.taking == Taking::Empty;
-        let plan = assemble::assemble(&found, taking, options.degraded)?;
-        for (named, found) in found.iter().enumerate() {
-            if let (What::Marked(_), Ok(leg)) = (&found.what, &opened[named]) {
-                assemble::fits(&found.name, &leg.geometry(), &plan.record)?;
-            }
-        }
+        let Start { found, reads, opened, plan } = start::find_out(&sources, &options)?;
         let read = gather(&plan, &found, &reads);
         let shared = share(&plan, &sources, (&found, &opened), &read.bitmap);
         let speed = options.copy_bytes_per_second.map_or(0, |speed| speed.max(1));

@@ -11,6 +11,9 @@ use super::record::Record;
 use super::shared::lock;
 use super::{Taking, claim, find};
 
+/// Why a leg is not let in yet whose source is opening it.
+pub(crate) const OPENING: &str = "it is being opened";
+
 /// Lets a leg in that is out, if it is there and belongs here. What it lacks is copied later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
@@ -108,7 +111,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
     }
     let Retry { opening, .. } = &mut keeper.retries[leg];
     if let Some(slot) = opening {
-        let Some(result) = lock(slot).take() else { return Err("it is being opened".to_owned()) };
+        let Some(result) = lock(slot).take() else { return Err(OPENING.to_owned()) };
         *opening = None;
         shared.install(leg, result?);
         // What they gave to the one before is over then.
@@ -119,12 +122,12 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
     let (source, result) = (Arc::clone(&keeper.sources[leg]), Arc::clone(&slot));
     let weak = Arc::downgrade(shared);
     let started = os::spawn("farblock-leg".to_owned(), move || {
-        *lock(&result) = Some(source.open());
+        *lock(&result) = Some(source.settle().and_then(|()| source.open()));
         if let Some(shared) = weak.upgrade() {
             shared.wake_keeper();
         }
     });
     started.map_err(|error| format!("no thread can be started: {error}"))?;
     *opening = Some(slot);
-    Err("it is being opened".to_owned())
+    Err(OPENING.to_owned())
 }

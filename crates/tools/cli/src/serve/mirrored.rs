@@ -1,18 +1,18 @@
 //! Mirrors on the command line: legs that are files, devices or remote disks.
 
 use crate::elsewhere::{self, Leg};
-use crate::remote;
+use crate::{journal, remote};
 use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::{Availability, Namespace};
-use farblock_host::disk::DiskOptions;
+use farblock_host::disk::{Disk, DiskOptions, Remains};
 use farblock_host::key_file;
 use farblock_host::url::Url;
 use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, MirrorStatus, limits};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uuid::Uuid;
 
 type Opening = Result<Arc<dyn Namespace>, String>;
@@ -63,6 +63,18 @@ impl LegSource for Local {
 struct Remote {
     url: Url,
     options: DiskOptions,
+    /// What a process that was killed may still have carried out there.
+    remains: Mutex<Remains>,
+}
+
+impl Remote {
+    fn new(url: Url) -> Remote {
+        Remote { url, options: elsewhere::leg_options(), remains: Mutex::default() }
+    }
+
+    fn remains(&self) -> MutexGuard<'_, Remains> {
+        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl LegSource for Remote {
@@ -74,8 +86,34 @@ impl LegSource for Remote {
         false
     }
 
+    fn settle(&self) -> Result<(), String> {
+        let left = journal::left(&self.url)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut remains = self.remains();
+        remains.add(left.clone());
+        let ended = remains.end(&self.url, &self.options, limits::PATIENCE);
+        if remains.is_empty() {
+            return journal::ended(&self.url, &left);
+        }
+        let why = ended.err().map_or(String::new(), |error| format!(" ({error})"));
+        Err(format!(
+            "its target has not confirmed yet that nothing is left of what a process that was \
+             killed had sent there{why}"
+        ))
+    }
+
     fn open(&self) -> Opening {
-        let opened = remote::open_disk(&self.url, &self.options);
+        // While something may come late nothing is written to it: nobody needs to know of it.
+        let is_settled = self.remains().is_empty();
+        let journal = if is_settled { journal::begin(&self.url)? } else { None };
+        let opened = match journal {
+            None => remote::open_disk(&self.url, &self.options),
+            Some(journal) => remote::open_disk_by(&self.url, &self.options, |urls, options| {
+                Disk::connect_recorded(urls, options, journal)
+            }),
+        };
         opened.map(|(disk, _)| Arc::new(disk) as _).map_err(elsewhere::said)
     }
 }
@@ -99,7 +137,7 @@ pub(super) fn open(
             return Ok(Arc::new(Local::new(leg, block_size)?));
         };
         let url = elsewhere::leg_url(url).map_err(OpenError::Mirror)?;
-        Ok(Arc::new(Remote { url, options: elsewhere::leg_options() }))
+        Ok(Arc::new(Remote::new(url)))
     };
     let sources = legs.iter().map(source).collect::<Result<Vec<_>, _>>()?;
     let mirror = Mirror::open(sources, options);

@@ -1,0 +1,107 @@
+//! What is on the legs when a mirror starts, and which of them may be written.
+//!
+//! A process that was killed may have sent writes to a leg on another machine that are carried out
+//! later. As long as that is possible the leg is read at most: it begins as out, and is let in like
+//! any other one when that is over. What it lacks then is in the bitmap, as is whatever came late:
+//! a region was marked on all legs before the data were sent, and none is taken out of the bitmap
+//! while a leg is out. Where no other leg has all of the data, the mirror waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farblock_reactor::os;
+
+use super::assemble::{self, Found, Plan, What};
+use super::keeper::Opening;
+use super::{LegSource, MirrorError, MirrorOptions, Taking, find, probe};
+use crate::limits::LATE;
+
+/// How often the legs that the mirror waits for are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What was found of the legs that were named, and what is to become of them.
+pub(super) struct Start {
+    pub(super) found: Vec<Found>,
+    pub(super) reads: Vec<find::Read>,
+    pub(super) opened: Vec<Opening>,
+    pub(super) plan: Plan,
+}
+
+type Settled = Vec<Result<(), String>>;
+
+/// Opens and reads the legs.
+pub(super) fn find_out(
+    sources: &[Arc<dyn LegSource>],
+    options: &MirrorOptions,
+) -> Result<Start, MirrorError> {
+    let mut settled: Settled = sources.iter().map(|source| source.settle()).collect();
+    let begin = os::now();
+    loop {
+        let mut start = look(sources, options)?;
+        let Some(waited_for) = start.hold_back(&settled) else { return Ok(start) };
+        // What was read may not be what is there afterwards.
+        drop(start);
+        for &named in &waited_for {
+            tracing::warn!(
+                leg = %sources[named].name(),
+                "the mirror waits, since no other leg has all of the data: {}",
+                settled[named].as_ref().err().map_or("", |reason| reason)
+            );
+        }
+        while waited_for.iter().all(|&named| settled[named].is_err()) {
+            if os::elapsed(begin) >= LATE {
+                return Err(in_vain(sources, &settled, waited_for[0]));
+            }
+            os::sleep(LOOK_EVERY);
+            waited_for.iter().for_each(|&named| settled[named] = sources[named].settle());
+        }
+    }
+}
+
+fn in_vain(sources: &[Arc<dyn LegSource>], settled: &Settled, named: usize) -> MirrorError {
+    MirrorError(format!(
+        "{} has the data, and no other leg has all of them, but what was sent there before may \
+         still be carried out ({}): see what its target waits for, and start again",
+        sources[named].name(),
+        settled[named].as_ref().err().map_or("", |reason| reason)
+    ))
+}
+
+fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start, MirrorError> {
+    let names = sources.iter().map(|source| source.name());
+    let opened: Vec<_> = sources.iter().map(|source| source.open()).collect();
+    let probe = probe(names.collect(), &opened, options.engine)?;
+    let (found, reads): (Vec<_>, Vec<_>) = probe.into_iter().unzip();
+    let taking = options.taking == Taking::Empty;
+    let plan = assemble::assemble(&found, taking, options.degraded)?;
+    for (named, found) in found.iter().enumerate() {
+        if let (What::Marked(_), Ok(leg)) = (&found.what, &opened[named]) {
+            assemble::fits(&found.name, &leg.geometry(), &plan.record)?;
+        }
+    }
+    Ok(Start { found, reads, opened, plan })
+}
+
+impl Start {
+    /// Has the legs begin as out at which something may come late. Gives those of which one has to
+    /// be waited for, if no other one has all of the data.
+    fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
+        let Start { plan, opened, found, .. } = self;
+        let in_sync = plan.named.iter().zip(&plan.in_sync);
+        let in_sync: Vec<usize> = in_sync.filter(|(_, is)| **is).map(|(&named, _)| named).collect();
+        if in_sync.iter().all(|&named| settled[named].is_err()) {
+            return Some(in_sync);
+        }
+        for (leg, &named) in plan.named.iter().enumerate() {
+            if let (Err(reason), Ok(_)) = (&settled[named], &opened[named]) {
+                tracing::warn!(leg = %found[named].name, "begins as out of the mirror: {reason}");
+                plan.in_sync[leg] = false;
+                plan.record.standings[leg] = super::record::Standing::Behind;
+                // It is opened again when it is let in.
+                opened[named] = Err(reason.clone());
+                found[named].what = What::Absent(reason.clone());
+            }
+        }
+        None
+    }
+}

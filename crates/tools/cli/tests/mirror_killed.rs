@@ -1,0 +1,234 @@
+//! A mirror whose process is killed while the storage of a leg on another machine holds one of its
+//! writes back: that does not come after what the next process writes.
+#![cfg(unix)]
+
+mod support;
+
+#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[path = "../../../ends/nvmf-target/tests/rig/gate.rs"]
+mod gate;
+#[allow(unexpected_cfgs, reason = "it has no peers in memory")]
+#[path = "../../../ends/nvmf-host/tests/peer/mod.rs"]
+mod peer;
+#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
+mod scripted;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Url};
+use farblock_reactor::EngineKind;
+use farblock_target::Target;
+use farblock_wire::opcode::NvmOpcode;
+use gate::Gate;
+use peer::{Handled, Peer, SUBSYSTEM, Script};
+use scripted::NQN;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::{Scratch, Server, until};
+
+const LEG_BYTES: u64 = 9 << 20;
+const LBA: u64 = 200;
+
+/// A target with storage that holds writes back.
+struct Far {
+    store: Arc<Mem>,
+    gate: Arc<Gate>,
+    target: Target,
+}
+
+impl Far {
+    fn new() -> Far {
+        let store = Arc::new(Mem::new(512, LEG_BYTES).expect("memory"));
+        let gate = Arc::new(Gate::new(Arc::clone(&store) as _));
+        let disk = Arc::clone(&gate) as Arc<dyn Namespace>;
+        let target = scripted::target_of(EngineKind::Portable, [disk], |_| {});
+        Far { store, gate, target }
+    }
+
+    fn url(&self) -> String {
+        format!("nvme+tcp://{}/{NQN}?ns=1", self.target.addresses()[0])
+    }
+
+    fn has(&self) -> u8 {
+        let mut block = [0; 512];
+        Blocking::new(&*self.store).expect("a queue").read(LBA, &mut block).expect("read");
+        assert!(block.iter().all(|byte| *byte == block[0]), "half a write");
+        block[0]
+    }
+}
+
+/// A mirror that runs, and what is asked of it.
+struct Mirror<'a> {
+    scratch: &'a Scratch,
+    server: Server,
+}
+
+impl Mirror<'_> {
+    fn start<'a>(scratch: &'a Scratch, legs: &[String], more: &str) -> Mirror<'a> {
+        let spec = format!("mirror:{}{more}", legs.join(","));
+        let server = scratch.serve(["--state-dir", "kept", "--control", "control", &spec]);
+        Mirror { scratch, server }
+    }
+
+    /// What each leg is, and why.
+    fn legs(&self) -> Vec<(String, String)> {
+        let status = self.scratch.run(["status", "--control", "control", "--json"]).ok().json();
+        let legs = &status["subsystems"][0]["namespaces"][0]["legs"];
+        let text =
+            |leg: &serde_json::Value, name: &str| leg[name].as_str().unwrap_or("").to_owned();
+        let legs = legs.as_array().expect("legs").iter();
+        legs.map(|leg| (text(leg, "state"), text(leg, "reason"))).collect()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.legs().iter().all(|(state, _)| state == "in_sync")
+    }
+
+    fn write(&self, value: u8) {
+        write(&self.server.url(1), value).expect("written");
+    }
+
+    fn kill(self) {
+        self.server.signal("KILL");
+        let _ = self.server.wait();
+    }
+
+    /// Both legs are the same.
+    fn verify(&self) {
+        let nqn = &self.server.nqn;
+        let verify = ["ctl", "--control", "control", "verify", nqn, "1"];
+        let said = self.scratch.run(verify).ok().out();
+        assert!(said.contains("all legs in sync are the same"), "{said}");
+    }
+}
+
+/// By a host of its own, which gives up soon when its target dies.
+fn write(url: &str, value: u8) -> Result<(), String> {
+    let url: Url = url.parse().expect("a URL");
+    let soon = Some(Duration::from_secs(1));
+    let options = DiskOptions { ctrl_loss_timeout: soon, ..DiskOptions::default() };
+    let disk = Disk::connect(&[url], &options).map_err(|error| error.to_string())?;
+    let mut blocks = Blocking::new(&disk).map_err(|error| error.to_string())?;
+    blocks.write(LBA, &[value; 512]).map_err(|error| error.to_string())
+}
+
+/// Has a mirror killed whose second write is on its way to `far`.
+fn die_writing(mirror: Mirror<'_>, far: &Far) {
+    mirror.write(1);
+    far.gate.keep_at(LBA);
+    let url = mirror.server.url(1);
+    let writer = std::thread::spawn(move || write(&url, 2));
+    until("a write is held back", || far.gate.kept() == 1);
+    mirror.kill();
+    writer.join().expect("the host").expect_err("nobody has acknowledged it");
+}
+
+#[test]
+fn what_is_held_back_does_not_come_after_what_is_written_then() {
+    let (scratch, far) = (Scratch::new(), Far::new());
+    let legs = [scratch.disk("near.img", LEG_BYTES), far.url()];
+    let first = Mirror::start(&scratch, &legs, "?create");
+    until("the second leg is filled", || first.is_whole());
+    die_writing(first, &far);
+    let second = Mirror::start(&scratch, &legs, "");
+    let far_leg = second.legs()[1].clone();
+    second.write(3);
+    far.gate.open_up();
+    until("what was held back is carried out", || far.gate.kept() == 0);
+    until("the leg is in sync again", || second.is_whole());
+    second.verify();
+    assert_eq!(far.has(), 3, "what a dead process had sent has come after it");
+    let (state, reason) = far_leg;
+    assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
+    // Nothing is held back: what is left is ended, and the leg is used, at once.
+    second.kill();
+    let third = Mirror::start(&scratch, &legs, "");
+    assert!(third.is_whole(), "{:?}", third.legs());
+    third.verify();
+    // Nor is it waited for what was closed in order.
+    third.server.stop().ok();
+    let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
+    let texts: Vec<_> = files.map(|file| support::read(file.expect("it is one").path())).collect();
+    assert_eq!(texts, [b"[]"]);
+}
+
+/// A target that ends no controllers, and does not hold back what comes after a write of a lost one
+/// (the kernel's, for example): what it has is waited for, three times the keep alive timeout.
+#[test]
+fn a_target_that_ends_nothing_is_given_its_time() {
+    let scratch = Scratch::new();
+    let holds = Arc::new(AtomicBool::new(false));
+    let held = Arc::new(Mutex::new(None));
+    let (is_armed, into) = (Arc::clone(&holds), Arc::clone(&held));
+    let far = Peer::new(Script {
+        blocks: LEG_BYTES / 512,
+        hook: Box::new(move |_, qid, capsule| {
+            let is_it = qid > 0
+                && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::WRITE
+                && u64::from(capsule.sqe.cdw10.get()) == LBA
+                && is_armed.swap(false, Ordering::SeqCst);
+            if !is_it {
+                return Ok(Handled::No);
+            }
+            *into.lock().unwrap() = Some(capsule.data.clone());
+            Ok(Handled::Yes)
+        }),
+        ..Script::default()
+    });
+    let url = format!("nvme+tcp://{}/{SUBSYSTEM}?ns=1", far.address());
+    let legs = [scratch.disk("near.img", LEG_BYTES), url];
+    let first = Mirror::start(&scratch, &legs, "?create");
+    until("the second leg is filled", || first.is_whole());
+    first.write(1);
+    holds.store(true, Ordering::SeqCst);
+    let to = first.server.url(1);
+    let writer = std::thread::spawn(move || write(&to, 2));
+    until("a write is held back", || held.lock().unwrap().is_some());
+    first.kill();
+    writer.join().expect("the host").expect_err("nobody has acknowledged it");
+    let second = Mirror::start(&scratch, &legs, "");
+    second.write(3);
+    // It is carried out now.
+    let late = held.lock().unwrap().take().expect("it is held");
+    far.overwrite(LBA as usize * 512, &late);
+    until("the leg is in sync again", || second.is_whole());
+    second.verify();
+    assert_eq!(far.disk()[LBA as usize * 512], 3, "what a dead process had sent has come after it");
+    second.server.stop().ok();
+}
+
+/// The leg that cannot be written yet is the only one with all of the data: the mirror waits.
+#[test]
+fn the_only_leg_with_the_data_is_waited_for() {
+    let (scratch, far) = (Scratch::new(), Far::new());
+    let near = scratch.disk("near.img", LEG_BYTES);
+    let legs = [near.clone(), far.url()];
+    let first = Mirror::start(&scratch, &legs, "?create");
+    until("the second leg is filled", || first.is_whole());
+    die_writing(first, &far);
+    let whole = std::fs::rename(&near, scratch.path("elsewhere.img"));
+    whole.expect("the near leg is away");
+    let spec = format!("mirror:{}?degraded", legs.join(","));
+    let log = scratch.path("log");
+    let mut command =
+        scratch.command(["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &spec]);
+    command.args(["--control", "control"]).stderr(std::fs::File::create(&log).expect("a file"));
+    std::thread::scope(|scope| {
+        let starting = scope.spawn(|| Server::start(command));
+        let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
+        until("it says that it waits", || said().contains("the mirror waits"));
+        assert!(!starting.is_finished(), "it is shared");
+        assert_eq!(far.gate.kept(), 1);
+        far.gate.open_up();
+        let server = starting.join().expect("it starts");
+        let second = Mirror { scratch: &scratch, server };
+        assert_eq!(far.has(), 2, "nothing is over");
+        second.write(3);
+        assert_eq!(far.has(), 3);
+        second.server.stop().ok();
+    });
+}
