@@ -3,10 +3,9 @@
 mod rig;
 
 use farblock_backends::concat::Concat;
-use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
-use farblock_block::{Availability, BlockError, Command, Namespace};
+use farblock_block::{Availability, Namespace};
 use farblock_host::Disk;
 use farblock_host::disk::DiskOptions;
 use farblock_proto::ids::NamespaceId;
@@ -74,6 +73,8 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_flush_that_failed_is_heard_of_by_every_host() {
+    use farblock_backends::fault::{Fault, Rule};
+    use farblock_block::{BlockError, Command};
     use rig::stranger::Peer;
     for &engine in EngineKind::HERE {
         let rules = vec![Rule::new(BlockError::WriteFailed).command(Command::Flush)];
