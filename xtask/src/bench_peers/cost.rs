@@ -138,7 +138,7 @@ impl Served {
         kind: TargetKind,
     ) -> Result<Served, String> {
         let path = folder.0.join(format!("{}.toml", name.replace(' ', "-")));
-        let host = Host::this(means)?;
+        let host = HostNames::this(means)?;
         let (path_of_disk, legs) = stored(means, folder, kind, &host)?;
         let text = configuration(&path_of_disk, kind, &host);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -177,14 +177,14 @@ impl Served {
 }
 
 /// Who asks.
-struct Host {
+struct HostNames {
     nqn: String,
     /// Its identifier in hexadecimal digits.
     id: String,
 }
 
-impl Host {
-    fn this(means: &Means) -> Result<Host, String> {
+impl HostNames {
+    fn this(means: &Means) -> Result<HostNames, String> {
         let mut command = Command::new(&means.farblock);
         command.arg("whoami");
         let said = Process::start(command, means.host_cpu)?.finish(Duration::from_secs(60))?;
@@ -192,7 +192,7 @@ impl Host {
             let line = said.lines().find_map(|line| line.strip_prefix(words));
             line.map(|rest| rest.trim().to_owned()).ok_or(format!("whoami says {said}"))
         };
-        Ok(Host { nqn: after("host NQN")?, id: after("host ID")?.replace('-', "") })
+        Ok(HostNames { nqn: after("host NQN")?, id: after("host ID")?.replace('-', "") })
     }
 }
 
@@ -201,7 +201,7 @@ fn stored(
     means: &Means,
     folder: &Folder,
     kind: TargetKind,
-    host: &Host,
+    host: &HostNames,
 ) -> Result<(String, Vec<Process>), String> {
     // The mirror has a MiB of each leg for itself.
     let (bytes, half) = (means.disk_bytes, means.disk_bytes / 2);
@@ -238,7 +238,7 @@ fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String)
     Ok((process, farblock::url(&endpoint)))
 }
 
-fn configuration(path: &str, kind: TargetKind, host: &Host) -> String {
+fn configuration(path: &str, kind: TargetKind, host: &HostNames) -> String {
     let mut text = String::new();
     if kind == TargetKind::Ana {
         text += "ana = \"non-optimized\"\n";
@@ -262,7 +262,12 @@ fn configuration(path: &str, kind: TargetKind, host: &Host) -> String {
 }
 
 /// A file, with a reservation if it is to have one.
-fn disk(means: &Means, folder: &Folder, kind: TargetKind, host: &Host) -> Result<PathBuf, String> {
+fn disk(
+    means: &Means,
+    folder: &Folder,
+    kind: TargetKind,
+    host: &HostNames,
+) -> Result<PathBuf, String> {
     let path =
         folder.0.join(if kind == TargetKind::Reserved { "reserved.img" } else { "file.img" });
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());

@@ -93,7 +93,7 @@ fn main() {
     }
 }
 
-/// Both commands in one send, as Linux' target core has them sent; a target writes one block in one piece.
+/// Both commands in one send; the target writes one block in one piece.
 fn fused(hosts: &mut Hosts) {
     let Hosts { queues: [queue, _], data } = hosts;
     let mut out = Vec::new();

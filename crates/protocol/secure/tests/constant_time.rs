@@ -10,14 +10,15 @@ const HOLDERS: [&str; 4] = ["Zeroizing<", "Digested", "KeyPair", "&[u8]"];
 const WORDS: [&str; 8] =
     ["key", "secret", "proof", "response", "psk", "shared", "digest", "exponent"];
 /// What of them may be compared by an operator: how long they are, what they are called, whole
-/// `TlsPsk`s, whose operator is `subtle`'s, and what OpenSSL calls a hash function.
-const HARMLESS: [&str; 7] = [
+/// `TlsPsk`s and `TlsKey`s, whose operators are `subtle`'s, and what OpenSSL calls a hash function.
+const HARMLESS: [&str; 8] = [
     ".len()",
     ".is_empty()",
     ".identity",
     ".hash",
     "bytes()",
     "== shown.psk",
+    "known == key",
     "get_handshake_digest",
 ];
 

@@ -92,6 +92,8 @@ fn a_file_that_its_owner_did_not_allow_is_left_alone() {
     let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port");
     plan.agents[0].address = agent.address().to_string();
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
+    // Long enough for a disk that others keep busy.
+    (plan.runs, plan.runtime_seconds) = (1, 4.0);
     carry_out(&plan, TOKEN).expect("its owner has allowed it");
     assert!(std::fs::read(&file).expect("it is there") != precious);
 }

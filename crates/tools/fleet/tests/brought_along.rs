@@ -9,7 +9,7 @@ use support::{TOKEN, carry_out, listener, place};
 /// A plan of this name, whose drives are small and whose parts take a moment.
 fn tiny(name: &str) -> Plan {
     let mut plan = Plan::named(name, 1).expect("it is brought along");
-    (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (0.2, 0.05, 0.03);
+    (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (1.0, 0.05, 0.3);
     (plan.runs, plan.warm_up_seconds) = (1, 0.0);
     let storage = (1..=plan.storage_nodes)
         .map(|at| place(&format!("storage {at}"), listener(), true))
