@@ -437,7 +437,10 @@ mod tests {
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
                 assert!(keys.is_good(&shown), "{number}");
             }
-            // Without a digest it is one of all.
+            // Without a digest it is one of the first.
+            if usize::from(number) >= limits::DISCOVERY_KEYS {
+                continue;
+            }
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let found = own.find(names.identity.as_bytes());

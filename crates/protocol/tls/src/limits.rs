@@ -28,7 +28,7 @@ pub const KEYS_PER_HOST: usize = 8;
 
 /// Keys of one host that are tried for discovery, where those for any subsystem are good, when the
 /// identity has no digest and so may stand for each of them. One with a digest finds its own.
-pub const DISCOVERY_KEYS: usize = 32;
+pub const DISCOVERY_KEYS: usize = 8;
 
 /// Identities of a client that are looked at.
 pub const IDENTITIES: usize = 8;
