@@ -122,7 +122,7 @@ class Gathered {
     let limit = "–";
     for (const { name, watch } of nodes) {
       const part = watch.model.parts.get(key);
-      const document = watch.document?.subsystems[nqn]?.namespaces[namespace.nsid];
+      const document = watch.document?.subsystems[nqn]?.namespaces?.[namespace.nsid];
       const hosts = this.users.get(`${name}\n${nqn}`) ?? [];
       const here = limited({ document, part, hosts }, watch.model);
       if (!here.startsWith("–")) return nodes.length > 1 ? `${here} (${format.tail(name, 18)})` : here;

@@ -342,7 +342,7 @@ function namespaceRows(status: Status, model: Model, stored: Watch["document"]):
   return status.subsystems.flatMap(({ nqn, namespaces }) =>
     namespaces.map((namespace): NamespaceRow => {
       const key = partKey("namespace", nqn, namespace.nsid);
-      const document = stored?.subsystems[nqn]?.namespaces[namespace.nsid];
+      const document = stored?.subsystems[nqn]?.namespaces?.[namespace.nsid];
       return {
         key,
         nqn,
