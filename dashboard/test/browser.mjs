@@ -137,8 +137,8 @@ export async function watching(page, ms) {
 }
 
 /** The page is smooth in one of some tries; what it was like then. */
-export function smooth(page, what) {
-  return works(page, `${what} are 60 frames a second, and`, LEAST_FRAMES);
+export function smooth(page, what, frames = LEAST_FRAMES) {
+  return works(page, `${what} are ${frames} frames a second or more, and`, frames);
 }
 
 /** It works for a small part of the time in one of some tries, and draws so many frames. */

@@ -601,7 +601,7 @@ async function crowds(browser, wrongs) {
   await table(page, "Namespaces").getByText("page 1 of 40").waitFor();
   await table(page, "Hosts").getByText("page 1 of 400").waitFor();
   await pause(3000);
-  const seen = await smooth(page, "10,000 connections and 1,000 namespaces on four nodes");
+  const seen = await smooth(page, "10,000 connections and 1,000 namespaces on four nodes", 50);
   hold(seen.nodes < 2500, "which are few elements", seen);
   hold(seen.heap < 150, "less than 150 MiB are in use", seen);
   await table(page, "Hosts").getByRole("searchbox").fill("host-9999");
