@@ -45,6 +45,8 @@ const MOST_THREADS: usize = 96;
 const DESCRIPTORS: usize = 18_000;
 /// A stranger does not wait for longer.
 const BRIEFLY: Duration = Duration::from_millis(200);
+/// How long it may take until each of them has knocked once.
+const ALL_KNOCK: Duration = Duration::from_secs(300);
 /// How often each host connects while they are there.
 const VISITS: usize = 6;
 /// The name whose key for TLS strangers do not have.
@@ -288,6 +290,8 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),
         hostid: Some(HostId([id; 16])),
+        // The strangers have their turns as well.
+        connect_timeout: Duration::from_secs(30),
         ..Options::default()
     };
     [
@@ -341,7 +345,16 @@ fn siege(strangers: usize, connections: Option<usize>) {
             let crowd = &crowd;
             scope.spawn(move || crowd.besiege(part));
         }
+        let deadline = Instant::now() + ALL_KNOCK;
         while crowd.stand.load(Ordering::Relaxed) < crowd.threads {
+            if Instant::now() > deadline {
+                // Their threads are waited for before anybody hears of this.
+                crowd.is_over.store(true, Ordering::Relaxed);
+                let (stand, threads) = (crowd.stand.load(Ordering::Relaxed), crowd.threads);
+                panic!(
+                    "of {threads} threads, {stand} have had their strangers knock in {ALL_KNOCK:?}"
+                );
+            }
             thread::sleep(Duration::from_millis(20));
         }
         let user = scope.spawn(|| {
@@ -374,7 +387,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
 
 /// What may stay of what they held, in bytes: tables that grow with connections, and what the last
 /// few of them had.
-const KEPT_BYTES: usize = 24 * MIB;
+const KEPT_BYTES: usize = 40 * MIB;
 /// What each of the strangers may make the target hold, in bytes: decision 15 states 24 KiB without
 /// TLS, and 42 KiB with a ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
