@@ -8,9 +8,10 @@ pub(in super::super) use farblock_command::notify::Notifier;
 pub(in super::super) use holder::kill_holder;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -212,9 +213,19 @@ impl Listener {
     }
 }
 
-/// Connects to a [`Listener`] that was bound to this path.
+/// Connects to a [`Listener`] that was bound to this path. Where so many wait already that nobody
+/// else fits in, nobody answers.
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
-    UnixStream::connect(path)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // This would wait for as long as its process is stopped.
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
+        Errno::AGAIN => io::ErrorKind::TimedOut.into(),
+        _ => io::Error::from(error),
+    })?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Makes a command outlive this process and its terminal: see [`begin_daemon`].
@@ -259,6 +270,24 @@ mod tests {
     use super::super::super::messages::Order;
     use super::*;
     use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn who_does_not_accept_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control");
+        let listener = Listener::bind(&path).expect("it listens");
+        rustix::net::listen(&listener.0, 1).expect("for fewer");
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.kind() == io::ErrorKind::TimedOut && !waiting.is_empty(), "{error}");
+        waiting.iter().for_each(|_| drop(listener.accept().expect("it is there")));
+        connect(&path).expect("there is room again");
+    }
 
     #[test]
     fn messages_carry_descriptors() {
