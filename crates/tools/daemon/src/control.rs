@@ -24,7 +24,9 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The same, and how long operations take is measured from now on.
+    /// The same without its users, who are looked for among all processes.
+    Paths,
+    /// As [`ControlRequest::Status`], and how long operations take is measured from now on.
     Measure,
     /// The host proves anew who it is.
     Authenticate,
@@ -72,6 +74,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
         .and_then(|request| {
             let answer = match request {
                 ControlRequest::Status => Answer::Status(Box::new(shared.status())),
+                ControlRequest::Paths => Answer::Status(Box::new(shared.status_without_users())),
                 ControlRequest::Measure => {
                     shared.measure();
                     Answer::Status(Box::new(shared.status()))

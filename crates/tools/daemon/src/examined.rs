@@ -3,6 +3,9 @@
 use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role, runtime};
 #[cfg(target_os = "linux")]
+use super::list::SILENT;
+use super::list::is_hung_up_on;
+#[cfg(target_os = "linux")]
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{AttachmentState, Status};
@@ -99,10 +102,10 @@ pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
 
 #[cfg(target_os = "linux")]
 fn watched(folder: &Folder) -> AttachedStatus {
-    let status = ask(folder, BRIEF_PATIENCE);
+    let status = ask_for(folder, &ControlRequest::Paths, BRIEF_PATIENCE);
     let state = state(folder, status.as_ref());
     let path = |it: super::status::Path| AttachedPath {
-        url: it.url,
+        url: without_keys(&it.url),
         state: it.state,
         since_seconds: it.since_seconds,
         access: it.access,
@@ -112,6 +115,7 @@ fn watched(folder: &Folder) -> AttachedStatus {
     };
     let gone = || match state {
         AttachmentState::Stale => Some("its daemon is gone".to_owned()),
+        _ if folder.is_held(Role::Server) => Some(SILENT.to_owned()),
         _ => folder.read("trouble"),
     };
     let trouble = status.as_ref().map_or_else(gone, |it| it.trouble.clone());
@@ -124,6 +128,14 @@ fn watched(folder: &Folder) -> AttachedStatus {
         trouble,
         paths: paths.into_iter().map(path).collect(),
     }
+}
+
+/// The address without where keys are, which is nobody's business who looks at a page.
+#[cfg(target_os = "linux")]
+fn without_keys(url: &str) -> String {
+    // One that cannot be read is of another version, whose parameters are not known.
+    let bare = || url.split('?').next().unwrap_or_default().to_owned();
+    url.parse::<Url>().map_or_else(|_| bare(), |url| url.without_keys().to_string())
 }
 
 fn serves(folder: &Folder, path: &str) -> bool {
@@ -142,11 +154,19 @@ fn state(folder: &Folder, status: Option<&Status>) -> AttachmentState {
 }
 
 fn ask(folder: &Folder, patience: Duration) -> Option<Status> {
+    ask_for(folder, &ControlRequest::Status, patience)
+}
+
+fn ask_for(folder: &Folder, request: &ControlRequest, patience: Duration) -> Option<Status> {
     if !folder.is_held(Role::Server) {
         return None;
     }
-    match control::ask(folder, &ControlRequest::Status, Some(patience)).ok()? {
-        Answer::Status(status) => Some(*status),
+    match control::ask(folder, request, Some(patience)) {
+        Ok(Answer::Status(status)) => Some(*status),
+        // One of before this request.
+        Err(error) if matches!(request, ControlRequest::Paths) && is_hung_up_on(&error) => {
+            ask(folder, patience)
+        }
         _ => None,
     }
 }
@@ -183,5 +203,19 @@ fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
         access: known.as_ref().and_then(|path| path.access.clone()),
         reconnects: known.as_ref().map_or(0, |path| path.reconnects),
         error: known.and_then(|path| path.error),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_keys_are_is_not_told() {
+        let there = "nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:a?ns=1";
+        let shown = without_keys(&format!("{there}&dhchap-secret=/root/host.key"));
+        assert_eq!(shown, there);
+        let unknown = format!("{there}&new-secret=/root/host.key");
+        assert!(there.starts_with(&without_keys(&unknown)), "{unknown}");
     }
 }

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// How long a server may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// What is wrong where it does not.
+pub(super) const SILENT: &str = "the process that serves it does not answer";
 
 /// Runs the command.
 pub fn run(args: &ListArgs) -> Result<()> {
@@ -61,8 +63,8 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         if let Some(status) = said(folder, request) {
             return Some(status);
         }
-        let trouble = "the process that serves it does not answer".to_owned();
-        return gone(folder, AttachmentState::Restarting, Some(trouble), Vec::new());
+        let trouble = Some(SILENT.to_owned());
+        return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     if folder.is_held(Role::Supervisor) {
         // The reason cannot be written down either if that is the reason.
@@ -134,7 +136,7 @@ fn cpu_ms(_: u32) -> Option<u64> {
 }
 
 /// Whether the other end has closed instead of answering: then there is no line.
-fn is_hung_up_on(error: &io::Error) -> bool {
+pub(super) fn is_hung_up_on(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }

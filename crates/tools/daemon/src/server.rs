@@ -16,6 +16,7 @@ use farblock_host::Url;
 use farblock_host::disk::{Disk, DiskState};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
@@ -25,6 +26,8 @@ use {super::args::As, farblock_command::broker::Broker};
 
 /// How often it is looked whether the last user is gone, when it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long who asks waits before he looks again whether another one has been told.
+const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// How long a flush may take before a disk is not detached after all.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take when the disk is detached anyway.
@@ -60,6 +63,8 @@ pub(super) struct DaemonShared {
     disk: Option<Disk>,
     /// `None` when it is detached.
     attached: Mutex<Option<Box<dyn Attached>>>,
+    /// Whoever has `attached` locked is detaching it, which may take long.
+    detaching: AtomicBool,
     events: Mutex<Sender<Event>>,
     /// Took the place of a server that died: somebody may use the disk already.
     resumed: bool,
@@ -167,6 +172,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, St
         settings,
         folder,
         disk,
+        detaching: AtomicBool::new(false),
         attached,
         events,
         resumed,
@@ -372,13 +378,28 @@ impl DaemonShared {
 
     /// For who asks. It never waits for a detach that is under way.
     pub(super) fn status(&self) -> Status {
-        let (users, condition) = match self.attached.try_lock() {
-            Ok(attached) => match attached.as_ref() {
-                Some(attached) => (attached.users(), attached.condition()),
-                None => (Vec::new(), None),
-            },
-            Err(TryLockError::Poisoned(_)) => (Vec::new(), None),
-            Err(TryLockError::WouldBlock) => (vec!["it is being detached".to_owned()], None),
+        self.status_with(|attached| attached.users())
+    }
+
+    /// The same for who asks often: looking for users is reading what each process has open.
+    pub(super) fn status_without_users(&self) -> Status {
+        self.status_with(|_| Vec::new())
+    }
+
+    fn status_with(&self, users: impl Fn(&dyn Attached) -> Vec<String>) -> Status {
+        let (users, condition) = loop {
+            match self.attached.try_lock() {
+                Ok(attached) => match attached.as_ref() {
+                    Some(attached) => break (users(attached.as_ref()), attached.condition()),
+                    None => break (Vec::new(), None),
+                },
+                Err(TryLockError::Poisoned(_)) => break (Vec::new(), None),
+                Err(TryLockError::WouldBlock) if self.detaching.load(Ordering::Acquire) => {
+                    break (vec!["it is being detached".to_owned()], None);
+                }
+                // Somebody else who asks, and is done soon.
+                Err(TryLockError::WouldBlock) => thread::sleep(OTHERS_TURN),
+            }
         };
         let (state, since_seconds, trouble) = match (&self.disk, condition) {
             (Some(disk), _) => status::of_disk(disk),
@@ -415,6 +436,17 @@ impl DaemonShared {
     /// follow.
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
+        self.detaching.store(true, Ordering::Release);
+        let done = self.detach_from(&mut slot, force);
+        self.detaching.store(false, Ordering::Release);
+        done
+    }
+
+    fn detach_from(
+        &self,
+        slot: &mut Option<Box<dyn Attached>>,
+        force: bool,
+    ) -> Result<(), StopError> {
         let Some(attached) = slot.as_mut() else { return Ok(()) };
         #[cfg(target_os = "linux")]
         if let Some(why) = self.unbrokered()

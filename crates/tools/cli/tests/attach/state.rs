@@ -138,3 +138,24 @@ fn a_full_runtime_folder() {
     target.server.stop();
     drop(place);
 }
+
+/// Looking who uses a disk takes its time, and is no detaching of it.
+#[test]
+fn many_who_look_at_once_see_no_detach() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 1 << 20);
+    attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    let look = || {
+        for _ in 0..8 {
+            let status = attachments.status("fb0");
+            assert_eq!(status["users"].as_array().map(Vec::len), Some(0), "{status}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(look);
+        }
+    });
+    attachments.detach("fb0");
+    target.server.stop();
+}
