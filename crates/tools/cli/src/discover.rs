@@ -7,6 +7,7 @@ use crate::remote;
 use crate::table::{Align, Table};
 use farblock_command::discovery;
 use farblock_host::entry_url;
+use farblock_host::url::Url;
 use farblock_proto::host::DiscoveryEntry;
 use farblock_wire::log::{SubsystemType, TransportType};
 use serde::Serialize;
@@ -48,10 +49,15 @@ pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
             entries: entries.iter().map(described).collect(),
         });
     }
-    output::print(&listing(&address, &entries, args.tls_key.as_deref()))
+    output::print(&listing(&address, &entries, &args.address.url, args.tls_key.as_deref()))
 }
 
-fn listing(address: &str, entries: &[DiscoveryEntry], tls_key: Option<&Path>) -> String {
+fn listing(
+    address: &str,
+    entries: &[DiscoveryEntry],
+    asked: &Url,
+    tls_key: Option<&Path>,
+) -> String {
     let mut columns = vec![
         ("KIND", Align::Left),
         ("TRANSPORT", Align::Left),
@@ -80,8 +86,9 @@ fn listing(address: &str, entries: &[DiscoveryEntry], tls_key: Option<&Path>) ->
     let key = tls_key.unwrap_or(Path::new("tls.key"));
     let key = format!(" --tls-key {}", quoted(&key.display().to_string()));
     let look = |entry: &DiscoveryEntry| {
-        let option = if requires_tls(entry) { &key } else { "" };
-        Some(format!("{}{option}", quoted(&described(entry).url?)))
+        let url = discovery::url(entry, asked)?;
+        let option = if requires_tls(entry) && url.tls_key.is_none() { &key } else { "" };
+        Some(format!("{}{option}", quoted(&url.to_string())))
     };
     let urls: Vec<String> = entries.iter().filter_map(look).collect();
     let mut text = format!("{address} knows of {} entries\n\n", entries.len());
@@ -170,14 +177,14 @@ mod tests {
         ] {
             let entry = entry(address, service, nqn);
             assert_eq!(entry_url(&entry), None, "{address} {service}");
-            let listing = listing("192.0.2.7:8009", &[entry], None);
+            let listing = listing("192.0.2.7:8009", &[entry], &Url::default(), None);
             assert!(!listing.contains("farblock id"), "{listing}");
             assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
             // It is shown, so that somebody can see what is wrong.
             assert!(listing.contains(service), "{listing}");
         }
         let sly = entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'");
-        let sly = listing("a", &[sly], None);
+        let sly = listing("a", &[sly], &Url::default(), None);
         let command = sly.lines().last().unwrap().trim().strip_prefix("farblock id ").unwrap();
         let inner = command.strip_prefix('\'').unwrap().strip_suffix('\'').unwrap();
         assert!(!inner.replace(r"'\''", "").contains('\''), "{command}");
@@ -188,11 +195,17 @@ mod tests {
         let nqn = "nqn.2026-11.org.example:a";
         let required = DiscoveryEntry { requirements: 0b01, ..entry("192.0.2.7", "4420", nqn) };
         let open = DiscoveryEntry { requirements: 0b10, ..entry("192.0.2.7", "4421", nqn) };
-        let both = listing("a", &[required, open.clone()], Some(Path::new("/etc/host key")));
+        let asked = Url::default();
+        let key = Path::new("/etc/host key");
+        let both = listing("a", &[required.clone(), open.clone()], &asked, Some(key));
         assert!(both.contains("required"), "{both}");
         let with_key: Vec<&str> =
             both.lines().filter(|line| line.ends_with(" --tls-key '/etc/host key'")).collect();
         assert!(with_key.len() == 1 && with_key[0].contains(":4420/"), "{both}");
-        assert!(!listing("a", &[open], None).contains("TLS"));
+        assert!(!listing("a", &[open], &asked, None).contains("TLS"));
+        let asked = "nvme+tcp://192.0.2.1?hostnqn=nqn.2026-11.h:one&tls-key=/k".parse().unwrap();
+        let own = listing("a", &[required], &asked, None);
+        let command = format!("'nvme+tcp://192.0.2.7:4420/{nqn}?hostnqn=nqn.2026-11.h:one");
+        assert!(own.contains(&command) && own.ends_with("tls-key=/k'\n"), "{own}");
     }
 }

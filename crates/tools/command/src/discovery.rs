@@ -44,7 +44,13 @@ pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<
     }
 }
 
-/// The URLs of all subsystems that can be connected to.
-pub fn urls(entries: &[DiscoveryEntry]) -> Vec<Url> {
-    entries.iter().filter_map(entry_url).collect()
+/// The URLs of all subsystems that can be connected to, as the same host that asked there.
+pub fn urls(entries: &[DiscoveryEntry], asked: &Url) -> Vec<Url> {
+    entries.iter().filter_map(|entry| url(entry, asked)).collect()
+}
+
+/// The URL of one: it leads to where the entry says, and has the parameters of the URL asked at.
+pub fn url(entry: &DiscoveryEntry, asked: &Url) -> Option<Url> {
+    let Url { host, port, subsystem, .. } = entry_url(entry)?;
+    Some(Url { host, port, subsystem, namespace: None, ..asked.clone() })
 }

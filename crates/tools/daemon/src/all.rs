@@ -20,8 +20,9 @@ pub(super) fn run(
 ) -> Result<()> {
     let mut args = AttachArgs { all: None, ..args.clone() };
     let options = remote::options(global, &args.digests);
+    let asked = &address.url;
     let (address, entries) = discovery::ask(address, &options)?;
-    let subsystems = by_name(discovery::urls(&entries));
+    let subsystems = by_name(discovery::urls(&entries, asked));
     if subsystems.is_empty() {
         return Err(Failure::run(format_args!("{address} knows of no subsystem")));
     }

@@ -15,6 +15,23 @@ fn copy(from: &str, to: &str) {
     fs::rename(new, to).expect("moved");
 }
 
+/// What a URL of discovery says of the host is what its disks are attached with.
+#[test]
+fn all_that_a_host_with_a_secret_finds_is_attached() {
+    let attachments = Attachments::new();
+    let scratch = &attachments.scratch;
+    let [key] = scratch.keys(["host.key"], &[]);
+    let given = format!("{HOST}={key}");
+    let sizes = ["mem:1MiB", "mem:2MiB"];
+    let serve = ["serve", sizes[0], sizes[1], "--listen", "127.0.0.1:0", "--host-key", &given];
+    let target = Server::start(scratch.command(serve));
+    let url = format!("nvme+tcp://{}?hostnqn={HOST}&dhchap-secret={key}", target.address);
+    let said = attachments.run(["attach", "--all", &url, "--as", "nbd", "--no-device"]).ok().out();
+    assert!(said.contains("fb0: ") && said.contains("fb1: "), "{said}");
+    attachments.run(["detach", "--all"]).ok();
+    target.stop();
+}
+
 #[test]
 fn a_disk_that_is_used_authenticates_anew() {
     let attachments = Attachments::new();
