@@ -370,8 +370,13 @@ impl DaemonShared {
     /// Has the host prove anew who it is, on each path that is connected; says how that went.
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
+        let sentence = |url: &Url, error: farblock_host::Error| match error {
+            // It says nothing of where.
+            farblock_host::Error::Lost(_) => format!("{}: {error}", url.address()),
+            _ => error.to_string(),
+        };
         let said = |(url, done): (Url, std::result::Result<(), farblock_host::Error>)| {
-            (url.without_keys().to_string(), done.err().map(|error| error.to_string()))
+            (url.without_keys().to_string(), done.err().map(|error| sentence(&url, error)))
         };
         disk.authenticate().into_iter().map(said).collect()
     }

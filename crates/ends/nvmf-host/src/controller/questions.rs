@@ -24,7 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The admin queue that others use as well.
-struct Live<'a>(&'a Inner);
+struct Live<'a> {
+    inner: &'a Inner,
+    /// That the connection was lost meanwhile.
+    lost: Option<Error>,
+}
 
 impl Exchange for Live<'_> {
     async fn execute(
@@ -33,8 +37,12 @@ impl Exchange for Live<'_> {
         data: &[u8],
         _: &'static str,
     ) -> Result<(Cqe, Vec<u8>), ConnectError> {
-        let done = self.0.admin(command, data).await;
-        done.map_err(|error| ConnectError::AuthenticationFailed(error.to_string()))
+        let done = self.inner.admin(command, data).await;
+        done.map_err(|error| {
+            let sentence = error.to_string();
+            self.lost = Some(error).filter(|error| matches!(error, Error::Lost(_)));
+            ConnectError::AuthenticationFailed(sentence)
+        })
     }
 }
 
@@ -76,12 +84,19 @@ impl Inner {
             return Err(Error::Options("it is being authenticated anew already".to_owned()));
         }
         let identity = wire_identity(&self.identity, &self.subsystem);
-        let done = authentication::authenticate(&mut Live(self), &identity, &self.options).await;
+        let mut live = Live { inner: self, lost: None };
+        let done = authentication::authenticate(&mut live, &identity, &self.options).await;
         self.authenticates.store(false, Ordering::Release);
-        done.map_err(|reason| Error::Authentication {
-            address: self.address.to_string(),
-            subsystem: self.subsystem.clone(),
-            reason,
+        done.map_err(|reason| match (&reason, live.lost) {
+            // That is no failure of the secret's, unless one was told of before.
+            (ConnectError::AuthenticationFailed(said), Some(lost)) if *said == lost.to_string() => {
+                lost
+            }
+            _ => Error::Authentication {
+                address: self.address.to_string(),
+                subsystem: self.subsystem.clone(),
+                reason,
+            },
         })
     }
 
