@@ -371,8 +371,12 @@ impl DaemonShared {
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let sentence = |url: &Url, error: farblock_host::Error| match error {
-            // It says nothing of where.
-            farblock_host::Error::Lost(_) => format!("{}: {error}", url.address()),
+            // It says nothing of where; and who refuses the secret may end it before he says so.
+            farblock_host::Error::Lost(_) => format!(
+                "{}, while it authenticated: {error}; farblock list says whether it connects again \
+                 with its secret",
+                url.address()
+            ),
             _ => error.to_string(),
         };
         let said = |(url, done): (Url, std::result::Result<(), farblock_host::Error>)| {
