@@ -26,7 +26,7 @@ use {super::args::As, farblock_command::broker::Broker};
 
 /// How often it is looked whether the last user is gone, when it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long who asks waits before he looks again whether another one has been told.
+/// How long a question waits before it looks again whether another one is answered.
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// How long a flush may take before a disk is not detached after all.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(30);
@@ -390,7 +390,8 @@ impl DaemonShared {
         self.status_with(|attached| attached.users())
     }
 
-    /// The same for who asks often: looking for users is reading what each process has open.
+    /// The same without the users, for frequent questions: looking for users is reading what each
+    /// process has open.
     pub(super) fn status_without_users(&self) -> Status {
         self.status_with(|_| Vec::new())
     }

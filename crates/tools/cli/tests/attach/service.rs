@@ -52,8 +52,8 @@ impl Systemd {
     }
 }
 
-/// Whether systemd is given a connection to keep, which takes a kernel that hands out again what was
-/// under way.
+/// Whether systemd is given a connection to keep, which takes a kernel that hands out again the
+/// requests under way.
 fn is_kept() -> bool {
     let release = run("uname", &["-r"]);
     let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
