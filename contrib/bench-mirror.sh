@@ -60,7 +60,8 @@ fresh() {
     wait
     rm -f -- *.img copied
     cp random a.img
-    truncate -s "${gib}G" b.img
+    truncate -s +1M a.img
+    truncate -s "$((gib * 1024 + 1))M" b.img
     start_leg
     serve mirror.log "mirror:a.img,nvme+tcp://127.0.0.1:14982/nqn.2026-11.org.example:leg?create" \
         --nqn nqn.2026-11.org.example:mirror --listen 127.0.0.1:14981 --control control
