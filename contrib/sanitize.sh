@@ -68,7 +68,10 @@ fn main() {
     let write = || {
         STARTED.fetch_add(1, Relaxed);
         while STARTED.load(Relaxed) < 2 {}
-        unsafe { (&raw mut SHARED).write_volatile(1) }
+        // Once may go by unseen on a busy machine.
+        for _ in 0..100_000 {
+            unsafe { (&raw mut SHARED).write_volatile(1) }
+        }
     };
     std::thread::scope(|scope| (scope.spawn(write), scope.spawn(write)).1.join().unwrap());
 }

@@ -108,7 +108,9 @@ fn nobody_ends_what_is_not_his() {
     connect.data.hostnqn = farblock_wire::nqn::nqn_field(OTHER_HOST_NQN);
     let stranger = Host::of(&connect.send(&mut registry, at(0)).expect("it is allowed"));
     stranger.write_cc(&mut registry, enabling(), at(0));
-    assert_eq!(reset(&mut registry, &stranger, victims), invalid(), "another host's");
+    let status = Status::OPERATION_DENIED.with_dnr();
+    let denied = AdminOutcome::Respond { status, result: 0 };
+    assert_eq!(reset(&mut registry, &stranger, victims), denied, "another host's, which lives");
     let friend = Host::ready(&mut registry);
     for unknown in [
         CrossControllerReset { cirn: victims.cirn ^ 1 << 63, ..victims },

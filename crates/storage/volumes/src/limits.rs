@@ -17,8 +17,9 @@ pub const CHUNK_BYTES: u64 = 256 << 10;
 /// How long a leg may be away before it is put out; operations wait for so long.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the start of a mirror waits until nothing that a process before has sent can be carried
-/// out on any of the only legs that have all of the data.
-pub const LATE: Duration = Duration::from_secs(60);
+/// out on any of the only legs that have all of the data: longer than what a host waits where no
+/// target answers, 3 keep alives of 5 s and the longest command quiesce time (65 s).
+pub const LATE: Duration = Duration::from_secs(90);
 /// The time until a leg that was put out is tried again, the first time.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest time until a leg is tried again.

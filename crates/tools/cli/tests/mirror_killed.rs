@@ -214,13 +214,24 @@ fn the_only_leg_with_the_data_is_waited_for() {
     whole.expect("the near leg is away");
     let spec = format!("mirror:{}?degraded", legs.join(","));
     let log = scratch.path("log");
-    let mut command =
-        scratch.command(["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &spec]);
-    command.args(["--control", "control"]).stderr(std::fs::File::create(&log).expect("a file"));
+    let command = || {
+        let words = ["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &spec];
+        let mut command = scratch.command(words);
+        command.args(["--control", "control"]).stderr(std::fs::File::create(&log).expect("a file"));
+        command
+    };
+    let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
+    let waits = || until("it says that it waits", || said().contains("the mirror waits"));
+    // Told to end meanwhile, it ends before the wait does.
+    let child = command().spawn().expect("the target starts");
+    waits();
+    support::signal(child.id(), "TERM");
+    assert_eq!(support::wait(child).status.code(), Some(1));
+    assert!(said().contains("given up while it waited"), "{}", said());
     std::thread::scope(|scope| {
+        let command = command();
         let starting = scope.spawn(|| Server::start(command));
-        let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
-        until("it says that it waits", || said().contains("the mirror waits"));
+        waits();
         assert!(!starting.is_finished(), "it is shared");
         assert_eq!(far.gate.kept(), 1);
         far.gate.open_up();

@@ -91,7 +91,12 @@ impl Registry {
         let same_host = impacted.subsystem == source.subsystem
             && impacted.host_nqn == source.host_nqn
             && impacted.host_id == source.host_id;
-        if !same_host || impacted.id == id {
+        if !same_host {
+            // Not the answer to an unknown life: from that the host concludes, at this target after
+            // a restart, that the controller is gone, and this one lives.
+            return Err(Status::OPERATION_DENIED.with_dnr());
+        }
+        if impacted.id == id {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let id = impacted.id;

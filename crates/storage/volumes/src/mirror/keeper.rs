@@ -390,12 +390,16 @@ impl Keeper {
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(leg = %self.shared.legs[leg].name, reason, "not let in");
                 // What is known of it is better than that.
-                if reason != rejoin::OPENING || lock(&self.shared.legs[leg].reason).is_empty() {
+                let is_opening = reason == rejoin::OPENING;
+                if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);
                 }
                 let retry = &mut self.retries[leg];
                 retry.at = os::now() + retry.wait;
-                retry.wait = (retry.wait * 2).min(LAST_RETRY);
+                // That it is being opened is no failure: what comes of that is.
+                if !is_opening {
+                    retry.wait = (retry.wait * 2).min(LAST_RETRY);
+                }
                 sooner(deadline, retry.at);
             }
         }

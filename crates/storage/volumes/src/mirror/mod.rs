@@ -52,6 +52,11 @@ pub trait LegSource: Send + Sync {
         Ok(())
     }
 
+    /// Whether the mirror is to be opened still: who waits for a leg may have been told to end.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
     /// Opens it. May take as long as it needs. Nothing is written to what was opened while
     /// [`settle`](LegSource::settle) had failed last.
     ///

@@ -49,6 +49,12 @@ pub(super) fn find_out(
             );
         }
         while waited_for.iter().all(|&named| settled[named].is_err()) {
+            if !waited_for.iter().all(|&named| sources[named].is_wanted()) {
+                return Err(MirrorError(format!(
+                    "given up while it waited for {}, since it is to end",
+                    sources[waited_for[0]].name()
+                )));
+            }
             if os::elapsed(begin) >= LATE {
                 return Err(in_vain(sources, &settled, waited_for[0]));
             }

@@ -1,6 +1,7 @@
 //! Mirrors on the command line: legs that are files, devices or remote disks.
 
 use crate::elsewhere::{self, Leg};
+use crate::signals::Stop;
 use crate::{journal, remote};
 use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored};
 use farblock_backends::{FileProblem, OpenError, Spec};
@@ -12,7 +13,7 @@ use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, MirrorStatus,
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use uuid::Uuid;
 
 type Opening = Result<Arc<dyn Namespace>, String>;
@@ -59,7 +60,15 @@ impl LegSource for Local {
     }
 }
 
-/// A leg that a target has. It is never given up.
+/// What ends this process, while it starts as well.
+static STOP: OnceLock<Stop> = OnceLock::new();
+
+/// Has mirrors that wait for a leg while they are opened give up when the process is to end.
+pub(super) fn end_with(stop: &Stop) {
+    let _ = STOP.set(stop.clone());
+}
+
+/// A leg that a target has. It is never given up but with the process.
 struct Remote {
     url: Url,
     options: DiskOptions,
@@ -102,6 +111,10 @@ impl LegSource for Remote {
             "its target has not confirmed yet that nothing is left of what a process that was \
              killed had sent there{why}"
         ))
+    }
+
+    fn is_wanted(&self) -> bool {
+        !STOP.get().is_some_and(Stop::requested)
     }
 
     fn open(&self) -> Opening {

@@ -143,6 +143,7 @@ fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConf
 /// What ends it.
 fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     let stop = Stop::install()?;
+    mirrored::end_with(&stop);
     if args.end_with_input {
         signals::end_with_input()?;
     }
