@@ -7,7 +7,8 @@ import { limited } from "./limits";
 import { type MirrorRow, mirrorRows, mirrorTable } from "./mirrors";
 import { partKey, type Rates } from "./model";
 import { rated } from "./page";
-import { type Column, Table } from "./table";
+import { isSame } from "./same";
+import { type Column, type Options, Table } from "./table";
 import type { ControllerStatus, NamespaceStatus, Status, SubsystemStatus } from "./types";
 
 /** What there is of a kind, once. */
@@ -152,7 +153,7 @@ export class Across {
 
   show(cluster: Cluster, chosen: string | null): void {
     const of = cluster.nodes.map(({ watch }) => watch.status);
-    if (!this.gathered || !this.rows || of.some((status, index) => status !== this.of[index])) {
+    if (!this.gathered || !this.rows || !isSame(of, this.of)) {
       this.of = of;
       this.gathered = new Gathered(cluster);
       const { namespaces, subsystems, hosts } = this.gathered;
@@ -174,13 +175,15 @@ export class Across {
   }
 }
 
+/** A table of what several nodes may have, where a row is chosen by its key. */
+function table<R extends Row>(choose: (key: string) => void, of: Omit<Options<R>, "key" | "words" | "choose">): Table<R> {
+  return new Table<R>({ ...of, key: (row) => row.key, words, choose: (row) => choose(row.key) });
+}
+
 function namespaceTable(choose: (key: string) => void): Table<NamespaceRow> {
-  return new Table<NamespaceRow>({
+  return table(choose, {
     title: "Namespaces",
-    key: (row) => row.key,
     nothing: "No namespaces are shared.",
-    words,
-    choose: (row) => choose(row.key),
     sorted: 2,
     columns: [
       { title: "NS", text: (row) => String(row.namespace.nsid), chooses: true },
@@ -195,12 +198,9 @@ function namespaceTable(choose: (key: string) => void): Table<NamespaceRow> {
 }
 
 function subsystemTable(choose: (key: string) => void): Table<SubsystemRow> {
-  return new Table<SubsystemRow>({
+  return table(choose, {
     title: "Subsystems",
-    key: (row) => row.key,
     nothing: "Nothing is shared.",
-    words,
-    choose: (row) => choose(row.key),
     columns: [
       { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },
       ...rated<SubsystemRow>(),
@@ -220,12 +220,9 @@ function subsystemTable(choose: (key: string) => void): Table<SubsystemRow> {
 }
 
 function hostTable(choose: (key: string) => void): Table<HostRow> {
-  return new Table<HostRow>({
+  return table(choose, {
     title: "Hosts",
-    key: (row) => row.key,
     nothing: "No host is connected.",
-    words,
-    choose: (row) => choose(row.key),
     columns: [
       { title: "Host", text: (row) => format.tail(row.nqn, SHORT_NAME), chooses: true },
       ...rated<HostRow>(),

@@ -9,6 +9,7 @@ import type { Cluster, Node } from "./cluster";
 import { type Part, partKey, type Rates } from "./model";
 import { Fleets } from "./fleet";
 import { hostCount, iops, Page, through } from "./page";
+import { isSame } from "./same";
 import { Stretch } from "./stretch";
 import { Table } from "./table";
 import { Tiles } from "./tiles";
@@ -98,7 +99,7 @@ export class Overview {
     const live = this.cluster.nodes.filter(({ watch }) => watch.isLive);
     // Thousands are counted once for each status.
     const of = live.map(({ watch }) => watch.status);
-    if (of.length !== this.counted.of.length || of.some((status, index) => status !== this.counted.of[index])) {
+    if (!isSame(of, this.counted.of)) {
       const controllers = of.flatMap((status) => status?.controllers ?? []);
       const hosts = new Set(controllers.filter((one) => one.subsystem).map((one) => one.host_nqn)).size;
       this.counted = { of, hosts };

@@ -16,7 +16,7 @@ export interface Action<Row> {
   does: (row: Row) => void;
 }
 
-interface Options<Row> {
+export interface Options<Row> {
   title: string;
   columns: Column<Row>[];
   key: (row: Row) => string;

@@ -4,6 +4,7 @@ import { el, say, svg } from "./dom";
 import * as format from "./format";
 import { type Model, partKey } from "./model";
 import type { Lost } from "./lost";
+import { isSame } from "./same";
 import type { ControllerStatus, LegStatus, StateDocument, Status } from "./types";
 
 export interface Box {
@@ -83,7 +84,7 @@ export class Topology {
 
   /** Shows what is made of these, anew when one of them is another one. */
   show(of: readonly unknown[], make: () => Scene, flows: Flow): void {
-    if (!this.scene || of.length !== this.of.length || of.some((one, index) => one !== this.of[index])) {
+    if (!this.scene || !isSame(of, this.of)) {
       [this.of, this.scene] = [of, make()];
       this.describe(this.scene.words);
     }

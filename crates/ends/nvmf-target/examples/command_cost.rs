@@ -10,8 +10,7 @@ mod rig;
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
 use farblock_proto::tcp::Digests;
-use farblock_proto::tcp::SlotId;
-use farblock_proto::tcp::host_end::{Event, Transfer};
+use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
 use farblock_wire::nvm::{CopyControl, CopyRange};
 use farblock_wire::opcode::NvmOpcode;
@@ -19,8 +18,8 @@ use farblock_wire::reservation::{
     AcquireAction, RegisterAction, ReservationControl, ReservationType,
 };
 use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
-use rig::scripted::{BLOCK, Queue, admin_of, blocks, io_of, read, target_of, write};
-use std::io::Write;
+use rig::scripted::{BLOCK, Queue, admin_of, blocks, fused, io_of, read, target_of, write};
+use rig::turns::reserve;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,7 +52,10 @@ const ROWS: [Row; 8] = [
         let answer = hosts.queues[0].run(sqe, Transfer::InCapsule(BYTES as u32), &hosts.data);
         assert_eq!(answer.status, Status::SUCCESS);
     }),
-    ("compare and write a block, fused", fused),
+    ("compare and write a block, fused", |hosts| {
+        let Hosts { queues: [queue, _], data } = hosts;
+        assert_eq!(fused(queue, 64, &data[..BLOCK], &data[..BLOCK]), [Status::SUCCESS; 2]);
+    }),
     ("copy 4 KiB", |hosts| copy(hosts, COUNT)),
     ("copy 1 MiB", |hosts| copy(hosts, (1 << 20) / BLOCK as u32)),
     ("register", |hosts| register(hosts, 1)),
@@ -63,7 +65,7 @@ const ROWS: [Row; 8] = [
             .with_action(AcquireAction::PREEMPT.0)
             .with_rtype(ReservationType::WRITE_EXCLUSIVE.0);
         let keys = [key(0), key(1)];
-        reserve(&mut hosts.queues[0], NvmOpcode::RESERVATION_ACQUIRE, control, &keys);
+        reserve(&mut hosts.queues[0], NvmOpcode::RESERVATION_ACQUIRE, control, keys);
     }),
 ];
 
@@ -93,30 +95,6 @@ fn main() {
     }
 }
 
-/// Both commands in one send; the target writes one block in one piece.
-fn fused(hosts: &mut Hosts) {
-    let Hosts { queues: [queue, _], data } = hosts;
-    let mut out = Vec::new();
-    for (slot, opcode) in [(0, NvmOpcode::COMPARE), (1, NvmOpcode::WRITE)] {
-        let mut sqe = blocks(opcode.0, 64, 1, SglDescriptor::in_capsule(0, BLOCK as u32));
-        sqe.flags |= slot as u8 + 1;
-        queue.end.submit(SlotId(slot), &sqe, Transfer::InCapsule(BLOCK as u32), &mut out);
-        out.extend_from_slice(&data[..BLOCK]);
-    }
-    queue.stream.write_all(&out).expect("sent");
-    let mut answered = 0;
-    while answered < 2 {
-        assert!(queue.receive(), "closed before the answers");
-        let pending = std::mem::take(&mut queue.pending);
-        let mut input = &pending[..];
-        while let Some(event) = queue.end.next(&mut input).expect("well formed") {
-            let Event::Completed { cqe, .. } = event else { panic!("{event:?}") };
-            assert_eq!(cqe.status(), Status::SUCCESS);
-            answered += 1;
-        }
-    }
-}
-
 /// One range of this many blocks, within the disk.
 fn copy(hosts: &mut Hosts, count: u32) {
     let to = DISK_BYTES / BLOCK as u64 / 2;
@@ -139,14 +117,5 @@ fn register(hosts: &mut Hosts, host: usize) {
     let control =
         ReservationControl::default().with_action(RegisterAction::REPLACE.0).with_iekey(true);
     let keys = [0, key(host)];
-    reserve(&mut hosts.queues[host], NvmOpcode::RESERVATION_REGISTER, control, &keys);
-}
-
-fn reserve(queue: &mut Queue, opcode: NvmOpcode, control: ReservationControl, keys: &[u64; 2]) {
-    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-    let length = data.len() as u32;
-    let dptr = SglDescriptor::in_capsule(0, length);
-    let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
-    let answer = queue.run(sqe, Transfer::InCapsule(length), &data);
-    assert_eq!(answer.status, Status::SUCCESS);
+    reserve(&mut hosts.queues[host], NvmOpcode::RESERVATION_REGISTER, control, keys);
 }

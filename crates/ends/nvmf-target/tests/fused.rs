@@ -3,16 +3,12 @@
 
 mod rig;
 
-use farblock_proto::tcp::host_end::{Event, Transfer};
-use farblock_proto::tcp::{Digests, SlotId};
+use farblock_proto::tcp::Digests;
 use farblock_reactor::EngineKind;
-use farblock_wire::{SglDescriptor, Status};
-use rig::scripted::{BLOCK, Queue, admin_of, blocks, io_of, read, target};
-use std::io::Write;
+use farblock_wire::Status;
+use rig::scripted::{self, BLOCK, Queue, admin_of, io_of, read, target};
 use std::thread;
 
-const COMPARE: u8 = 5;
-const WRITE: u8 = 1;
 const LBA: u64 = 17;
 const ROUNDS: u32 = 100;
 
@@ -22,29 +18,9 @@ fn block(value: u32) -> Vec<u8> {
     block
 }
 
-/// What the two commands of a pair are answered, sent as one.
+/// What the two commands of a pair are answered.
 fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
-    let mut out = Vec::new();
-    let length = BLOCK as u32;
-    for (slot, opcode, value) in [(0, COMPARE, old), (1, WRITE, new)] {
-        let mut sqe = blocks(opcode, LBA, 1, SglDescriptor::in_capsule(0, length));
-        sqe.flags |= slot as u8 + 1;
-        queue.end.submit(SlotId(slot), &sqe, Transfer::InCapsule(length), &mut out);
-        out.extend(block(value));
-        out.extend(queue.end.data_digest(&block(value)).into_iter().flatten());
-    }
-    queue.stream.write_all(&out).expect("sent");
-    let mut statuses = [None; 2];
-    while statuses.contains(&None) {
-        assert!(queue.receive(), "closed before the answers");
-        let pending = std::mem::take(&mut queue.pending);
-        let mut input = &pending[..];
-        while let Some(event) = queue.end.next(&mut input).expect("well formed") {
-            let Event::Completed { slot, cqe, .. } = event else { panic!("{event:?}") };
-            statuses[usize::from(slot.0)] = Some(cqe.status());
-        }
-    }
-    statuses.map(|status| status.expect("each once"))
+    scripted::fused(queue, LBA, &block(old), &block(new))
 }
 
 fn value(queue: &mut Queue) -> u32 {

@@ -112,11 +112,7 @@ impl Node {
     }
 
     fn send(&mut self, opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> Status {
-        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        let length = data.len() as u32;
-        let dptr = SglDescriptor::in_capsule(0, length);
-        let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
-        self.io.run(sqe, Transfer::InCapsule(length), &data).status
+        reservation(&mut self.io, opcode, control, keys)
     }
 
     /// REGISTER AND IGNORE EXISTING KEY, to persist: whether the node is registered or not.

@@ -110,6 +110,28 @@ fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     Ok(serde_json::from_slice(&line)?)
 }
 
+/// What a server says of itself. One of before this request hangs up at it, and is asked for the
+/// rest; one that does not answer in time would not answer that either.
+pub(super) fn status(
+    folder: &Folder,
+    request: &ControlRequest,
+    patience: Duration,
+) -> Option<Status> {
+    match ask(folder, request, Some(patience)) {
+        Ok(Answer::Status(status)) => Some(*status),
+        Err(error) if !matches!(request, ControlRequest::Status) && is_hung_up_on(&error) => {
+            status(folder, &ControlRequest::Status, patience)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the other end has closed instead of answering: then there is no line.
+fn is_hung_up_on(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
+}
+
 /// Asks a server. `patience`: how long for an answer; `None`: however long it takes.
 pub(super) fn ask(
     folder: &Folder,
@@ -121,4 +143,25 @@ pub(super) fn ask(
     stream.set_write_timeout(Some(PATIENCE))?;
     send(&stream, request)?;
     receive(&stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_hangs_up_is_asked_again() {
+        for (kind, is_asked) in [
+            (io::ErrorKind::UnexpectedEof, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::WouldBlock, false),
+            (io::ErrorKind::TimedOut, false),
+            (io::ErrorKind::NotFound, false),
+        ] {
+            assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
+        }
+        // Nothing at all, which is what a server that ends gives.
+        let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
+        assert!(is_hung_up_on(&io::Error::from(nothing)));
+    }
 }

@@ -1,10 +1,9 @@
 //! An attachment for `farblock doctor` and `status`: looked at, and left as it is.
 
-use super::control::{self, Answer, ControlRequest};
+use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role, runtime};
 #[cfg(target_os = "linux")]
 use super::list::SILENT;
-use super::list::is_hung_up_on;
 #[cfg(target_os = "linux")]
 use super::server::Saved;
 use super::settings::Settings;
@@ -158,17 +157,8 @@ fn ask(folder: &Folder, patience: Duration) -> Option<Status> {
 }
 
 fn ask_for(folder: &Folder, request: &ControlRequest, patience: Duration) -> Option<Status> {
-    if !folder.is_held(Role::Server) {
-        return None;
-    }
-    match control::ask(folder, request, Some(patience)) {
-        Ok(Answer::Status(status)) => Some(*status),
-        // One of before this request.
-        Err(error) if matches!(request, ControlRequest::Paths) && is_hung_up_on(&error) => {
-            ask(folder, patience)
-        }
-        _ => None,
-    }
+    let is_there = folder.is_held(Role::Server);
+    is_there.then(|| control::status(folder, request, patience)).flatten()
 }
 
 fn examine(folder: &Folder) -> Examined {

@@ -1,7 +1,7 @@
 //! `farblock list`: what is attached, and how it is.
 
 use super::args::ListArgs;
-use super::control::{self, Answer, ControlRequest};
+use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role, runtime};
 use super::leftover;
 use super::metrics;
@@ -16,7 +16,6 @@ use farblock_block::size::Size;
 use farblock_command::error::Result;
 use farblock_command::output;
 use farblock_command::table::{Align, Table, printable};
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -107,19 +106,11 @@ fn why_gone(last: Option<String>) -> String {
     }
 }
 
-/// What the server says. One of before [`ControlRequest::Measure`] hangs up at that, and is asked
-/// for the rest; one that does not answer in time would not answer that either.
+/// What the server says, and what it has used of processors.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
-    match control::ask(folder, request, Some(PATIENCE)) {
-        Ok(Answer::Status(status)) => {
-            let cpu_ms = status.server_pid.and_then(cpu_ms);
-            Some(Status { cpu_ms, ..*status })
-        }
-        Err(error) if matches!(request, ControlRequest::Measure) && is_hung_up_on(&error) => {
-            said(folder, &ControlRequest::Status)
-        }
-        _ => None,
-    }
+    let status = control::status(folder, request, PATIENCE)?;
+    let cpu_ms = status.server_pid.and_then(cpu_ms);
+    Some(Status { cpu_ms, ..status })
 }
 
 /// What a process has used of processors.
@@ -133,12 +124,6 @@ fn cpu_ms(pid: u32) -> Option<u64> {
 #[cfg(not(any(target_os = "linux", windows)))]
 fn cpu_ms(_: u32) -> Option<u64> {
     None
-}
-
-/// Whether the other end has closed instead of answering: then there is no line.
-pub(super) fn is_hung_up_on(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }
 
 /// Whether a server answers.
@@ -278,21 +263,5 @@ mod tests {
         assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
         assert!(said("nothing listens").starts_with("its daemon is gone, which said before: "));
         assert_eq!(why_gone(None), "its daemon is gone");
-    }
-
-    #[test]
-    fn only_who_hangs_up_is_asked_again() {
-        for (kind, is_asked) in [
-            (io::ErrorKind::UnexpectedEof, true),
-            (io::ErrorKind::ConnectionReset, true),
-            (io::ErrorKind::WouldBlock, false),
-            (io::ErrorKind::TimedOut, false),
-            (io::ErrorKind::NotFound, false),
-        ] {
-            assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
-        }
-        // Nothing at all, which is what a server that ends gives.
-        let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
-        assert!(is_hung_up_on(&io::Error::from(nothing)));
     }
 }

@@ -40,7 +40,10 @@ impl Exchange for Live<'_> {
         let done = self.inner.admin(command, data).await;
         done.map_err(|error| {
             let sentence = error.to_string();
-            self.lost = Some(error).filter(|error| matches!(error, Error::Lost(_)));
+            if matches!(error, Error::Lost(_)) {
+                self.lost = Some(error);
+                return ConnectError::Io(sentence);
+            }
             ConnectError::AuthenticationFailed(sentence)
         })
     }
@@ -87,12 +90,10 @@ impl Inner {
         let mut live = Live { inner: self, lost: None };
         let done = authentication::authenticate(&mut live, &identity, &self.options).await;
         self.authenticates.store(false, Ordering::Release);
-        done.map_err(|reason| match (&reason, live.lost) {
+        done.map_err(|reason| match (reason, live.lost) {
             // That is no failure of the secret's, unless one was told of before.
-            (ConnectError::AuthenticationFailed(said), Some(lost)) if *said == lost.to_string() => {
-                lost
-            }
-            _ => Error::Authentication {
+            (ConnectError::Io(_), Some(lost)) => lost,
+            (reason, _) => Error::Authentication {
                 address: self.address.to_string(),
                 subsystem: self.subsystem.clone(),
                 reason,

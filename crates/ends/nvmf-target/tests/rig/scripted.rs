@@ -11,7 +11,9 @@ use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use farblock_wire::fabrics::{
     ConnectCommand, ConnectData, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
+use farblock_wire::opcode::NvmOpcode;
 use farblock_wire::property::offset;
+use farblock_wire::reservation::ReservationControl;
 use farblock_wire::{Cqe, IntoBytes, SglDescriptor, Sqe, Status};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -254,6 +256,45 @@ pub fn write(queue: &mut Queue, lba: u64, data: &[u8], in_capsule: bool) -> Stat
         (SglDescriptor::transport(length), Transfer::ToController(length))
     };
     queue.run(blocks(1, lba, length / BLOCK as u32, dptr), transfer, data).status
+}
+
+/// A Compare and a Write of one block, fused and sent as one: what each is answered.
+pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2] {
+    let mut out = Vec::new();
+    let length = BLOCK as u32;
+    for (slot, opcode, data) in [(0, NvmOpcode::COMPARE, old), (1, NvmOpcode::WRITE, new)] {
+        let mut sqe = blocks(opcode.0, lba, 1, SglDescriptor::in_capsule(0, length));
+        sqe.flags |= slot as u8 + 1;
+        queue.end.submit(SlotId(slot), &sqe, Transfer::InCapsule(length), &mut out);
+        out.extend_from_slice(data);
+        out.extend(queue.end.data_digest(data).into_iter().flatten());
+    }
+    queue.stream.write_all(&out).expect("sent");
+    let mut statuses = [None; 2];
+    while statuses.contains(&None) {
+        assert!(queue.receive(), "closed before the answers");
+        let pending = std::mem::take(&mut queue.pending);
+        let mut input = &pending[..];
+        while let Some(event) = queue.end.next(&mut input).expect("well formed") {
+            let Event::Completed { slot, cqe, .. } = event else { panic!("{event:?}") };
+            statuses[usize::from(slot.0)] = Some(cqe.status());
+        }
+    }
+    statuses.map(|status| status.expect("each once"))
+}
+
+/// What a command for reservations is answered, sent with its keys.
+pub fn reservation(
+    queue: &mut Queue,
+    opcode: NvmOpcode,
+    control: ReservationControl,
+    keys: &[u64],
+) -> Status {
+    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let length = data.len() as u32;
+    let dptr = SglDescriptor::in_capsule(0, length);
+    let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
+    queue.run(sqe, Transfer::InCapsule(length), &data).status
 }
 
 pub fn read(queue: &mut Queue, lba: u64, length: u32) -> Answer {

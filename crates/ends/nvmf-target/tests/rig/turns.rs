@@ -6,7 +6,7 @@ use farblock_proto::tcp::host_end::{Event, Grant, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
 use farblock_wire::opcode::NvmOpcode;
 use farblock_wire::reservation::ReservationControl;
-use farblock_wire::{SglDescriptor, Sqe, Status};
+use farblock_wire::{SglDescriptor, Status};
 use std::io::Write;
 use std::net::SocketAddr;
 
@@ -75,8 +75,5 @@ pub fn give(queue: &mut Queue, mut grant: Grant, data: &[u8]) {
 }
 
 pub fn reserve(queue: &mut Queue, opcode: NvmOpcode, control: ReservationControl, keys: [u64; 2]) {
-    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-    let dptr = SglDescriptor::in_capsule(0, 16);
-    let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
-    assert_eq!(queue.run(sqe, Transfer::InCapsule(16), &data).status, Status::SUCCESS);
+    assert_eq!(reservation(queue, opcode, control, &keys), Status::SUCCESS);
 }

@@ -132,6 +132,16 @@ fn systemd_is_told_how_it_goes() {
     target.server.stop();
 }
 
+/// Kills the supervisor and then its server, as systemd does with a service whose main process is
+/// killed.
+fn kill_both(attachments: &Attachments, supervisor: Child) {
+    let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
+    signal(supervisor.id(), "KILL");
+    signal(u32::try_from(server).expect("a pid"), "KILL");
+    wait(supervisor);
+    attachments.wait_for_state("data", "stale");
+}
+
 /// As systemd does with a service whose main process is killed: the server is killed as well, and
 /// both are started anew with what systemd has kept. Whoever uses the disk waits, and loses
 /// nothing.
@@ -156,11 +166,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     let mut load = Load::start(&mounted.file("load"), &[]);
     for round in 0..2 {
         wait_for_progress(&device);
-        let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
-        signal(child.id(), "KILL");
-        signal(u32::try_from(server).expect("a pid"), "KILL");
-        wait(child);
-        attachments.wait_for_state("data", "stale");
+        kill_both(&attachments, child);
         // It is not cleaned up, and nobody who looks keeps it from being started.
         let trouble = attachments.status("data")["trouble"].as_str().unwrap_or_default().to_owned();
         assert!(trouble.contains("in use") || trouble.contains("kept"), "{trouble}");
@@ -197,11 +203,7 @@ fn what_systemd_keeps_can_be_ended() {
     let child = in_foreground(&attachments, &["--restore", "data"]);
     let kept = systemd.is_given("FDSTORE=1").1.expect("a descriptor");
     systemd.is_told("READY=1");
-    let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
-    signal(child.id(), "KILL");
-    signal(u32::try_from(server).expect("a pid"), "KILL");
-    wait(child);
-    attachments.wait_for_state("data", "stale");
+    kill_both(&attachments, child);
     let refused = attachments.run(["detach", "data"]);
     refused.fails_in_a_line(1, &["kept for its next server", "--force"]);
     assert!(attachments.folder("data").exists(), "it is cleaned up");
