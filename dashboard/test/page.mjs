@@ -977,7 +977,9 @@ async function fleet(browser, wrongs) {
   );
   const running = start(["fleet", "run", "plan.toml", "--loopback"]);
   const ended = once(running, "exit");
-  await page.getByRole("heading", { name: "Fleet watched" }).waitFor();
+  const tooEarly = ended.then(() => Promise.reject(new Error(`the fleet was never shown, and said:\n${running.words}`)));
+  tooEarly.catch(() => {});
+  await Promise.race([page.getByRole("heading", { name: "Fleet watched" }).waitFor(), tooEarly]);
   const rows = page.locator("tr").filter({ hasText: /hosts on node/ }).filter({ hasText: "runs" });
   await rows.nth(1).getByText(/[1-9].* µs|ms/).waitFor();
   hold((await rows.count()) === 2, "a fleet that runs is shown, with what each host does");
