@@ -77,7 +77,7 @@ pub(crate) enum Command {
     Attachment(PartArgs),
     #[cfg_attr(not(windows), command(hide = true))]
     Service(ServiceArgs),
-    Bench(Box<crate::bench::args::BenchArgs>),
+    Bench(Box<crate::bench::BenchArgs>),
     Completions(CompletionsArgs),
     Whoami(WhoamiArgs),
     Keys(KeysArgs),

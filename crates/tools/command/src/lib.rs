@@ -9,18 +9,20 @@
 //! Nothing here knows what a command does.
 
 pub mod args;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod broker;
+#[cfg(feature = "manage")]
 pub mod configuration;
 pub mod discovery;
 pub mod error;
 pub mod lives;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod notify;
 pub mod output;
+pub mod reachable;
 pub mod remote;
 pub mod replace;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod sandbox;
 pub mod signals;
 pub mod table;

@@ -1,6 +1,6 @@
 //! `farblock bench compare`: two reports, and whether the second is slower.
 
-use super::args::CompareArgs;
+use super::CompareArgs;
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use crate::output;

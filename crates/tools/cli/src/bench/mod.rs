@@ -1,116 +1,85 @@
-//! `farblock bench`: how near a remote disk is to a local one.
+//! `farblock bench`: how near a remote disk is to a local one, and how reports differ.
 
-pub(crate) mod args;
 mod compare;
-mod demo;
-mod floor;
-mod plan;
-mod progress;
-pub(crate) mod report;
-mod sides;
 
 use crate::args::Global;
-use crate::error::{Failure, Result};
-use crate::output;
-use crate::signals::Stop;
-use args::{BenchArgs, BenchCommand};
-use farblock_bench::{BenchError, Cancel};
+use crate::error::Result;
+use crate::{elsewhere, values};
+use clap::{Args, Subcommand, ValueHint};
+use farblock_measure::BenchArgs as MeasureArgs;
+use std::path::PathBuf;
+
+/// Measure how near a remote disk is to a local one
+///
+/// Without arguments it makes a disk file here, measures it, shares it from a target in this
+/// process over loopback TCP, measures it again through that, and compares. No root, nothing to
+/// configure, nothing left behind, less than two minutes.
+///
+/// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  farblock bench
+  farblock bench --full --html report.html
+  farblock bench /dev/nvme0n1 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns 4k-random-read
+  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
+  farblock bench mem:1GiB --rw read --bs 1M --json -
+  farblock bench compare before.json after.json --fail-if-slower 5%
+What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
+  farblock bench --floor
+  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421"
+)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// What to do with reports that there are already.
+#[derive(Subcommand, Debug)]
+enum BenchCommand {
+    Compare(CompareArgs),
+}
+
+/// Say whether one report's disks are slower than another's
+///
+/// Both are files that --json has written, of `farblock bench` or of `farblock fleet run`. What
+/// differs is told by repeats (--runs, --full): medians, the change, and the interval that holds it
+/// in 95 of 100 cases.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock bench --runs 5 --json before.json
+  farblock bench --runs 5 --json after.json
+  farblock bench compare before.json after.json --fail-if-slower 5%
+
+Exit codes: 0 nothing is slower than the limit, 1 something is or is missing, 2 no comparison.")]
+pub(crate) struct CompareArgs {
+    /// The report to compare with
+    #[arg(value_name = "A.json", value_hint = ValueHint::FilePath)]
+    pub(crate) a: PathBuf,
+
+    /// The report that is judged
+    #[arg(value_name = "B.json", value_hint = ValueHint::FilePath)]
+    pub(crate) b: PathBuf,
+
+    /// Fail if throughput fell or mean latency rose by more than this, and not by chance alone
+    #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
+    pub(crate) fail_if_slower: Option<f64>,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Runs the command.
-pub(crate) fn run(mut args: BenchArgs, json: bool, global: &Global) -> Result<()> {
-    args.json = args.json.or_else(|| json.then(|| "-".into()));
-    let args = &args;
-    if let Some(BenchCommand::Compare(compare)) = &args.command {
-        return compare::run(compare, args.json.is_some(), global);
-    }
-    let stop = Stop::install_with_hangup()?;
-    if let Some(address) = args.floor_serve {
-        return floor::serve(address, &stop, global);
-    }
-    let mut plan = plan::plan(args, global)?;
-    let floor = args.floor.map(|place| floor::open(place, args)).transpose()?;
-    plan.floor = floor.as_ref().map(floor::Open::side);
-    // Before hours are spent on what cannot be kept.
-    let files = report::Files::open(args)?;
-    let sides = match args.disks.as_slice() {
-        [] => demo::sides(args, global, &plan)?,
-        disks => sides::open(disks, args, global, &plan)?,
-    };
-    if !global.quiet {
-        sides.notes.iter().for_each(|note| output::note(note));
-        let disks = [&sides.local, &sides.remote].into_iter().flatten().count();
-        let count = disks + usize::from(plan.floor.is_some());
-        output::note(&format!("this takes about {}", words(plan.duration(count))));
-    }
-    let cancel = Cancel::new();
-    watch(&stop, &cancel)?;
-    let mut progress = progress::Bar::new(global.quiet);
-    let outcome = farblock_bench::compare(
-        &plan,
-        sides.local.as_ref(),
-        sides.remote.as_ref(),
-        &cancel,
-        &mut progress,
-    );
-    progress.finish();
-    let measured = outcome.map_err(|error| explain(&error))?;
-    let closed = sides.close();
-    files.write(&measured)?;
-    closed?;
-    if measured.interrupted {
-        return Err(Failure::Interrupted(
-            "interrupted: what was measured until then is reported".to_owned(),
-        ));
-    }
-    if measured.has_errors() {
-        return Err(Failure::run("some runs failed, as the report says"));
-    }
-    Ok(())
-}
-
-/// Calls the benchmark off when a signal comes.
-pub(crate) fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
-    let (stop, cancel) = (stop.clone(), cancel.clone());
-    let body = move || {
-        stop.wait();
-        cancel.cancel();
-    };
-    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(body);
-    thread.map(drop).map_err(|error| {
-        Failure::run(format_args!("cannot start a thread: {}", crate::error::os(&error)))
-    })
-}
-
-fn explain(error: &BenchError) -> Failure {
-    match error {
-        BenchError::Cancelled => {
-            Failure::Interrupted("interrupted before anything was measured".into())
-        }
-        BenchError::FillFailed { .. } | BenchError::Floor { .. } => Failure::run(error),
-        BenchError::WritesRefused { .. } => {
-            Failure::usage(format_args!("{error} (for example --patterns read)"))
-        }
-        _ => Failure::usage(error),
-    }
-}
-
-/// A time as people say it.
-pub(crate) fn words(time: std::time::Duration) -> String {
-    match time.as_secs() {
-        0..=1 => "1 second".to_owned(),
-        seconds @ 2..=119 => format!("{seconds} seconds"),
-        seconds => format!("{} minutes", seconds.div_ceil(60)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_in_words() {
-        let of = |seconds| words(std::time::Duration::from_secs(seconds));
-        assert_eq!([of(0), of(1), of(2)], ["1 second", "1 second", "2 seconds"]);
-        assert_eq!([of(119), of(120), of(121)], ["119 seconds", "2 minutes", "3 minutes"]);
+pub(crate) fn run(args: BenchArgs, json: bool, global: &Global) -> Result<()> {
+    match args.command {
+        Some(BenchCommand::Compare(compare)) => compare::run(&compare, json, global),
+        None => farblock_measure::run(args.measure, json, global, elsewhere::open_to_measure),
     }
 }

@@ -5,7 +5,6 @@ mod folder;
 mod simulate;
 
 use crate::args::Global;
-use crate::bench::report::Destination;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::signals::Stop;
@@ -20,6 +19,7 @@ use farblock_fleet::{
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
 use farblock_host::readable::Readable;
+use farblock_measure::Destination;
 use folder::Folder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -120,10 +120,10 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     if !global.quiet {
         plan.scaled.iter().for_each(|scaled| output::note(scaled));
         let time = plan.duration().map_err(explain)?;
-        output::note(&format!("this takes about {}", crate::bench::words(time)));
+        output::note(&format!("this takes about {}", farblock_measure::words(time)));
     }
     let cancel = Cancel::new();
-    crate::bench::watch(&stop, &cancel)?;
+    farblock_measure::watch(&stop, &cancel)?;
     let folder = Folder::new()?;
     let mut progress = Progress::new(global.quiet);
     let program = std::env::current_exe().map_err(|error| {

@@ -14,12 +14,12 @@ pub(super) fn run(_: &FleetArgs, _: bool, _: &Global) -> Result<()> {
 /// Runs the command.
 #[cfg(feature = "simulate")]
 pub(super) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
-    use crate::bench::report::Destination;
     use crate::error::Failure;
     use crate::output;
     use crate::signals::Stop;
     use farblock_bench::Cancel;
     use farblock_fleet::simulate::simulate;
+    use farblock_measure::Destination;
 
     let stop = Stop::install_with_hangup()?;
     let svg = args.svg.as_deref().map(Destination::open).transpose()?;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
         return Err(Failure::usage("only one of --json and --svg - fits the standard output"));
     }
     let cancel = Cancel::new();
-    crate::bench::watch(&stop, &cancel)?;
+    farblock_measure::watch(&stop, &cancel)?;
     let mut progress = super::Progress::new(global.quiet);
     let mut show =
         |what: &str, part: &str| progress.show(&farblock_fleet::Step { what, part, iops: 0.0 });

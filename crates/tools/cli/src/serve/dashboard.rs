@@ -25,7 +25,7 @@ impl Wanted {
     /// The address to open, at the port that was taken.
     pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
-        format!("{scheme}://{}/{fragment}", super::reachable(address))
+        format!("{scheme}://{}/{fragment}", farblock_command::reachable::reachable(address))
     }
 
     /// What is to be offered, and the rest of its address.

@@ -1,9 +1,9 @@
 //! What is measured and for how long, by the options.
 
 use super::args::BenchArgs;
-use crate::args::Global;
-use crate::error::{Failure, Result};
 use farblock_bench::{Pattern, Plan};
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result};
 
 /// The plan that the options ask for.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {

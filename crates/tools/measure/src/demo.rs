@@ -2,12 +2,12 @@
 
 use super::args::BenchArgs;
 use super::sides::{Sides, Temporary, remote_options};
-use crate::args::Global;
-use crate::error::{Failure, Result, os};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_bench::{Meters, Plan, Side};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result, os};
 use farblock_host::Controller;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};

@@ -1,7 +1,7 @@
 //! What is seen while a benchmark runs: a bar on a terminal, elsewhere a line for each run.
 
-use crate::output;
 use farblock_bench::{Phase, Progress, SideName, Snapshot, group};
+use farblock_command::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 

@@ -1,11 +1,12 @@
 //! The disks that were named: opened, with what measures the processors beside them.
 
+use super::OpenLocal;
 use super::args::BenchArgs;
-use crate::args::Global;
-use crate::error::{Failure, Result};
-use crate::remote;
 use farblock_backends::Spec;
 use farblock_bench::{BenchError, Meters, Plan, Side};
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result};
+use farblock_command::remote;
 use farblock_host::Options;
 use farblock_host::url::{SCHEME, Url, UrlError};
 use farblock_target::Target;
@@ -34,7 +35,10 @@ impl Sides {
         let stopped = target.map_or(Ok(()), Target::stop);
         drop(file);
         stopped.map_err(|error| {
-            Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+            Failure::run(format_args!(
+                "an event loop had failed: {}",
+                farblock_command::error::os(&error)
+            ))
         })
     }
 }
@@ -62,12 +66,13 @@ pub(super) fn open(
     args: &BenchArgs,
     global: &Global,
     plan: &Plan,
+    open_local: OpenLocal,
 ) -> Result<Sides> {
     let parsed = disks.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     for disk in &parsed {
         check_writes(disk, plan)?;
     }
-    let opener = Opener { args, global, plan };
+    let opener = Opener { args, global, plan, open_local };
     let (local, remote) = match parsed.as_slice() {
         [one @ Disk::Remote(_)] => (None, Some(opener.side(one)?)),
         [one] => (Some(opener.side(one)?), None),
@@ -125,6 +130,7 @@ struct Opener<'a> {
     args: &'a BenchArgs,
     global: &'a Global,
     plan: &'a Plan,
+    open_local: OpenLocal,
 }
 
 impl Opener<'_> {
@@ -134,7 +140,7 @@ impl Opener<'_> {
                 let made_here = is_made_here(spec);
                 let read_only = !made_here && !self.plan.allow_writes;
                 let block_size = self.args.block_size;
-                let disk = crate::elsewhere::open_to_measure(spec, block_size, read_only)?;
+                let disk = (self.open_local)(spec, block_size, read_only)?;
                 let side = Side::new(disk);
                 let side = if made_here { side.scratch() } else { side };
                 Ok(if made_here && wants_data(spec) { side.fill() } else { side })
@@ -173,7 +179,7 @@ pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> 
 #[cfg(any(target_os = "linux", windows))]
 fn separate(process: u32) -> Result<Meters> {
     Meters::separate(process).map_err(|error| {
-        let error = crate::error::os(&error);
+        let error = farblock_command::error::os(&error);
         Failure::usage(format_args!(
             "--target-pid {process}: {error}; it has to be a process of this machine"
         ))

@@ -1,9 +1,9 @@
 //! The command line of the benchmark.
 
-use crate::args::ConnectionArgs;
-use crate::values::{self, FloorPlace};
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, ValueHint};
 use farblock_bench::Rw;
+use farblock_command::args::ConnectionArgs;
+use farblock_command::values::{self, FloorPlace};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,32 +13,9 @@ use std::time::Duration;
 /// What fio calls the directions and orders.
 const RW: &[&str] = &["read", "write", "randread", "randwrite", "rw", "randrw"];
 
-/// Measure how near a remote disk is to a local one
-///
-/// Without arguments it makes a disk file here, measures it, shares it from a target in this
-/// process over loopback TCP, measures it again through that, and compares. No root, nothing to
-/// configure, nothing left behind, less than two minutes.
-///
-/// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
+/// What is measured, how, and where the report goes.
 #[derive(Args, Debug)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "\
-Examples:
-  farblock bench
-  farblock bench --full --html report.html
-  farblock bench /dev/nvme0n1 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns 4k-random-read
-  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
-  farblock bench mem:1GiB --rw read --bs 1M --json -
-  farblock bench compare before.json after.json --fail-if-slower 5%
-What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
-  farblock bench --floor
-  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421"
-)]
-pub(crate) struct BenchArgs {
-    #[command(subcommand)]
-    pub(crate) command: Option<BenchCommand>,
-
+pub struct BenchArgs {
     /// A local disk (a path as in `farblock serve`), then a remote one (a URL); either or both
     #[arg(value_name = "LOCAL|REMOTE-URL", num_args = 0..=2, value_hint = ValueHint::AnyPath)]
     pub(crate) disks: Vec<OsString>,
@@ -154,41 +131,4 @@ pub(crate) struct BenchArgs {
     /// Print tables that are not divided, however wide [default: as the terminal, or 80 columns]
     #[arg(long, help_heading = "Reports")]
     pub(crate) wide: bool,
-}
-
-/// What to do with reports that there are already.
-#[derive(Subcommand, Debug)]
-pub(crate) enum BenchCommand {
-    Compare(CompareArgs),
-}
-
-/// Say whether one report's disks are slower than another's
-///
-/// Both are files that --json has written, of `farblock bench` or of `farblock fleet run`. What
-/// differs is told by repeats (--runs, --full): medians, the change, and the interval that holds it
-/// in 95 of 100 cases.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  farblock bench --runs 5 --json before.json
-  farblock bench --runs 5 --json after.json
-  farblock bench compare before.json after.json --fail-if-slower 5%
-
-Exit codes: 0 nothing is slower than the limit, 1 something is or is missing, 2 no comparison.")]
-pub(crate) struct CompareArgs {
-    /// The report to compare with
-    #[arg(value_name = "A.json", value_hint = ValueHint::FilePath)]
-    pub(crate) a: PathBuf,
-
-    /// The report that is judged
-    #[arg(value_name = "B.json", value_hint = ValueHint::FilePath)]
-    pub(crate) b: PathBuf,
-
-    /// Fail if throughput fell or mean latency rose by more than this, and not by chance alone
-    #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
-    pub(crate) fail_if_slower: Option<f64>,
-
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
 }

@@ -1,14 +1,14 @@
 //! The floor: what bare sockets move, from this process or from another machine.
 
 use super::args::BenchArgs;
-use crate::args::Global;
-use crate::error::{Failure, Result, os};
-use crate::output;
-use crate::serve::reachable;
-use crate::signals::Stop;
-use crate::values::FloorPlace;
 use farblock_bench::floor::{Floor, Server, probe};
 use farblock_bench::{BenchError, Meters, cores};
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::output;
+use farblock_command::reachable::reachable;
+use farblock_command::signals::Stop;
+use farblock_command::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// The floor, and its other end if that is here.

@@ -1,10 +1,10 @@
 //! Where the report goes: a table on the standard output, JSON and HTML in files.
 
 use super::args::BenchArgs;
-use crate::error::{Failure, Result};
-use crate::output;
-use crate::replace::{Replacement, cannot};
 use farblock_bench::{Report, html, table};
+use farblock_command::error::{Failure, Result};
+use farblock_command::output;
+use farblock_command::replace::{Replacement, cannot};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,8 @@ pub(super) struct Files {
 }
 
 /// Where one form of a report goes.
-pub(crate) enum Destination {
+pub enum Destination {
+    /// Where results go that nobody gave a file for.
     StandardOutput,
     /// A regular file, made beside the one that it replaces.
     File(Replacement),
@@ -58,7 +59,10 @@ impl Files {
 
 impl Destination {
     /// Finds out whether it can be written before anything is measured.
-    pub(crate) fn open(path: &Path) -> Result<Destination> {
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn open(path: &Path) -> Result<Destination> {
         if path == Path::new("-") {
             return Ok(Destination::StandardOutput);
         }
@@ -73,12 +77,16 @@ impl Destination {
         }
     }
 
-    pub(crate) fn is_standard_output(&self) -> bool {
+    /// Whether nothing else is to be printed there.
+    pub fn is_standard_output(&self) -> bool {
         matches!(self, Destination::StandardOutput)
     }
 
     /// Writes the report there.
-    pub(crate) fn write(self, text: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// Why it could not: a file that was there is as it was.
+    pub fn write(self, text: &str) -> Result<()> {
         match self {
             Destination::StandardOutput => output::print(text),
             Destination::File(new) => {

@@ -1,0 +1,128 @@
+//! `farblock bench`: how near a remote disk is to a local one.
+//!
+//! What a name means that is neither a file nor memory (images of Ceph clusters, sets with remote
+//! disks in them) is known to whoever runs it, not here: so `make demo` compiles little.
+
+mod args;
+mod demo;
+mod floor;
+mod plan;
+mod progress;
+mod report;
+mod sides;
+
+pub use args::BenchArgs;
+use farblock_backends::{OpenError, Spec};
+use farblock_bench::{BenchError, Cancel};
+use farblock_block::Namespace;
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result};
+use farblock_command::output;
+use farblock_command::signals::Stop;
+pub use report::Destination;
+use std::sync::Arc;
+
+/// Opens a local disk to be measured: its name, the bytes of a block, whether it is only read.
+pub type OpenLocal = fn(&Spec, u32, bool) -> Result<Arc<dyn Namespace>, OpenError>;
+
+/// Runs the command.
+///
+/// # Errors
+/// What could not be measured, and why; that somebody interrupted it.
+pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLocal) -> Result<()> {
+    args.json = args.json.or_else(|| json.then(|| "-".into()));
+    let args = &args;
+    let stop = Stop::install_with_hangup()?;
+    if let Some(address) = args.floor_serve {
+        return floor::serve(address, &stop, global);
+    }
+    let mut plan = plan::plan(args, global)?;
+    let floor = args.floor.map(|place| floor::open(place, args)).transpose()?;
+    plan.floor = floor.as_ref().map(floor::Open::side);
+    // Before hours are spent on what cannot be kept.
+    let files = report::Files::open(args)?;
+    let sides = match args.disks.as_slice() {
+        [] => demo::sides(args, global, &plan)?,
+        disks => sides::open(disks, args, global, &plan, open_local)?,
+    };
+    if !global.quiet {
+        sides.notes.iter().for_each(|note| output::note(note));
+        let disks = [&sides.local, &sides.remote].into_iter().flatten().count();
+        let count = disks + usize::from(plan.floor.is_some());
+        output::note(&format!("this takes about {}", words(plan.duration(count))));
+    }
+    let cancel = Cancel::new();
+    watch(&stop, &cancel)?;
+    let mut progress = progress::Bar::new(global.quiet);
+    let outcome = farblock_bench::compare(
+        &plan,
+        sides.local.as_ref(),
+        sides.remote.as_ref(),
+        &cancel,
+        &mut progress,
+    );
+    progress.finish();
+    let measured = outcome.map_err(|error| explain(&error))?;
+    let closed = sides.close();
+    files.write(&measured)?;
+    closed?;
+    if measured.interrupted {
+        return Err(Failure::Interrupted(
+            "interrupted: what was measured until then is reported".to_owned(),
+        ));
+    }
+    if measured.has_errors() {
+        return Err(Failure::run("some runs failed, as the report says"));
+    }
+    Ok(())
+}
+
+/// Calls the benchmark off when a signal comes.
+///
+/// # Errors
+/// No thread could be started.
+pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
+    let (stop, cancel) = (stop.clone(), cancel.clone());
+    let body = move || {
+        stop.wait();
+        cancel.cancel();
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(body);
+    thread.map(drop).map_err(|error| {
+        Failure::run(format_args!("cannot start a thread: {}", farblock_command::error::os(&error)))
+    })
+}
+
+fn explain(error: &BenchError) -> Failure {
+    match error {
+        BenchError::Cancelled => {
+            Failure::Interrupted("interrupted before anything was measured".into())
+        }
+        BenchError::FillFailed { .. } | BenchError::Floor { .. } => Failure::run(error),
+        BenchError::WritesRefused { .. } => {
+            Failure::usage(format_args!("{error} (for example --patterns read)"))
+        }
+        _ => Failure::usage(error),
+    }
+}
+
+/// A time as people say it.
+pub fn words(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        0..=1 => "1 second".to_owned(),
+        seconds @ 2..=119 => format!("{seconds} seconds"),
+        seconds => format!("{} minutes", seconds.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_words() {
+        let of = |seconds| words(std::time::Duration::from_secs(seconds));
+        assert_eq!([of(0), of(1), of(2)], ["1 second", "1 second", "2 seconds"]);
+        assert_eq!([of(119), of(120), of(121)], ["119 seconds", "2 minutes", "3 minutes"]);
+    }
+}

@@ -1,0 +1,28 @@
+//! `farblock bench` alone, which `make demo` runs: the rest of farblock takes three times as long to
+//! compile, and no part in what is measured.
+
+use clap::Parser;
+use farblock_command::args::Global;
+use farblock_measure::BenchArgs;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "farblock-bench", version, max_term_width = 100)]
+struct Alone {
+    #[command(flatten)]
+    global: Global,
+
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+fn main() -> ExitCode {
+    let Alone { global, bench } = Alone::parse();
+    let open = |spec: &_, block_size, read_only| {
+        farblock_backends::Spec::open(spec, block_size, read_only)
+    };
+    match farblock_measure::run(bench, false, &global, open) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
