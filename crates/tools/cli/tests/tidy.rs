@@ -55,12 +55,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "winspd", "wire",
         ],
     ),
+    ("measure", &["backends", "bench", "block", "command", "host", "proto", "target"]),
     (
         "cli",
         &[
             "admin", "attach", "backends", "bench", "block", "command", "daemon", "fleet",
-            "frontend", "host", "proto", "rbd", "reactor", "secure", "state", "target", "volumes",
-            "wire",
+            "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "state", "target",
+            "volumes", "wire",
         ],
     ),
 ];

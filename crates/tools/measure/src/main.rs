@@ -1,5 +1,5 @@
-//! `farblock bench` alone, which `make demo` runs: the rest of farblock takes three times as long to
-//! compile, and no part in what is measured.
+//! `farblock bench` alone, which `make demo` runs: the rest of farblock takes longer to compile than
+//! all that is measured.
 
 use clap::Parser;
 use farblock_command::args::Global;
