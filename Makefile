@@ -91,7 +91,7 @@ dashboard: build
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls concat steering target-ana ceph-multipath drbd fence doctor fleet
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls concat steering target-ana ceph-multipath drbd fence doctor fleet nodes
 interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)

@@ -14,7 +14,7 @@
 //! | [`standby`]  | a device of DRBD, while another machine is its primary                   |
 //!
 //! [`Spec`] is how people name one on a command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
-//! `disk.img`.
+//! `disk.img`. [`nodes`] finds out at which node of a machine (NUMA) a disk is.
 //!
 //! All keep the contract of [`farblock_block`] and run its conformance suite on both engines.
 //! `null`, `mem`, `file` and `stripe` allocate nothing per operation once they have warmed up,
@@ -36,6 +36,7 @@ pub mod fault;
 pub mod file;
 pub mod limit;
 pub mod mem;
+pub mod nodes;
 pub mod null;
 pub mod range;
 mod set;

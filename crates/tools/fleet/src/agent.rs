@@ -18,7 +18,7 @@ use crate::load::{self, Clients};
 use crate::memory::{self, Memory};
 use crate::message::{self, Ask, Say, VERSION};
 use crate::peer::Secret;
-use crate::storage::{Allowed, Storage};
+use crate::storage::{Allowed, Sharing, Storage};
 use crate::verify::{self, Verify};
 use crate::vm::Offered;
 use farblock_bench::cpu::{CpuSource, ThisProcess};
@@ -154,7 +154,7 @@ impl<W: Write> Agent<W> {
         match ask {
             Ask::Hello { .. } => Err("it was greeted already".to_owned()),
             Ask::Clock => Ok(Say::Clock { ns: self.clock.now_ns() }),
-            Ask::Share(share) => self.storage.share(&share).map(|address| Say::Sharing { address }),
+            Ask::Share(share) => self.storage.share(&share).map(Sharing::said),
             Ask::Unshare => self.storage.unshare().map(|()| Say::Done),
             Ask::Alone { drive, load } => {
                 let drive = self.storage.drive(drive)?;
@@ -319,8 +319,10 @@ mod tests {
         let share = crate::message::Share {
             nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
             address: ([127, 0, 0, 1], 0).into(),
+            more: Vec::new(),
             drives: vec!["mem:nothing".to_owned()],
             sets: 0,
+            by_node: false,
             block_size: 512,
             controller_ids: None,
             iscsi: false,
@@ -338,16 +340,18 @@ mod tests {
         let share = message::Share {
             nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
             address: ([127, 0, 0, 1], 0).into(),
+            more: Vec::new(),
             drives: vec!["mem:1MiB".to_owned()],
             sets: 0,
+            by_node: false,
             block_size: 512,
             controller_ids: None,
             iscsi: false,
         };
-        let address = agent.storage.share(&share).unwrap();
+        let url = agent.storage.share(&share).unwrap().namespaces.remove(0).url;
         let client = message::Client {
             hostnqn: "nqn.2026-11.org.farblock:host".to_owned(),
-            url: format!("nvme+tcp://{address}/{}?ns=1", share.nqn),
+            url,
             queues: 1,
             depth: 2,
             part: [0, 1],

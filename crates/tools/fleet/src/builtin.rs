@@ -85,7 +85,8 @@ fn hci() -> Plan {
     }
 }
 
-/// Four clients, one target with two RAID 0 sets of four drives.
+/// Four clients, one target with two RAID 0 sets: of four drives each, or, of drives with names,
+/// one of each node's.
 fn six_patterns() -> Plan {
     let rows = [
         ("randread,bs=4k,iodepth=32,numjobs=16", 5_540_879.0, 97.3),
@@ -105,6 +106,7 @@ fn six_patterns() -> Plan {
         host_nodes: 4,
         drives_per_target: 8,
         sets_per_target: 2,
+        sets_by_node: true,
         drive: LIMITED.to_owned(),
         runtime_seconds: 5.0,
         ramp_seconds: 1.0,

@@ -6,12 +6,14 @@ use crate::guests::{self, GuestFiles};
 use crate::iscsi::{self, Programs};
 use crate::limits::{Patience, START_IN, START_IN_FOR_CLIENT, VM_REQUEST_BYTES, VM_RING};
 use crate::live::{Board, LiveHost};
-use crate::message::{Ask, Client, Load, Measured, Say, Share, Vm};
+use crate::message::{Ask, Client, Load, Measured, Say, Share, Shared, Vm};
 use crate::network::Network;
 use crate::node::{Launcher, Node};
 use crate::peer::{Peer, Secret, Terms};
 use crate::plan::{Plan, Wanted};
-use crate::report::{ActionReport, NodeReport, Report, SCHEMA, Total, Verified};
+use crate::report::{
+    ActionReport, NodeReport, Report, SCHEMA, SetReport, SetsReport, Total, Verified,
+};
 use crate::step::Step;
 use crate::waited::Waited;
 use farblock_bench::{Cancel, Latencies, Pattern, RecordedLatencies};
@@ -88,6 +90,7 @@ fn carry_out<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetEr
         plan: plan.clone(),
         network: fleet.network_words().to_owned(),
         nodes: fleet.peers().map(node_report).collect(),
+        sets: fleet.targets.iter().filter_map(sets_report).collect(),
         actions,
         guests,
         verified,
@@ -100,24 +103,49 @@ fn node_report(peer: &Peer) -> NodeReport {
     NodeReport { name: peer.name.clone(), machine: peer.machine.clone(), clock_error_us }
 }
 
+/// How a target's sets were made, if it has some.
+fn sets_report(target: &TargetPeer) -> Option<SetsReport> {
+    let TargetPeer { peer, share, shared, not_by_node, .. } = target;
+    let set = |shared: &Shared| SetReport {
+        drives: shared.drives.iter().filter_map(|&at| share.drives.get(at).cloned()).collect(),
+        node: shared.node,
+        processors: shared.processors.clone(),
+    };
+    (share.sets > 0).then(|| SetsReport {
+        target: peer.name.clone(),
+        sets: shared.iter().map(set).collect(),
+        not_by_node: not_by_node.clone(),
+    })
+}
+
 /// A target, and what starts it again.
 pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,
     pub(crate) share: Share,
+    /// What it shares, and why no node has a set of its own.
+    pub(crate) shared: Vec<Shared>,
+    pub(crate) not_by_node: Option<String>,
 }
 
 impl TargetPeer {
+    fn new(peer: Peer, node: Option<usize>, share: Share) -> TargetPeer {
+        TargetPeer { peer, node, share, shared: Vec::new(), not_by_node: None }
+    }
+
     /// Has it share its drives, at the same port as before if it had one.
     fn share(&mut self) -> Result<(), FleetError> {
         match self.peer.ask(&Ask::Share(self.share.clone()))? {
-            Say::Sharing { address } => self.share.address = address,
-            other => return Err(self.peer.surprise(&other)),
+            Say::Sharing { addresses, namespaces, not_by_node } if !addresses.is_empty() => {
+                (self.share.address, self.share.more) = (addresses[0], addresses[1..].to_vec());
+                (self.shared, self.not_by_node) = (namespaces, not_by_node);
+                Ok(())
+            }
+            other => Err(self.peer.surprise(&other)),
         }
-        Ok(())
     }
 
-    fn shared(mut self) -> Result<TargetPeer, FleetError> {
+    fn started(mut self) -> Result<TargetPeer, FleetError> {
         self.share()?;
         Ok(self)
     }
@@ -178,7 +206,7 @@ impl<'a> Fleet<'a> {
                 };
                 let peer = self.agent(index, &name)?;
                 let share = self.wanted(self.targets.len(), place)?;
-                self.targets.push(TargetPeer { peer, node: Some(index), share });
+                self.targets.push(TargetPeer::new(peer, Some(index), share));
             }
             if plan.together || number > plan.storage_nodes {
                 let peer = self.agent(index, &format!("hosts on node {number}"))?;
@@ -195,21 +223,23 @@ impl<'a> Fleet<'a> {
         let address = SocketAddr::new(node.storage_address(), 0);
         self.nodes.push(node);
         let peer = self.agent(self.nodes.len() - 1, &format!("drives on node {}", plan.nodes()))?;
-        let each = 0..plan.drives_per_target;
+        let each = 0..plan.drives_of_target();
         let of = |set: u32| each.clone().map(move |drive| (set as usize, drive));
         let sets = plan.storage_nodes / plan.paths * plan.targets_per_node;
         let drives = (0..sets).flat_map(of).map(|(set, drive)| self.drive(set, drive));
         let share = Share {
             nqn: format!("{NQN}-drives"),
             address,
+            more: Vec::new(),
             drives: drives.collect::<Result<_, _>>()?,
             sets: 0,
+            by_node: false,
             block_size: plan.block_size,
             controller_ids: None,
             iscsi: false,
         };
         let node = Some(self.nodes.len() - 1);
-        self.drives = Some(TargetPeer { peer, node, share }.shared()?);
+        self.drives = Some(TargetPeer::new(peer, node, share).started()?);
         Ok(())
     }
 
@@ -229,7 +259,7 @@ impl<'a> Fleet<'a> {
                 None => self.hosts.push(peer),
                 Some(address) => {
                     let share = self.wanted(self.targets.len(), address)?;
-                    self.targets.push(TargetPeer { peer, node: None, share });
+                    self.targets.push(TargetPeer::new(peer, None, share));
                 }
             }
         }
@@ -247,7 +277,7 @@ impl<'a> Fleet<'a> {
             None => self.drive(index, drive),
             Some(drives) => {
                 let Share { address, nqn, .. } = &drives.share;
-                let ns = set * plan.drives_per_target as usize + drive as usize + 1;
+                let ns = set * plan.drives_of_target() as usize + drive as usize + 1;
                 Ok(format!("nvme+tcp://{address}/{nqn}?ns={ns}"))
             }
         };
@@ -256,8 +286,10 @@ impl<'a> Fleet<'a> {
         Ok(Share {
             nqn: format!("{NQN}-{}", set + 1),
             address,
-            drives: (0..plan.drives_per_target).map(drive).collect::<Result<_, _>>()?,
+            more: Vec::new(),
+            drives: (0..plan.drives_of_target()).map(drive).collect::<Result<_, _>>()?,
             sets: plan.sets_per_target as usize,
+            by_node: plan.sets_by_node,
             block_size: plan.block_size,
             controller_ids: (plan.paths > 1).then_some([first, first + CONTROLLERS_OF_ONE - 1]),
             iscsi: false,
@@ -266,8 +298,9 @@ impl<'a> Fleet<'a> {
 
     /// A drive's name; a temporary one becomes a file.
     fn drive(&self, target: usize, drive: u32) -> Result<String, FleetError> {
-        let Some((before, size)) = self.plan.drive.split_once("temporary:") else {
-            return Ok(self.plan.drive.clone());
+        let name = self.plan.drive_named(drive);
+        let Some((before, size)) = name.split_once("temporary:") else {
+            return Ok(name.to_owned());
         };
         let wrong = |why: String| FleetError::plan(&self.plan.name, why);
         let bytes = farblock_block::size::parse(size).map_err(|error| wrong(error.to_string()))?;
@@ -293,25 +326,20 @@ impl<'a> Fleet<'a> {
         if !self.plan.targets.is_empty() {
             return self.plan.targets.iter().map(|url| vec![url.clone()]).collect();
         }
-        let of_one = match self.plan.sets_per_target {
-            0 => self.plan.drives_per_target,
-            sets => sets,
-        };
-        let url = |target: &TargetPeer, ns: u32| {
-            let Share { address, nqn, .. } = &target.share;
-            format!("nvme+tcp://{address}/{nqn}?ns={ns}")
-        };
         let mut same: Vec<Vec<&TargetPeer>> = Vec::new();
         for (index, target) in self.targets.iter().enumerate() {
             let (set, _) = self.plan.set_and_way(index);
             same.resize_with(same.len().max(set + 1), Vec::new);
             same[set].push(target);
         }
-        let ways = |ns: u32| {
-            let ways = |same: &Vec<&TargetPeer>| same.iter().map(|it| url(it, ns)).collect();
-            same.iter().map(ways).collect::<Vec<Vec<String>>>()
+        let most = self.targets.iter().map(|target| target.shared.len()).max().unwrap_or(0);
+        let ways = |at: usize| {
+            let way = |it: &&TargetPeer| it.shared.get(at).map(|shared| shared.url.clone());
+            let ways = same.iter().map(move |same| same.iter().filter_map(way).collect());
+            ways.collect::<Vec<Vec<String>>>()
         };
-        (1..=of_one).flat_map(ways).collect()
+        let all = (0..most).flat_map(ways);
+        all.filter(|ways| !ways.is_empty()).collect()
     }
 
     /// The clients of a host, dealt over the namespaces.
@@ -417,7 +445,7 @@ impl<'a> Fleet<'a> {
             Load { pattern: pattern.clone(), start_ns: None, ramp_ms: 200, runtime_ms, seed: SEED };
         let mut sum = 0.0;
         for target in 0..self.targets.len() {
-            for drive in 0..self.plan.drives_per_target as usize {
+            for drive in 0..self.plan.drives_of_target() as usize {
                 let name = &self.targets[target].peer.name;
                 self.note(&format!("drive {} of {name}, alone", drive + 1))?;
                 let patience = Duration::from_millis(runtime_ms) + self.setting.patience.grace;

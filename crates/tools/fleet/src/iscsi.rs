@@ -103,11 +103,10 @@ fn by_farblock(
     share.iscsi = true;
     share.address.set_port(0);
     let peer = &mut fleet.targets[0].peer;
-    let address = match peer.ask(&Ask::Share(share))? {
-        Say::Sharing { address } => address,
+    let url = match peer.ask(&Ask::Share(share))? {
+        Say::Sharing { mut namespaces, .. } if namespaces.len() == 1 => namespaces.remove(0).url,
         other => return Err(peer.surprise(&other)),
     };
-    let url = format!("iscsi://{address}/{NAME}/0");
     let total = one_run(fleet, pattern, run, &url, (None, IscsiTarget::Farblock))?;
     done(fleet, false, &Ask::Unshare)?;
     Ok(total)

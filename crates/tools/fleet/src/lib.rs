@@ -55,6 +55,7 @@ mod peer;
 mod plan;
 mod process;
 mod report;
+mod sets;
 #[cfg(feature = "simulate")]
 pub mod simulate;
 mod step;
@@ -78,7 +79,7 @@ pub use peer::Secret;
 pub use plan::{Action, Fault, IscsiTarget, Place, Plan, Wanted};
 pub use report::{
     ActionReport, FaultReport, GuestsReport, IscsiReport, IscsiTotal, NodeReport, Report, SCHEMA,
-    Total, Verified,
+    SetReport, SetsReport, Total, Verified,
 };
 pub use step::Step;
 pub use storage::Allowed;

@@ -82,6 +82,9 @@ pub const END_TIME: Duration = Duration::from_secs(10);
 /// After so long without a word a client with several paths knows that one is lost for good. A
 /// write that was lost with it waits two or three times as long before it is sent another way.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// The same of clients under load, which may be hundreds on a few processors: one that waits for
+/// its turn has lost no connection. An agent that is gone is noticed by its silence.
+pub const LOAD_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// How long tgtd may take to take orders.
 pub const TGT_TIME: Duration = Duration::from_secs(60);

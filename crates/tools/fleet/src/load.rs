@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::descriptors;
-use crate::limits::CLIENTS;
+use crate::limits::{CLIENTS, LOAD_KEEP_ALIVE};
 use crate::memory::{self, Held, Memory};
 use crate::message::{Client, Load, Measured};
 use farblock_bench::cpu::{CpuSource, ThisProcess};
@@ -71,6 +71,7 @@ fn connect(client: &Client, url: &str) -> Result<Arc<dyn Namespace>, String> {
         hostnqn: Some(client.hostnqn.clone()),
         queue_depth: client.depth,
         queues: client.queues,
+        keep_alive: LOAD_KEEP_ALIVE,
         ..Options::default()
     };
     let controller = Controller::connect_url(&url, &options).map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Version of these messages: both ends have to have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What a controller asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,11 +82,19 @@ pub struct Share {
     pub nqn: String,
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
+    /// Where the targets of other nodes listened before, if there are some; else at the ports after
+    /// that, or at free ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<SocketAddr>,
     /// Drives, as `farblock serve` names them, or of another target: `nvme+tcp://`.
     pub drives: Vec<String>,
     /// What stripe sets they form, one after the other: each is a namespace. 0: no sets, each
     /// drive is one.
     pub sets: usize,
+    /// Where drives are at several nodes of the machine (NUMA), those of each form a set instead,
+    /// which the node's processors serve, as a subsystem and at a port of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_node: bool,
     /// Bytes in a block.
     pub block_size: u32,
     /// Identifiers of its controllers, from and to, if other targets have the same subsystem.
@@ -95,6 +103,21 @@ pub struct Share {
     /// By iSCSI instead of NVMe, the one drive there is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub iscsi: bool,
+}
+
+/// A namespace that is shared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    /// `nvme+tcp://`, or what is shared by iSCSI.
+    pub url: String,
+    /// The drives that it is made of, by their places in [`Share::drives`].
+    pub drives: Vec<usize>,
+    /// The node where all of them are, and whose processors serve it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<usize>,
+    /// Those processors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<usize>,
 }
 
 /// A host.
@@ -164,10 +187,15 @@ pub enum Say {
         /// Nanoseconds.
         ns: u64,
     },
-    /// Where the target listens.
+    /// What is shared.
     Sharing {
-        /// Address and port.
-        address: SocketAddr,
+        /// Where the target listens, and those of other nodes after it.
+        addresses: Vec<SocketAddr>,
+        /// The namespaces, in order.
+        namespaces: Vec<Shared>,
+        /// Why no node has a set of its own, if each was to have one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_by_node: Option<String>,
     },
     /// Where the disks are, in their clients' order.
     Offered {

@@ -49,8 +49,15 @@ pub struct Plan {
     pub paths: u32,
     /// Stripe sets that they form; 0: none, each drive is a namespace.
     pub sets_per_target: u32,
+    /// Each node of the target's machine (NUMA) that has drives has a set of them instead, and the
+    /// node's processors serve it, if these drives are at several.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sets_by_node: bool,
     /// A drive.
     pub drive: String,
+    /// The drives of a target by name, in place of `drives_per_target` times `drive`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<String>,
     /// Bytes in its blocks.
     pub block_size: u32,
     /// Clients of each host node, each a host of its own.
@@ -204,7 +211,9 @@ impl Default for Plan {
             drives_per_target: 1,
             paths: 1,
             sets_per_target: 0,
+            sets_by_node: false,
             drive: "mem:64MiB".to_owned(),
+            drives: Vec::new(),
             block_size: 512,
             clients_per_node: 1,
             runtime_seconds: 5.0,
@@ -286,7 +295,11 @@ impl Plan {
             for &numjobs in &or_own(&self.jobs, pattern.numjobs) {
                 for &iodepth in &depths {
                     for &rwmixread in &mixes {
-                        let one = Pattern { numjobs, iodepth, rwmixread, ..pattern.clone() };
+                        let mut one = Pattern { numjobs, iodepth, rwmixread, ..pattern.clone() };
+                        if is_mixed && !self.mixes.is_empty() {
+                            // Jobs and depth stand beside a name, and the mix nowhere else.
+                            one.name += &format!(" {rwmixread}/{}", 100 - rwmixread.min(100));
+                        }
                         let why = |error: farblock_bench::BenchError| {
                             FleetError::plan(&self.name, error.to_string())
                         };
@@ -317,13 +330,6 @@ impl Plan {
         if targets.saturating_add(nodes) > AGENTS || self.targets_per_node == 0 {
             return wrong(&format!("starts 1 to {AGENTS} processes"));
         }
-        if !(1..=DRIVES as u32).contains(&self.drives_per_target) {
-            return wrong(&format!("drives_per_target is between 1 and {DRIVES}"));
-        }
-        let sets = self.sets_per_target;
-        if sets > 0 && !self.drives_per_target.is_multiple_of(sets) {
-            return wrong("drives_per_target is no multiple of sets_per_target");
-        }
         if !(1..=CLIENTS as u32).contains(&self.clients_per_node) {
             return wrong(&format!("clients_per_node is between 1 and {CLIENTS}"));
         }
@@ -334,6 +340,7 @@ impl Plan {
             return wrong("mixes are percentages of reads, from 0 to 100");
         }
         self.check_times()?;
+        self.check_drives()?;
         self.check_paths()?;
         let has_rings = |load: &Wanted| !load.vm || (1..=VM_RINGS).contains(&load.pattern.numjobs);
         if !self.loads()?.iter().all(has_rings) {
@@ -346,13 +353,61 @@ impl Plan {
         if is_away && !self.faults.is_empty() {
             return wrong("harms only what it started itself: leave the faults out");
         }
-        if !self.agents.is_empty() && self.drive.contains("temporary:") {
+        let mut names = (0..self.drives_of_target()).map(|drive| self.drive_named(drive));
+        if !self.agents.is_empty() && names.any(|name| name.contains("temporary:")) {
             return wrong(
                 "makes temporary: drives on this machine only: name drives of the agents'",
             );
         }
         self.check_guests()?;
         self.check_iscsi()
+    }
+
+    fn check_drives(&self) -> Result<(), FleetError> {
+        let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
+        let (count, sets) = (self.drives_of_target(), self.sets_per_target);
+        if !(1..=DRIVES as u32).contains(&count) {
+            return wrong(&format!("a target has 1 to {DRIVES} drives"));
+        }
+        if self.sets_by_node && sets == 0 {
+            return wrong("has sets_by_node, and no sets_per_target");
+        }
+        // Those of a node are as many as it has.
+        if sets > 0 && !self.sets_by_node && !count.is_multiple_of(sets) {
+            return wrong(&format!(
+                "has {count} drives of a target, no multiple of its {sets} sets"
+            ));
+        }
+        if self.drives.is_empty() {
+            return Ok(());
+        }
+        let is_twice = |(at, drive): (usize, &String)| self.drives[..at].contains(drive);
+        let is_own = |drive: &String| !made(drive);
+        let mut all = self.drives.iter().enumerate().filter(|(_, drive)| is_own(drive));
+        if let Some((_, twice)) = all.find(|one| is_twice(*one)) {
+            return wrong(&format!("names {twice} twice"));
+        }
+        if !self.targets.is_empty() {
+            return wrong("names drives, and targets that there are: these have their own");
+        }
+        let here = self.storage_nodes.saturating_mul(self.targets_per_node);
+        if self.agents.is_empty() && here > 1 {
+            return wrong(&format!("names the drives of one target, and has {here}"));
+        }
+        Ok(())
+    }
+
+    /// How many drives a target has.
+    pub(crate) fn drives_of_target(&self) -> u32 {
+        match self.drives.len() {
+            0 => self.drives_per_target,
+            named => u32::try_from(named).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// One of them, as it is written.
+    pub(crate) fn drive_named(&self, drive: u32) -> &str {
+        self.drives.get(drive as usize).unwrap_or(&self.drive)
     }
 
     fn check_guests(&self) -> Result<(), FleetError> {
@@ -401,6 +456,7 @@ impl Plan {
             self.targets_per_node,
             self.drives_per_target,
             self.clients_per_node,
+            u32::from(self.drives.is_empty()),
         ];
         let is_simple = one_each.iter().all(|&count| count == 1) && self.sets_per_target == 0;
         let is_file = self.drive.starts_with("temporary:") && self.block_size == iscsi::BLOCK_BYTES;
@@ -427,11 +483,8 @@ impl Plan {
         if let Some(url) = self.targets.first() {
             return Ok(Some(url.clone()));
         }
-        // Decorators stand before what they decorate; in a stripe set anything may be.
-        let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];
-        let is_made = |part: &str| made.iter().any(|kind| part.starts_with(kind));
-        let is_made = self.drive.split(',').all(is_made);
-        Ok((!is_made).then(|| self.drive.clone()))
+        let names = (0..self.drives_of_target()).map(|drive| self.drive_named(drive));
+        Ok(names.filter(|name| !made(name)).map(str::to_owned).next())
     }
 
     fn check_times(&self) -> Result<(), FleetError> {
@@ -472,7 +525,7 @@ impl Plan {
     /// If an action is no load.
     pub fn duration(&self) -> Result<Duration, FleetError> {
         let loads = self.loads()?.len() as f64;
-        let drives = self.storage_nodes * self.targets_per_node * self.drives_per_target;
+        let drives = self.storage_nodes * self.targets_per_node * self.drives_of_target();
         let run = self.runtime_seconds + self.ramp_seconds + 2.0;
         let alone = f64::from(drives) * self.alone_seconds;
         // A process starts within seconds; what is cut or slow is whole again soon after.
@@ -493,6 +546,13 @@ impl Plan {
         let all = actions + guests + self.verify_seconds + faults * targets;
         Ok(Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX))
     }
+}
+
+/// Whether a drive is made for the run.
+fn made(drive: &str) -> bool {
+    // Decorators stand before what they decorate; in a stripe set anything may be.
+    let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];
+    drive.split(',').all(|part| made.iter().any(|kind| part.starts_with(kind)))
 }
 
 fn or_own<T: Copy>(sweep: &[T], own: T) -> Vec<T> {
@@ -533,6 +593,12 @@ mod tests {
         assert_eq!(loads.len(), 8 + 4);
         let first = &loads[0].pattern;
         assert_eq!((first.numjobs, first.iodepth, first.rwmixread), (1, 1, 70));
+        assert_eq!(
+            (first.name.as_str(), loads[1].pattern.rwmixread),
+            ("4k random mixed 70/30", 90)
+        );
+        assert_eq!(loads[1].pattern.name, "4k random mixed 90/10");
+        assert_eq!(loads[8].pattern.name, "1M sequential read", "it has no mix");
         assert_eq!(plan.name, "sweep");
     }
 
@@ -549,6 +615,10 @@ mod tests {
         assert_eq!(of("/dev/sdb", "write").as_deref(), Some("/dev/sdb"));
         assert!(of("stripe:64KiB,/dev/sdb,mem:8MiB", "write").is_some());
         assert!(of("limit:10/s,/dev/sdb", "write").is_some());
+        let named = ["mem:8MiB", "/dev/sdb"].map(str::to_owned).to_vec();
+        let named = Plan { drives: named, verify_seconds: 1.0, ..Plan::default() };
+        named.check().unwrap();
+        assert_eq!(named.writes_to().unwrap().as_deref(), Some("/dev/sdb"));
         let there = Plan { targets: vec!["nvme+tcp://x/y".to_owned()], ..Plan::default() };
         let verified = Plan { verify_seconds: 1.0, ..there.clone() };
         assert_eq!(there.writes_to().unwrap(), None);
@@ -572,6 +642,17 @@ mod tests {
         assert!(why("[[actions]]\nload = \"burn\"").contains("randread"));
         let rings = "[[actions]]\nload = \"read,numjobs=65\"\nvm = true";
         assert!(why(rings).contains("64 at most"), "{}", why(rings));
+        let two = "drives = [\"/dev/a\", \"/dev/b\"]";
+        assert!(why(&format!("{two}\nsets_per_target = 3\n{read}")).contains("multiple"));
+        assert!(why(&format!("{two}\nsets_by_node = true\n{read}")).contains("sets_per_target"));
+        assert!(
+            why(&format!("{two}\nstorage_nodes = 2\n{read}")).contains("one target, and has 2")
+        );
+        assert!(
+            why(&format!("{two}\ntargets = [\"nvme+tcp://x/y\"]\n{read}")).contains("their own")
+        );
+        let twice = why(&format!("drives = [\"/dev/a\", \"mem:1MiB\", \"/dev/a\"]\n{read}"));
+        assert!(twice.contains("/dev/a twice"), "{twice}");
         for bad in ["storage_nodes = 3", "storage_nodes = 2\n[[actions]]\nload = \"read\""] {
             let text = format!("paths = 2\nverify_seconds = 1\n{bad}");
             assert!(why(&text).contains("2 paths"), "{}", why(&text));

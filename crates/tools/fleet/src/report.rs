@@ -27,6 +27,9 @@ pub struct Report {
     pub network: String,
     /// The agents.
     pub nodes: Vec<NodeReport>,
+    /// How each target's stripe sets were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<SetsReport>,
     /// What each action came to.
     pub actions: Vec<ActionReport>,
     /// What real guests were, and what they compared.
@@ -47,6 +50,31 @@ pub struct NodeReport {
     pub machine: Machine,
     /// By how much its clock may be off: half of the shortest round trip.
     pub clock_error_us: f64,
+}
+
+/// The stripe sets of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetsReport {
+    /// Its name.
+    pub target: String,
+    /// Each set.
+    pub sets: Vec<SetReport>,
+    /// Why no node has a set of its own, if each was to have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_by_node: Option<String>,
+}
+
+/// A stripe set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetReport {
+    /// What it is made of.
+    pub drives: Vec<String>,
+    /// The node where all of that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<usize>,
+    /// The node's processors, which serve it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<usize>,
 }
 
 /// One action.

@@ -2,8 +2,10 @@
 
 use crate::limits::DRIVES;
 use crate::memory::{self, Held, Memory};
-use crate::message::Share;
+use crate::message::{Say, Share, Shared};
+use crate::sets::{self, Group};
 use farblock_backends::Spec;
+use farblock_backends::nodes::Machine;
 use farblock_backends::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
 use farblock_block::Namespace;
 use farblock_host::disk::DiskOptions;
@@ -46,16 +48,36 @@ impl Allowed {
 
 /// What serves the drives.
 enum Served {
-    Nvme(Target),
+    /// One, or one for each node.
+    Nvme(Vec<Target>),
     Iscsi(farblock_iscsi::Server),
 }
 
 impl Served {
     fn stop(self) -> Result<(), String> {
         match self {
-            Served::Nvme(target) => target.stop().map_err(|error| error.to_string()),
+            Served::Nvme(targets) => {
+                let stopped = targets.into_iter().map(Target::stop).collect::<Vec<_>>();
+                let stopped: Result<(), _> = stopped.into_iter().collect();
+                stopped.map_err(|error| error.to_string())
+            }
             Served::Iscsi(server) => server.stop(true).map_err(|error| error.to_string()),
         }
+    }
+}
+
+/// What became of a share.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) namespaces: Vec<Shared>,
+    pub(crate) not_by_node: Option<String>,
+}
+
+impl Sharing {
+    pub(crate) fn said(self) -> Say {
+        let Sharing { addresses, namespaces, not_by_node } = self;
+        Say::Sharing { addresses, namespaces, not_by_node }
     }
 }
 
@@ -74,7 +96,7 @@ impl Storage {
     }
 
     /// Opens the drives and shares them.
-    pub(crate) fn share(&mut self, share: &Share) -> Result<SocketAddr, String> {
+    pub(crate) fn share(&mut self, share: &Share) -> Result<Sharing, String> {
         self.unshare()?;
         if share.drives.is_empty() || share.drives.len() > DRIVES {
             return Err(format!("a target has 1 to {DRIVES} drives"));
@@ -89,9 +111,10 @@ impl Storage {
         };
         let held = self.memory.take(memory::of_share(share), "these drives")?;
         let drives = share.drives.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let (served, address) = serve(share, &drives)?;
+        let (groups, not_by_node) = sets::groups(share, &Machine::here())?;
+        let (served, addresses, namespaces) = serve(share, &drives, &groups)?;
         (self.served, self.drives, self.held) = (Some(served), drives, Some(held));
-        Ok(address)
+        Ok(Sharing { addresses, namespaces, not_by_node })
     }
 
     /// Shares nothing any more.
@@ -122,32 +145,72 @@ fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
     Ok(Arc::new(disk))
 }
 
-fn serve(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<(Served, SocketAddr), String> {
-    if !share.iscsi {
-        let target = Target::start(&config(share, drives)?).map_err(|error| error.to_string())?;
-        let address = target.addresses()[0];
-        return Ok((Served::Nvme(target), address));
+type Drives = [Arc<dyn Namespace>];
+
+fn serve(
+    share: &Share,
+    drives: &Drives,
+    groups: &[Group],
+) -> Result<(Served, Vec<SocketAddr>, Vec<Shared>), String> {
+    if share.iscsi {
+        let (server, address) = by_iscsi(share, drives)?;
+        let url = format!("iscsi://{address}/{}/0", crate::iscsi::NAME);
+        let shared = Shared { url, drives: vec![0], node: None, processors: Vec::new() };
+        return Ok((Served::Iscsi(server), vec![address], vec![shared]));
     }
+    let (mut targets, mut addresses, mut namespaces) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, group) in groups.iter().enumerate() {
+        let config = config(share, drives, group, index)?;
+        let target = Target::start(&config).map_err(|error| error.to_string())?;
+        let (address, nqn) = (target.addresses()[0], &config.subsystems[0].config.nqn);
+        let shared = |(nsid, drives): (usize, &Vec<usize>)| Shared {
+            url: format!("nvme+tcp://{address}/{nqn}?ns={nsid}"),
+            drives: drives.clone(),
+            node: group.node,
+            processors: group.processors.clone(),
+        };
+        namespaces.extend((1..).zip(&group.namespaces).map(shared));
+        targets.push(target);
+        addresses.push(address);
+    }
+    Ok((Served::Nvme(targets), addresses, namespaces))
+}
+
+fn by_iscsi(
+    share: &Share,
+    drives: &Drives,
+) -> Result<(farblock_iscsi::Server, SocketAddr), String> {
     let [drive] = drives else { return Err("an iSCSI target has one drive".to_owned()) };
     let config = farblock_iscsi::Config::new(share.address, crate::iscsi::NAME);
     let server = farblock_iscsi::Server::start(&config, Arc::clone(drive));
     let server = server.map_err(|error| error.to_string())?;
     let address = server.address();
-    Ok((Served::Iscsi(server), address))
+    Ok((server, address))
 }
 
-fn config(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<TargetConfig, String> {
-    let mut subsystem = Subsystem::new(&share.nqn);
+/// Of the target that a group has, the first of them or a later one.
+fn config(
+    share: &Share,
+    drives: &Drives,
+    group: &Group,
+    index: usize,
+) -> Result<TargetConfig, String> {
+    let nqn = match (index, group.node) {
+        (0, _) | (_, None) => share.nqn.clone(),
+        (_, Some(node)) => format!("{}-node-{node}", share.nqn),
+    };
+    let mut subsystem = Subsystem::new(&nqn);
     subsystem.config.allow_any_host = true;
-    for (index, namespace) in namespaces(share.sets, drives)?.into_iter().enumerate() {
+    for (nsid, set) in (1..).zip(&group.namespaces) {
         // The same wherever the same is shared.
-        let identity = format!("fleet {index} {}", share.drives[index]);
-        let nsid = NamespaceId(u32::try_from(index + 1).map_err(|error| error.to_string())?);
-        subsystem.exports.insert(nsid, Export { namespace, identity });
+        let identity = format!("fleet {index} {} {}", nsid - 1, share.drives[set[0]]);
+        let namespace = namespace(set.iter().map(|&drive| Arc::clone(&drives[drive])).collect())?;
+        subsystem.exports.insert(NamespaceId(nsid), Export { namespace, identity });
     }
     let mut config = TargetConfig {
         subsystems: vec![subsystem],
-        listeners: vec![share.address],
+        listeners: vec![address(share, index)?],
+        cores: group.processors.clone(),
         ..TargetConfig::default()
     };
     if let Some([first, last]) = share.controller_ids {
@@ -156,26 +219,94 @@ fn config(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<TargetConfig, 
     Ok(config)
 }
 
-fn namespaces(
-    sets: usize,
-    drives: &[Arc<dyn Namespace>],
-) -> Result<Vec<Arc<dyn Namespace>>, String> {
-    if sets == 0 {
-        return Ok(drives.to_vec());
+/// Where the first target listens, or a later one: where it did before, or at the ports behind.
+fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
+    let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
+    if let Some(before) = share.more.get(later) {
+        return Ok(*before);
     }
-    if !drives.len().is_multiple_of(sets) {
-        return Err(format!("{} drives do not make {sets} equal sets", drives.len()));
+    let mut address = share.address;
+    if address.port() != 0 {
+        let port = u16::try_from(index).ok().and_then(|more| address.port().checked_add(more));
+        address.set_port(port.ok_or_else(|| format!("{address} has no port behind it"))?);
     }
-    let set = |drives: &[Arc<dyn Namespace>]| -> Result<Arc<dyn Namespace>, String> {
-        let set = Stripe::new(drives.to_vec(), DEFAULT_CHUNK_BYTES);
-        Ok(Arc::new(set.map_err(|error| error.to_string())?))
-    };
-    drives.chunks(drives.len() / sets).map(set).collect()
+    Ok(address)
+}
+
+fn namespace(mut drives: Vec<Arc<dyn Namespace>>) -> Result<Arc<dyn Namespace>, String> {
+    if drives.len() == 1 {
+        return Ok(drives.remove(0));
+    }
+    let set = Stripe::new(drives, DEFAULT_CHUNK_BYTES);
+    Ok(Arc::new(set.map_err(|error| error.to_string())?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_host::Controller;
+
+    /// As on a machine of two nodes, whose only processor here is the first.
+    #[test]
+    fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
+        let sizes = [1, 2, 4];
+        let mut share = Share {
+            nqn: "nqn.2026-11.org.farblock:fleet-1".to_owned(),
+            address: ([127, 0, 0, 1], 0).into(),
+            more: Vec::new(),
+            drives: sizes.iter().map(|mib| format!("mem:{mib}MiB")).collect(),
+            sets: 2,
+            by_node: true,
+            block_size: 512,
+            controller_ids: None,
+            iscsi: false,
+        };
+        let drives = share.drives.iter().map(|name| Spec::parse(name).unwrap().open(512, false));
+        let drives: Vec<_> = drives.map(Result::unwrap).collect();
+        let processors = Machine::here().processors(0).into_iter().take(1).collect::<Vec<_>>();
+        let group = |node, set: &[usize]| Group {
+            node: Some(node),
+            processors: processors.clone(),
+            namespaces: vec![set.to_vec()],
+        };
+        let groups = [group(0, &[0, 2]), group(1, &[1])];
+        let (served, addresses, shared) = serve(&share, &drives, &groups).unwrap();
+        assert_eq!(shared.iter().map(|it| it.node).collect::<Vec<_>>(), [Some(0), Some(1)]);
+        let bytes = shared.iter().map(|shared| {
+            let url: Url = shared.url.parse().unwrap();
+            let controller = Controller::connect_url(&url, &Options::default()).unwrap();
+            let namespace = controller.namespace(url.namespace.unwrap()).unwrap();
+            namespace.geometry().capacity_bytes() >> 20
+        });
+        assert_eq!(bytes.collect::<Vec<_>>(), [2, 2], "a set of 1 and 4, and the drive of 2");
+        served.stop().unwrap();
+
+        (share.address, share.more) = (addresses[0], addresses[1..].to_vec());
+        let (served, again, same) = serve(&share, &drives, &groups).unwrap();
+        assert_eq!((again, same), (addresses, shared));
+        served.stop().unwrap();
+    }
+
+    #[test]
+    fn a_later_node_is_at_the_ports_behind() {
+        let mut share = Share {
+            nqn: "nqn.2026-11.org.farblock:fleet-1".to_owned(),
+            address: "192.0.2.7:4420".parse().unwrap(),
+            more: Vec::new(),
+            drives: Vec::new(),
+            sets: 2,
+            by_node: true,
+            block_size: 512,
+            controller_ids: None,
+            iscsi: false,
+        };
+        let at = |share: &Share, index| address(share, index).unwrap().port();
+        assert_eq!([0, 1, 2].map(|index| at(&share, index)), [4420, 4421, 4422]);
+        share.more = vec!["192.0.2.7:9".parse().unwrap()];
+        assert_eq!([0, 1, 2].map(|index| at(&share, index)), [4420, 9, 4422]);
+        (share.address, share.more) = ("[::]:65535".parse().unwrap(), Vec::new());
+        address(&share, 1).unwrap_err();
+    }
 
     #[test]
     fn only_memory_and_what_was_allowed_is_opened() {

@@ -1,7 +1,7 @@
 //! A report as text for a terminal, and as Markdown.
 
 use crate::documents::Documents;
-use crate::report::{ActionReport, GuestsReport, Report};
+use crate::report::{ActionReport, GuestsReport, Report, SetReport, SetsReport};
 use farblock_bench::table::wrap;
 use farblock_bench::{iops, jobs_and_depth, tenths, us};
 use std::fmt::Write;
@@ -88,8 +88,8 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
             "{}{together}, {} of {} each ({}), {} on a node",
             counted(nodes, "node"),
             counted(plan.storage_nodes * plan.targets_per_node, "target"),
-            counted(plan.drives_per_target, "drive"),
-            plan.drive,
+            counted(plan.drives_of_target(), "drive"),
+            if plan.drives.is_empty() { plan.drive.clone() } else { plan.drives.join(", ") },
             counted(clients, "client"),
         ),
         false => {
@@ -110,7 +110,12 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
     head.push(("clocks", format!("agree within {} µs", tenths(error))));
     if !report.actions.is_empty() {
         let (runs, seconds) = (plan.runs, plan.runtime_seconds);
-        head.push(("method", format!("{runs} × {seconds} s, after {} s", plan.ramp_seconds)));
+        let warm_up = match plan.warm_up_seconds {
+            0.0 => String::new(),
+            seconds => format!(", and {seconds} s more before the first run of each action"),
+        };
+        let ramp = plan.ramp_seconds;
+        head.push(("method", format!("{runs} × {seconds} s, after {ramp} s{warm_up}")));
     }
     head
 }
@@ -122,15 +127,17 @@ fn counted(count: u32, what: &str) -> String {
 pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Table)> {
     let mut tables = Vec::new();
     if !report.actions.is_empty() {
-        let wide = actions(report, true);
-        let fits = wide.width() <= columns;
-        let (title, table) = match fits {
-            true => ("what all clients did together, latency in µs", wide),
-            false => ("what all clients did together", actions(report, false)),
-        };
-        tables.push((title, table));
-        if !fits {
-            tables.push(("latency in µs, and processor time of all agents", latencies(report)));
+        let wide = actions(report, true, MICRO);
+        if wide.width() <= columns {
+            tables.push(("what all clients did together, latency in µs", wide));
+        } else {
+            let both = [actions(report, false, MICRO), latencies(report, MICRO)];
+            let unit = match both.iter().all(|table| table.width() <= columns) {
+                true => MICRO,
+                false => MILLI,
+            };
+            tables.push(("what all clients did together", actions(report, false, unit)));
+            tables.push((unit.title, latencies(report, unit)));
         }
         if report.actions.iter().any(|action| !action.iscsi.is_empty()) {
             tables.push(("NVMe/TCP and iSCSI on the same file", against_iscsi(report)));
@@ -152,8 +159,28 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     tables
 }
 
-fn actions(report: &Report, wide: bool) -> Table {
-    let mut header = vec!["action", "clients", "load", "IOPS", "MiB/s", "mean µs"];
+/// What latencies are told in.
+#[derive(Clone, Copy)]
+struct Unit {
+    ns: f64,
+    mean: &'static str,
+    title: &'static str,
+}
+
+const MICRO: Unit =
+    Unit { ns: 1.0, mean: "mean µs", title: "latency in µs, and processor time of all agents" };
+/// Those of a fleet that is too much for its machine are seconds.
+const MILLI: Unit =
+    Unit { ns: 1e3, mean: "mean ms", title: "latency in ms, and processor time of all agents" };
+
+impl Unit {
+    fn of(self, ns: f64) -> String {
+        us(ns / self.ns)
+    }
+}
+
+fn actions(report: &Report, wide: bool, unit: Unit) -> Table {
+    let mut header = vec!["action", "clients", "load", "IOPS", "MiB/s", unit.mean];
     if wide {
         header.extend(["p50", "p99", "p99.9", "max", "CPU µs/IO"]);
     }
@@ -166,10 +193,10 @@ fn actions(report: &Report, wide: bool) -> Table {
             jobs_and_depth(&action.pattern).replace(' ', ""),
             iops(total.iops),
             tenths(total.mib_per_second),
-            us(total.latency.mean_ns),
+            unit.of(total.latency.mean_ns),
         ];
         if wide {
-            row.extend(percentiles(action));
+            row.extend(percentiles(action, unit));
         }
         row.push(percent(action.percent_of_theoretical));
         row
@@ -177,21 +204,21 @@ fn actions(report: &Report, wide: bool) -> Table {
     Table { header, rows: report.actions.iter().map(row).collect() }
 }
 
-fn percentiles(action: &ActionReport) -> [String; 5] {
+fn percentiles(action: &ActionReport, unit: Unit) -> [String; 5] {
     let latency = &action.total.latency;
     [
-        us(latency.p50_ns as f64),
-        us(latency.p99_ns as f64),
-        us(latency.p99_9_ns as f64),
-        us(latency.max_ns as f64),
+        unit.of(latency.p50_ns as f64),
+        unit.of(latency.p99_ns as f64),
+        unit.of(latency.p99_9_ns as f64),
+        unit.of(latency.max_ns as f64),
         tenths(action.total.cpu_us_per_io),
     ]
 }
 
-fn latencies(report: &Report) -> Table {
+fn latencies(report: &Report, unit: Unit) -> Table {
     let row = |action: &ActionReport| {
         let mut row = vec![action.name().to_owned()];
-        row.extend(percentiles(action));
+        row.extend(percentiles(action, unit));
         row
     };
     let header = vec!["action", "p50", "p99", "p99.9", "max", "CPU µs/IO"];
@@ -281,6 +308,7 @@ fn faults(report: &Report) -> Table {
 
 pub(crate) fn remarks(report: &Report) -> Vec<String> {
     let mut remarks = report.plan.scaled.clone();
+    remarks.extend(report.sets.iter().map(sets));
     remarks.extend(crate::iscsi::remarks(&report.plan));
     if report.actions.iter().any(|action| action.alone_iops.is_some()) {
         remarks.push(
@@ -325,6 +353,46 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
         );
     }
     remarks
+}
+
+/// Which drives are in which set, and whose processors serve them.
+fn sets(made: &SetsReport) -> String {
+    let SetsReport { target, sets, not_by_node } = made;
+    let by = |set: &SetReport| match (&set.node, set.processors.as_slice()) {
+        (None, _) => String::new(),
+        (Some(node), []) => format!(" (node {node})"),
+        (Some(node), all) => format!(" (node {node}, served by its processors {})", list(all)),
+    };
+    let set = |set: &SetReport| format!("{}{}", times(&set.drives), by(set));
+    let sets: Vec<String> = sets.iter().map(set).collect();
+    let why = not_by_node.as_ref().map(|why| format!("; not one by node, as {why}"));
+    format!("sets of {target}: {}{}", sets.join("; "), why.unwrap_or_default())
+}
+
+/// `a, b`, or `4 × a`.
+fn times(names: &[String]) -> String {
+    match names {
+        [first, _, ..] if names.iter().all(|name| name == first) => {
+            format!("{} × {first}", names.len())
+        }
+        names => names.join(", "),
+    }
+}
+
+/// `0-3, 8`.
+fn list(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let run = |&(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
 fn guests(guests: &GuestsReport) -> String {

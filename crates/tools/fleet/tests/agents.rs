@@ -31,6 +31,17 @@ fn many_hosts_are_one_report() {
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
+    // As of 576 clients on two processors.
+    let mut slow = report.clone();
+    slow.actions[0].pattern.name = "VM 2M sequential write".to_owned();
+    slow.actions[0].total.mib_per_second = 119_010.5;
+    let latency = &mut slow.actions[0].total.latency;
+    (latency.mean_ns, latency.p50_ns) = (2_020_791_500.0, 1_611_661_300);
+    (latency.p99_9_ns, latency.max_ns) = (15_414_846_500, 15_505_799_200);
+    slow.actions[0].total.cpu_us_per_io = 2036.9;
+    let text = farblock_fleet::text::render_within(&slow, 80);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("15,505.8") && text.contains("latency in ms"), "{text}");
     let page = farblock_fleet::html::render(&report);
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));

@@ -30,6 +30,14 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let report = carry_out(&plan, TOKEN).expect("it works");
     assert!(!report.has_errors(), "{report:?}");
     assert_eq!((report.actions.len(), report.nodes.len()), (3, 5));
+    let [made] = report.sets.as_slice() else { panic!("one target: {:?}", report.sets) };
+    let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
+    assert_eq!(sizes, [4, 4]);
+    // Memory is at no node that could be told, on whatever machine this is.
+    assert!(made.not_by_node.is_some(), "{made:?}");
+    let text = farblock_fleet::text::render_within(&report, usize::MAX);
+    let said = "sets of storage 1: 4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; not one";
+    assert!(text.contains(said), "{text}");
     for action in &report.actions {
         assert_eq!(action.clients, 4, "{action:?}");
         assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0), "{action:?}");

@@ -76,6 +76,7 @@ pub(crate) enum FleetCommand {
 #[command(after_help = "\
 Examples:
   farblock fleet run six-patterns --html report.html
+  farblock fleet run six-patterns --drive /dev/nvme1n1 --drive /dev/nvme2n1 --allow-writes
   farblock fleet run nvme-vs-iscsi --without tgt
   farblock fleet run failover                   kill, cut and slow targets under hosts that verify
   farblock fleet run hci-12 --runtime 2 --json before.json
@@ -104,6 +105,14 @@ pub(crate) struct RunArgs {
     /// Let hosts write, read and compare for so many seconds after the actions
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
+
+    /// A disk or file that the target has, in place of the plan's drives; once for each
+    ///
+    /// As `farblock serve` names it. Where the plan has sets by node, as six-patterns does, and the
+    /// machine has several nodes (NUMA), the disks of each node form a set.
+    #[arg(long = "drive", value_name = "DISK", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = "Plan")]
+    pub(crate) drives: Vec<String>,
 
     /// Real virtual machines of QEMU's, which carry out the plan's VM actions as well
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(0..=64))]

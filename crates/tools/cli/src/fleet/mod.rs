@@ -168,6 +168,9 @@ fn plan(args: &RunArgs) -> Result<Plan> {
     plan.runs = args.runs.unwrap_or(plan.runs);
     plan.clients_per_node = args.clients.unwrap_or(plan.clients_per_node);
     plan.guests = args.guests.unwrap_or(plan.guests);
+    if !args.drives.is_empty() {
+        plan.drives.clone_from(&args.drives);
+    }
     leave_out(&mut plan, &args.without)?;
     Ok(plan)
 }

@@ -12,22 +12,13 @@
 //! `/proc/net/ipv6_route`).
 
 use super::disks;
-use crate::values;
-use farblock_backends::Spec;
+use farblock_backends::{Spec, nodes};
 use farblock_host::url::Url;
-use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 
 /// Where the kernel tells.
-pub(super) struct Machine {
-    root: PathBuf,
-    /// Processors that this process may use.
-    allowed: BTreeSet<usize>,
-}
+pub(super) struct Machine(nodes::Machine);
 
 /// A node, and processors of it.
 #[derive(PartialEq, Eq, Debug)]
@@ -38,9 +29,7 @@ pub(super) struct Near {
 
 impl Machine {
     pub(super) fn here() -> Machine {
-        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-        let allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
-        Machine { root: PathBuf::from("/"), allowed }
+        Machine(nodes::Machine::here())
     }
 
     /// The one node of all that is used, if the machine has several.
@@ -49,14 +38,14 @@ impl Machine {
         paths: impl Iterator<Item = &'a str>,
         listeners: &[SocketAddr],
     ) -> Option<Near> {
-        if self.list("sys/devices/system/node/online")?.len() < 2 {
+        if self.0.nodes().len() < 2 {
             return None;
         }
         let specs: Vec<Spec> = paths.filter_map(|path| disks::parse(path).ok()).collect();
         let mut nodes = BTreeSet::new();
         for leaf in specs.iter().flat_map(Spec::leaves) {
             match leaf {
-                Spec::File(path) => nodes.extend(self.node_of_disk(path)),
+                Spec::File(path) => nodes.extend(self.0.of_disk(path)),
                 Spec::Remote(url) => nodes.extend(self.node_towards(url)),
                 _ => {}
             }
@@ -64,39 +53,8 @@ impl Machine {
         nodes.extend(listeners.iter().filter_map(|address| self.node_of_address(address.ip())));
         let mut nodes = nodes.into_iter();
         let (Some(node), None) = (nodes.next(), nodes.next()) else { return None };
-        let cores = self.list(&format!("sys/devices/system/node/node{node}/cpulist"))?;
-        let cores: Vec<usize> =
-            cores.into_iter().filter(|cpu| self.allowed.contains(cpu)).collect();
+        let cores = self.0.processors(node);
         (!cores.is_empty()).then_some(Near { node, cores })
-    }
-
-    fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.root.join(path)).ok()
-    }
-
-    /// Numbers such as `0-3,8`.
-    fn list(&self, path: &str) -> Option<Vec<usize>> {
-        values::cores(self.text(path)?.trim()).ok()
-    }
-
-    /// The node of a device, or of the one that has it: a namespace's is that of its controller's.
-    fn node_of_device(&self, device: &Path) -> Option<usize> {
-        let device = fs::canonicalize(device).ok()?;
-        let mut parts = device.ancestors().take_while(|part| *part != self.root);
-        let said = parts.find_map(|part| {
-            let file = [part.join("numa_node"), part.join("device/numa_node")];
-            file.iter().find_map(|file| fs::read_to_string(file).ok())
-        })?;
-        // It is -1 where nobody knows.
-        said.trim().parse().ok()
-    }
-
-    fn node_of_disk(&self, path: &Path) -> Option<usize> {
-        let metadata = fs::metadata(path).ok()?;
-        let is_device = metadata.file_type().is_block_device();
-        let number = if is_device { metadata.rdev() } else { metadata.dev() };
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        self.node_of_device(&self.root.join(format!("sys/dev/block/{major}:{minor}")))
     }
 
     fn node_towards(&self, url: &str) -> Option<usize> {
@@ -114,11 +72,11 @@ impl Machine {
             IpAddr::V4(address) => self.card4(u32::from(address)),
             IpAddr::V6(address) => self.card6(address),
         }?;
-        self.node_of_device(&self.root.join("sys/class/net").join(card))
+        self.0.of_device(&format!("sys/class/net/{card}"))
     }
 
     fn card4(&self, address: u32) -> Option<String> {
-        let routes = self.text("proc/net/route")?;
+        let routes = self.0.text("proc/net/route")?;
         let fits = routes.lines().skip(1).filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             // As a little-endian machine reads what is big-endian.
@@ -130,7 +88,7 @@ impl Machine {
     }
 
     fn card6(&self, address: Ipv6Addr) -> Option<String> {
-        let routes = self.text("proc/net/ipv6_route")?;
+        let routes = self.0.text("proc/net/ipv6_route")?;
         let fits = routes.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let network = u128::from_str_radix(fields.first()?, 16).ok()?;
@@ -146,6 +104,8 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     /// Two nodes with a disk and a card each; the disk that has the file is at the second one.
     struct Made(tempfile::TempDir);
@@ -200,7 +160,7 @@ mod tests {
 
         fn near(&self, path: &str, listeners: &[&str]) -> Option<Near> {
             let root = fs::canonicalize(self.0.path()).unwrap();
-            let machine = Machine { root, allowed: (0..7).collect() };
+            let machine = Machine(nodes::Machine::at(root, (0..7).collect()));
             let listeners: Vec<SocketAddr> =
                 listeners.iter().map(|it| it.parse().unwrap()).collect();
             machine.near([path].into_iter(), &listeners)
@@ -241,7 +201,8 @@ mod tests {
         let made = Made::new("0\n");
         assert_eq!(made.near("mem:1MiB", &["10.0.1.7:4420"]), None);
         assert_eq!(made.near(&made.file("0\n"), &[]), None);
-        let empty = Machine { root: made.0.path().join("nothing"), allowed: BTreeSet::new() };
+        let nothing = made.0.path().join("nothing");
+        let empty = Machine(nodes::Machine::at(nothing, BTreeSet::new()));
         assert_eq!(empty.near(["mem:1MiB"].into_iter(), &[]), None);
     }
 }

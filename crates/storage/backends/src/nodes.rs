@@ -1,0 +1,185 @@
+//! Nodes of a machine (NUMA): which processors each has, and at which one a disk is.
+//!
+//! The kernel tells (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
+//! `numa_node`). Where it does not, or is not Linux, nothing is known, and so nothing is chosen.
+
+use crate::Spec;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The highest processor or node that is believed.
+const MAX_NUMBER: usize = 4095;
+
+/// Where the kernel tells.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    root: PathBuf,
+    /// Processors that this process may use.
+    allowed: BTreeSet<usize>,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn here() -> Machine {
+        Machine::at(PathBuf::from("/"), allowed())
+    }
+
+    /// What a tree of files says, and processors that may be used.
+    #[must_use]
+    pub fn at(root: PathBuf, allowed: BTreeSet<usize>) -> Machine {
+        Machine { root, allowed }
+    }
+
+    /// The nodes that are there; none where that is not known.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<usize> {
+        self.list("sys/devices/system/node/online")
+    }
+
+    /// Processors of a node that this process may use.
+    #[must_use]
+    pub fn processors(&self, node: usize) -> Vec<usize> {
+        let all = self.list(&format!("sys/devices/system/node/node{node}/cpulist"));
+        all.into_iter().filter(|processor| self.allowed.contains(processor)).collect()
+    }
+
+    /// A file of the kernel's.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    /// The node of a device in `/sys`, or of the one that has it: a namespace's is that of its
+    /// controller.
+    #[must_use]
+    pub fn of_device(&self, device: &str) -> Option<usize> {
+        let device = fs::canonicalize(self.root.join(device)).ok()?;
+        let mut parts = device.ancestors().take_while(|part| *part != self.root);
+        let said = parts.find_map(|part| {
+            let file = [part.join("numa_node"), part.join("device/numa_node")];
+            file.iter().find_map(|file| fs::read_to_string(file).ok())
+        })?;
+        // It is -1 where nobody knows.
+        said.trim().parse().ok()
+    }
+
+    /// The node of a disk, or of the disk that has this file.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn of_disk(&self, path: &Path) -> Option<usize> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let metadata = fs::metadata(path).ok()?;
+        let is_device = metadata.file_type().is_block_device();
+        let number = if is_device { metadata.rdev() } else { metadata.dev() };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        self.of_device(&format!("sys/dev/block/{major}:{minor}"))
+    }
+
+    /// The node of a disk, which is not known here.
+    #[cfg(not(target_os = "linux"))]
+    #[must_use]
+    pub fn of_disk(&self, _: &Path) -> Option<usize> {
+        None
+    }
+
+    /// The one node of all files and disks that this is made of.
+    #[must_use]
+    pub fn of_spec(&self, spec: &Spec) -> Option<usize> {
+        let of = |leaf: &&Spec| match leaf {
+            Spec::File(path) => self.of_disk(path),
+            _ => None,
+        };
+        let leaves = spec.leaves();
+        let node = of(leaves.first()?)?;
+        leaves.iter().all(|leaf| of(leaf) == Some(node)).then_some(node)
+    }
+
+    fn list(&self, path: &str) -> Vec<usize> {
+        self.text(path).and_then(|text| numbers(text.trim())).unwrap_or_default()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn allowed() -> BTreeSet<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed() -> BTreeSet<usize> {
+    BTreeSet::new()
+}
+
+/// Numbers such as `0-3,8`, none of them beyond belief.
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    let mut all = BTreeSet::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        if last > MAX_NUMBER {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_the_kernel() {
+        assert_eq!(numbers("0"), Some(vec![0]));
+        assert_eq!(numbers("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
+        // A node without processors.
+        assert_eq!(numbers(""), Some(Vec::new()));
+        for text in ["a", "1-", "-1", "0-4096", "0-99999999999999999999"] {
+            assert_eq!(numbers(text), None, "{text}");
+        }
+    }
+
+    /// Files of three file systems that are on every Linux, and their disks: nodes 0, 1 and none.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_disk_is_where_its_controller_is() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let made = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(made.path()).unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/devices/system/node/online", "0-1\n");
+        write("sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
+        fs::create_dir_all(root.join("sys/dev/block")).unwrap();
+        let files = ["/proc/version", "/sys/kernel/notes", "/dev/null"];
+        for (file, node) in files.iter().zip(["0", "1", "-1"]) {
+            write(&format!("sys/devices/pci{node}/nvme/numa_node"), node);
+            write(&format!("sys/devices/pci{node}/nvme/nvme0/nvme0n1/size"), "1");
+            let number = fs::metadata(file).unwrap().dev();
+            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+            let disk = root.join(format!("sys/devices/pci{node}/nvme/nvme0/nvme0n1"));
+            symlink(disk, root.join(format!("sys/dev/block/{major}:{minor}"))).unwrap();
+        }
+        let machine = Machine::at(root, (0..7).collect());
+        assert_eq!((machine.nodes(), machine.processors(1)), (vec![0, 1], vec![2, 3, 6]));
+        let of = |name: &str| machine.of_spec(&Spec::parse(name).unwrap());
+        assert_eq!(of("/proc/version"), Some(0));
+        assert_eq!(of("limit:9/s,/sys/kernel/notes"), Some(1));
+        assert_eq!(of("concat:/sys/kernel/notes,/sys/kernel/fscaps"), Some(1));
+        for unknown in [
+            "/dev/null",
+            "/no/such/file",
+            "mem:1MiB",
+            "concat:/proc/version,/sys/kernel/notes",
+            "concat:/proc/version,mem:1MiB",
+        ] {
+            assert_eq!(of(unknown), None, "{unknown}");
+        }
+    }
+}

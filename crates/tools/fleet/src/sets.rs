@@ -1,0 +1,175 @@
+//! Which drives form a stripe set, and whose processors serve it.
+//!
+//! A drive is nearest to the processors of its node (NUMA), and a set of one node's drives crosses
+//! to none. So where a machine has several nodes and its drives can be told apart, each node has a
+//! set and a target of its own, in the same process; everywhere else drives form sets one after the
+//! other, and it is said why.
+
+use crate::message::Share;
+use farblock_backends::Spec;
+use farblock_backends::nodes::Machine;
+use std::collections::BTreeMap;
+
+/// What one target has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Where all of its drives are, if it is to run there.
+    pub(crate) node: Option<usize>,
+    /// Its processors; none: all that there are.
+    pub(crate) processors: Vec<usize>,
+    /// Its namespaces, each of these drives.
+    pub(crate) namespaces: Vec<Vec<usize>>,
+}
+
+/// The groups of a share, and why they are not by node if they were to be.
+pub(crate) fn groups(
+    share: &Share,
+    machine: &Machine,
+) -> Result<(Vec<Group>, Option<String>), String> {
+    let whole = |node: Option<usize>, namespaces| Group {
+        node,
+        processors: node.map(|node| machine.processors(node)).unwrap_or_default(),
+        namespaces,
+    };
+    if share.sets == 0 {
+        let each = (0..share.drives.len()).map(|drive| vec![drive]);
+        return Ok((vec![whole(None, each.collect())], None));
+    }
+    if !share.by_node {
+        return Ok((vec![whole(None, in_turn(share)?)], None));
+    }
+    match by_node(&share.drives, machine) {
+        Ok(nodes) if nodes.len() > 1 => {
+            let group = |(node, drives)| whole(Some(node), vec![drives]);
+            Ok((nodes.into_iter().map(group).collect(), None))
+        }
+        Ok(nodes) => {
+            let node = nodes.into_keys().next();
+            let why = node.map(|node| format!("all drives are at node {node}"));
+            Ok((vec![whole(node, in_turn(share)?)], why))
+        }
+        Err(why) => Ok((vec![whole(None, in_turn(share)?)], Some(why))),
+    }
+}
+
+/// The drives of each node, or why they cannot be told apart.
+fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<usize>>, String> {
+    let online = machine.nodes().len();
+    if online < 2 {
+        return Err("the machine has one node".to_owned());
+    }
+    let mut nodes = BTreeMap::<usize, Vec<usize>>::new();
+    for (index, drive) in drives.iter().enumerate() {
+        let spec = Spec::parse(drive).map_err(|error| error.to_string())?;
+        let node = machine.of_spec(&spec).ok_or_else(|| {
+            format!("at which of the machine's {online} nodes {drive} is cannot be told")
+        })?;
+        nodes.entry(node).or_default().push(index);
+    }
+    Ok(nodes)
+}
+
+/// Sets of equal size, one after the other.
+fn in_turn(share: &Share) -> Result<Vec<Vec<usize>>, String> {
+    let (count, sets) = (share.drives.len(), share.sets);
+    if !count.is_multiple_of(sets) {
+        return Err(format!("{count} drives do not make {sets} equal sets"));
+    }
+    let all: Vec<usize> = (0..count).collect();
+    Ok(all.chunks(count / sets).map(<[usize]>::to_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn share(drives: &[&str], sets: usize, by_node: bool) -> Share {
+        Share {
+            nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
+            address: ([127, 0, 0, 1], 0).into(),
+            more: Vec::new(),
+            drives: drives.iter().map(|&drive| drive.to_owned()).collect(),
+            sets,
+            by_node,
+            block_size: 512,
+            controller_ids: None,
+            iscsi: false,
+        }
+    }
+
+    fn nowhere() -> Machine {
+        Machine::at("/no/such/folder".into(), BTreeSet::new())
+    }
+
+    #[test]
+    fn one_after_the_other_where_nodes_say_nothing() {
+        let of = |drives: &[&str], sets, by_node| {
+            let (mut groups, why) = groups(&share(drives, sets, by_node), &nowhere())?;
+            assert_eq!(groups.len(), 1);
+            let Group { node, processors, namespaces } = groups.remove(0);
+            assert_eq!((node, processors), (None, Vec::new()));
+            Ok::<_, String>((namespaces, why))
+        };
+        let four = ["mem:1MiB"; 4];
+        let halves = vec![vec![0, 1], vec![2, 3]];
+        assert_eq!(of(&four[..2], 0, true), Ok((vec![vec![0], vec![1]], None)));
+        assert_eq!(of(&four, 2, false), Ok((halves.clone(), None)));
+        let why = Some("the machine has one node".to_owned());
+        assert_eq!(of(&four, 2, true), Ok((halves, why)));
+        let odd = of(&four[..3], 2, true).unwrap_err();
+        assert_eq!(odd, "3 drives do not make 2 equal sets");
+    }
+
+    /// A machine of two nodes, where these files' disks are: files of file systems that every Linux
+    /// has.
+    #[cfg(target_os = "linux")]
+    fn two_nodes(made: &tempfile::TempDir, files: &[(&str, &str)]) -> Machine {
+        use std::fs;
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let root = fs::canonicalize(made.path()).unwrap();
+        let nodes = root.join("sys/devices/system/node");
+        for (node, list) in [("0", "0-1\n"), ("1", "2-3\n")] {
+            fs::create_dir_all(nodes.join(format!("node{node}"))).unwrap();
+            fs::write(nodes.join(format!("node{node}/cpulist")), list).unwrap();
+        }
+        fs::write(nodes.join("online"), "0-1\n").unwrap();
+        fs::create_dir_all(root.join("sys/dev/block")).unwrap();
+        for (number, (file, node)) in files.iter().enumerate() {
+            let disk = root.join(format!("sys/devices/pci{number}/disk"));
+            fs::create_dir_all(&disk).unwrap();
+            fs::write(disk.join("numa_node"), node).unwrap();
+            let dev = fs::metadata(file).unwrap().dev();
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            symlink(disk, root.join(format!("sys/dev/block/{major}:{minor}"))).unwrap();
+        }
+        Machine::at(root, (0..3).collect())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn each_node_has_a_set_and_its_own_processors() {
+        let made = tempfile::tempdir().unwrap();
+        let (zero, one, unknown) = ("/proc/version", "/sys/kernel/notes", "/dev/null");
+        let machine = two_nodes(&made, &[(zero, "0"), (one, "1"), (unknown, "-1")]);
+        let of = |drives: &[&str]| groups(&share(drives, 2, true), &machine).unwrap();
+        let group = |node: usize, processors: &[usize], drives: &[usize]| Group {
+            node: Some(node),
+            processors: processors.to_vec(),
+            namespaces: vec![drives.to_vec()],
+        };
+        let limited = format!("limit:9/s,{one}");
+        let (groups, why) = of(&[zero, &limited, zero, one, one]);
+        assert_eq!(groups, [group(0, &[0, 1], &[0, 2]), group(1, &[2], &[1, 3, 4])]);
+        assert_eq!(why, None);
+
+        let (groups, why) = of(&[one; 4]);
+        let halves = vec![vec![0, 1], vec![2, 3]];
+        let at_one = Group { namespaces: halves.clone(), ..group(1, &[2], &[]) };
+        assert_eq!((groups, why.as_deref()), (vec![at_one], Some("all drives are at node 1")));
+
+        let (groups, why) = of(&[zero, one, one, unknown]);
+        assert_eq!((groups[0].node, &groups[0].namespaces), (None, &halves));
+        assert_eq!(why.unwrap(), "at which of the machine's 2 nodes /dev/null is cannot be told");
+    }
+}
