@@ -489,7 +489,7 @@ fn one_file_by_nvme_and_by_iscsi_in_turns() {
     assert!(page.contains("<li><i class=\"target\"></i>iSCSI, tgt</li>"), "no bars of tgt's");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
-    for row in ["4k random mixed, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
+    for row in ["4k random 50/50, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
     {
         assert!(words.contains(row), "no {row} in {table}");
     }

@@ -297,8 +297,7 @@ impl Plan {
                     for &rwmixread in &mixes {
                         let mut one = Pattern { numjobs, iodepth, rwmixread, ..pattern.clone() };
                         if is_mixed && !self.mixes.is_empty() {
-                            // Jobs and depth stand beside a name, and the mix nowhere else.
-                            one.name += &format!(" {rwmixread}/{}", 100 - rwmixread.min(100));
+                            one.name = with_mix(&one.name, rwmixread);
                         }
                         let why = |error: farblock_bench::BenchError| {
                             FleetError::plan(&self.name, error.to_string())
@@ -555,6 +554,15 @@ fn made(drive: &str) -> bool {
     drive.split(',').all(|part| made.iter().any(|kind| part.starts_with(kind)))
 }
 
+/// `4k random 70/30`: jobs and depth stand beside a name, and the mix nowhere else.
+fn with_mix(name: &str, reads: u8) -> String {
+    let mix = format!("{reads}/{}", 100 - reads.min(100));
+    if name.ends_with(" mixed") {
+        return name.replace(" mixed", &format!(" {mix}"));
+    }
+    format!("{name} {mix}")
+}
+
 fn or_own<T: Copy>(sweep: &[T], own: T) -> Vec<T> {
     if sweep.is_empty() { vec![own] } else { sweep.to_vec() }
 }
@@ -593,11 +601,9 @@ mod tests {
         assert_eq!(loads.len(), 8 + 4);
         let first = &loads[0].pattern;
         assert_eq!((first.numjobs, first.iodepth, first.rwmixread), (1, 1, 70));
-        assert_eq!(
-            (first.name.as_str(), loads[1].pattern.rwmixread),
-            ("4k random mixed 70/30", 90)
-        );
-        assert_eq!(loads[1].pattern.name, "4k random mixed 90/10");
+        assert_eq!((first.name.as_str(), loads[1].pattern.rwmixread), ("4k random 70/30", 90));
+        assert_eq!(loads[1].pattern.name, "4k random 90/10");
+        assert_eq!(with_mix("mine", 50), "mine 50/50");
         assert_eq!(loads[8].pattern.name, "1M sequential read", "it has no mix");
         assert_eq!(plan.name, "sweep");
     }

@@ -62,7 +62,7 @@ fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<u
     for (index, drive) in drives.iter().enumerate() {
         let spec = Spec::parse(drive).map_err(|error| error.to_string())?;
         let node = machine.of_spec(&spec).ok_or_else(|| {
-            format!("at which of the machine's {online} nodes {drive} is cannot be told")
+            format!("the machine has {online} nodes, and nothing says at which of them {drive} is")
         })?;
         nodes.entry(node).or_default().push(index);
     }
@@ -170,6 +170,9 @@ mod tests {
 
         let (groups, why) = of(&[zero, one, one, unknown]);
         assert_eq!((groups[0].node, &groups[0].namespaces), (None, &halves));
-        assert_eq!(why.unwrap(), "at which of the machine's 2 nodes /dev/null is cannot be told");
+        assert_eq!(
+            why.unwrap(),
+            "the machine has 2 nodes, and nothing says at which of them /dev/null is"
+        );
     }
 }
