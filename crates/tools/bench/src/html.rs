@@ -18,6 +18,7 @@ use crate::result::{Figures, PatternReport, Percent, Report};
 
 use chart::{Bar, Chart, Group};
 pub use escape::Escaped;
+pub use tables::by_keys;
 
 /// Patterns with blocks up to this size are told in I/Os per second, larger ones in MiB per second.
 pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
@@ -386,6 +387,7 @@ mod tests {
         let page = render(&testing::report());
         assert_eq!(page.matches("<svg").count(), 9, "three metrics by three block sizes");
         assert_eq!(page.matches("<table").count(), 4);
+        assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), 4, "scrolled by keys");
         assert_eq!(page.matches("<title id=").count(), 9);
         assert_eq!(page.matches("<desc id=").count(), 9);
         let expected = "Over 5 patterns the remote disk reached 84 to 101 % of the local one’s";

@@ -136,7 +136,9 @@ impl TargetPeer {
     /// Has it share its drives, at the same port as before if it had one.
     fn share(&mut self) -> Result<(), FleetError> {
         match self.peer.ask(&Ask::Share(self.share.clone()))? {
-            Say::Sharing { addresses, namespaces, not_by_node } if !addresses.is_empty() => {
+            Say::Sharing { addresses, namespaces, not_by_node }
+                if !addresses.is_empty() && !namespaces.is_empty() =>
+            {
                 (self.share.address, self.share.more) = (addresses[0], addresses[1..].to_vec());
                 (self.shared, self.not_by_node) = (namespaces, not_by_node);
                 Ok(())

@@ -4,7 +4,7 @@ use crate::plan::IscsiTarget;
 use crate::report::{ActionReport, IscsiReport, IscsiTotal, Report};
 use crate::text::{self, Table};
 use farblock_bench::html::chart::{Bar, Chart, Group};
-use farblock_bench::html::{Escaped, STYLE, tick};
+use farblock_bench::html::{Escaped, STYLE, by_keys, tick};
 use farblock_bench::{iops, tenths};
 use std::fmt::Write;
 
@@ -168,11 +168,12 @@ fn section(page: &mut String, title: &str, legend: &[(&str, &str)], charts: &[(S
 }
 
 fn table(page: &mut String, title: &str, table: &Table) {
-    let title = Escaped(title);
+    let (name, title) = (title, Escaped(title));
     let _ = write!(
         page,
-        "<section>\n<h2>{title}</h2>\n<div class=\"scroll\"><table class=\"wide\">\n\
-         <caption>{title}</caption>\n<thead><tr>"
+        "<section>\n<h2>{title}</h2>\n<div class=\"scroll\" {}><table class=\"wide\">\n\
+         <caption>{title}</caption>\n<thead><tr>",
+        by_keys(name)
     );
     let class = |column: usize| if column == 0 { " class=\"word\"" } else { "" };
     for (column, name) in table.header.iter().enumerate() {

@@ -44,6 +44,8 @@ fn many_hosts_are_one_report() {
     assert!(text.contains("15,505.8") && text.contains("latency in ms"), "{text}");
     let page = farblock_fleet::html::render(&report);
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
+    let tables = page.matches("<table").count();
+    assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), tables, "scrolled by keys");
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 

@@ -10,13 +10,20 @@ use crate::format;
 use crate::progress::SideName;
 use crate::result::{Figures, PatternReport, Percent, Report};
 
+/// What lets people who have no mouse scroll a table that is wider than the page.
+#[must_use]
+pub fn by_keys(title: &str) -> String {
+    format!("role=\"region\" aria-label=\"Table: {}\" tabindex=\"0\"", Escaped(title))
+}
+
 /// The numbers of one section's charts.
 pub(super) fn metric(page: &mut String, report: &Report, metric: &Metric) {
     let bases = bases(report);
     let _ = write!(
         page,
-        "<div class=\"scroll numbers\"><table>\n<caption>{}</caption>\n<thead><tr>\
+        "<div class=\"scroll numbers\" {}><table>\n<caption>{}</caption>\n<thead><tr>\
          <th class=\"word\" scope=\"col\">pattern</th><th class=\"word\" scope=\"col\">unit</th>",
+        by_keys(metric.title),
         metric.title
     );
     for (side, _) in report.sides() {
@@ -117,16 +124,18 @@ impl Party {
 /// Everything that was measured, one row per pattern and side.
 pub(super) fn all_figures(page: &mut String, report: &Report) {
     let parties = Party::both(report);
-    page.push_str(
+    let _ = write!(
+        page,
         "<section>\n<h2>All figures</h2>\n<p class=\"hint\">Latencies in µs. CPU % is that of one \
          core. Memory is what the process has resident.</p>\n\
-         <div class=\"scroll\"><table class=\"wide\">\n\
+         <div class=\"scroll\" {}><table class=\"wide\">\n\
          <caption>Each pattern and side</caption>\n<thead>\n<tr>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">pattern</th>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">jobs × depth</th>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">side</th>\
          <th rowspan=\"2\" scope=\"col\">IOPS</th><th rowspan=\"2\" scope=\"col\">MiB/s</th>\
          <th colspan=\"5\" scope=\"colgroup\">latency, µs</th>",
+        by_keys("Each pattern and side")
     );
     for party in &parties {
         let (title, count) = (party.title, party.columns().len());
