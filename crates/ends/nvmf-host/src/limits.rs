@@ -19,6 +19,10 @@ pub const COPY_BYTES: usize = 4096;
 /// The rest of a payload of at least this many bytes is received straight into its destination.
 pub const DIRECT_RECEIVE_BYTES: u32 = 8192;
 
+/// Records of a large payload that are received at once, in bytes: as many as stay in the cache
+/// until they are opened.
+pub const SEALED_RECEIVE_BYTES: usize = 256 << 10;
+
 /// What is received at once between large payloads, in bytes: a few headers.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 

@@ -79,7 +79,7 @@ impl From<&TlsError> for Reason {
         match error {
             TlsError::NotTls => Self::TlsMissing,
             TlsError::UnknownIdentity(_) => Self::TlsUnknownIdentity,
-            TlsError::WrongKey(_) => Self::TlsWrongKey,
+            TlsError::WrongKey(_) | TlsError::OtherKeys { .. } => Self::TlsWrongKey,
             TlsError::Unavailable(_)
             | TlsError::Refused(_)
             | TlsError::Broken(_)

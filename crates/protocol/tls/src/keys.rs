@@ -1,13 +1,11 @@
 //! The keys that a server knows.
 
+use crate::discovery::{DISCOVERY_NQN, ForDiscovery};
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// The name of the discovery subsystem.
-const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
 /// A pre-shared key, and for whom it is.
 #[derive(Debug)]
@@ -71,43 +69,6 @@ impl Generated {
     }
 }
 
-/// The keys of a host for single subsystems by their identities for discovery, where all of them
-/// are good, each with the number of subsystems that it is for. Identities are made when keys are
-/// set and not when somebody asks: strangers ask, and there may be thousands of subsystems.
-#[derive(Clone, Default, Debug)]
-struct ForDiscovery(BTreeMap<String, Vec<(TlsKey, usize)>>);
-
-impl ForDiscovery {
-    fn identities(key: &TlsKey, host: &str) -> BTreeSet<String> {
-        key.psks(host, DISCOVERY_NQN).into_iter().map(|psk| psk.identity).collect()
-    }
-
-    fn add(&mut self, key: &TlsKey, host: &str) {
-        for identity in Self::identities(key, host) {
-            let known = self.0.entry(identity).or_default();
-            match known.iter_mut().find(|(known, _)| known == key) {
-                Some((_, subsystems)) => *subsystems += 1,
-                None => known.push((key.clone(), 1)),
-            }
-        }
-    }
-
-    fn remove(&mut self, key: &TlsKey, host: &str) {
-        for identity in Self::identities(key, host) {
-            let Some(known) = self.0.get_mut(&identity) else { continue };
-            known.iter_mut().filter(|(known, _)| known == key).for_each(|(_, count)| *count -= 1);
-            known.retain(|(_, subsystems)| *subsystems > 0);
-            if known.is_empty() {
-                self.0.remove(&identity);
-            }
-        }
-    }
-
-    fn of(&self, identity: &str) -> impl Iterator<Item = &TlsKey> {
-        self.0.get(identity).into_iter().flatten().map(|(key, _)| key)
-    }
-}
-
 impl ServerKeys {
     /// Adds a key that a host has for every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
@@ -131,7 +92,7 @@ impl ServerKeys {
         let for_discovery = self.for_discovery.entry(host.to_owned()).or_default();
         kept.iter().for_each(|key| for_discovery.add(key, host));
         before.iter().flatten().for_each(|key| for_discovery.remove(key, host));
-        if for_discovery.0.is_empty() {
+        if for_discovery.is_empty() {
             self.for_discovery.remove(host);
         }
     }
@@ -223,26 +184,23 @@ impl ServerKeys {
     /// Whether a host has one of these keys still for discovery.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
-        let had = before.for_discovery.get(host).map(|keys| &keys.0).into_iter().flatten();
-        let has = self.for_discovery.get(host);
-        let mut had = had.flat_map(|(identity, keys)| keys.iter().map(move |key| (identity, key)));
+        let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
         // Those for every subsystem never change.
         self.by_host.contains_key(host)
-            || has.is_some_and(|has| {
-                had.any(|(identity, (key, _))| has.of(identity).any(|known| known == key))
-            })
+            || had.zip(has).is_some_and(|(had, has)| has.shares_one_with(had))
     }
 
     /// The configured keys that an identity of a host for a subsystem may stand for. One with a
     /// digest stands for one key, or two that somebody has made look alike; for discovery one
-    /// without stands for every key of the host, of which [some](limits::DISCOVERY_KEYS) are tried.
+    /// without stands for every key of the host, of which some are tried at a time
+    /// ([`discovery`](crate::discovery)).
     fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         if subsystem != DISCOVERY_NQN {
             return self.keys(host, subsystem);
         }
         let own = self.for_discovery.get(host).into_iter().flat_map(|keys| keys.of(identity));
         let for_all = self.by_host.get(host).into_iter().flatten();
-        for_all.chain(own.take(limits::DISCOVERY_KEYS)).collect()
+        for_all.chain(own).collect()
     }
 
     /// The hosts that have a key for this subsystem.
@@ -282,13 +240,37 @@ impl ServerKeys {
         if !found.is_empty() {
             return found;
         }
-        let keys = self.meant(identity, host, subsystem);
+        let discovery = self.for_discovery.get(host).filter(|_| subsystem == DISCOVERY_NQN);
+        let (right, keys) = match discovery {
+            Some(discovery) => {
+                let (right, own) = discovery.turn(identity);
+                let for_all = self.by_host.get(host).into_iter().flatten();
+                (right, for_all.chain(own).collect())
+            }
+            None => (None, self.meant(identity, host, subsystem)),
+        };
         let psks = keys.iter().flat_map(|key| key.psks(host, subsystem));
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
             Arc::new(Named { psk, host, subsystem })
         };
-        psks.filter(|psk| psk.identity == identity).map(named).collect()
+        right.into_iter().chain(psks.filter(|psk| psk.identity == identity).map(named)).collect()
+    }
+
+    /// A host has shown a key.
+    pub(crate) fn was_right(&self, named: &Arc<Named>) {
+        if named.subsystem == DISCOVERY_NQN
+            && let Some(discovery) = self.for_discovery.get(&named.host)
+        {
+            discovery.was_right(named);
+        }
+    }
+
+    /// How many keys the identity of a key may stand for, if those are not tried all at once.
+    pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
+        let discovery = self.for_discovery.get(&named.host);
+        let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);
+        discovery.and_then(|discovery| discovery.too_many(&named.psk.identity))
     }
 }
 
@@ -437,14 +419,11 @@ mod tests {
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
                 assert!(keys.is_good(&shown), "{number}");
             }
-            // Without a digest it is one of the first.
-            if usize::from(number) >= limits::DISCOVERY_KEYS {
-                continue;
-            }
+            // Without a digest it has its turn.
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
-            let found = own.find(names.identity.as_bytes());
-            assert!(found.iter().any(|one| one.psk == names), "{number}");
+            let mut turns = (0..3).flat_map(|_| own.find(names.identity.as_bytes()));
+            assert!(turns.any(|one| one.psk == names), "{number}");
         }
         for number in 0..SUBSYSTEMS {
             let before = own.clone();
@@ -478,7 +457,14 @@ mod tests {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);
         }
         let names = key(1).psks(HOST, DISCOVERY_NQN).pop().unwrap();
-        // Each is made in two ways.
-        assert_eq!(keys.find(names.identity.as_bytes()).len(), 2 * limits::DISCOVERY_KEYS);
+        // Each is made in two ways; what was right comes before them.
+        for more in [0, 1] {
+            let found = keys.find(names.identity.as_bytes());
+            assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS + more);
+            keys.was_right(&found[5]);
+        }
+        keys.set(HOST, &format!("{DISK}0"), &[]);
+        let found = keys.find(names.identity.as_bytes());
+        assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS, "it may be what went");
     }
 }

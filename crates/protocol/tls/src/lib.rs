@@ -34,6 +34,7 @@
 //!
 //! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption.
 
+mod discovery;
 mod hello;
 mod keys;
 pub mod limits;
@@ -88,6 +89,11 @@ pub trait Tls: Send {
     /// makes, and what has ended the connection behind them.
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
+    /// The same, but of whole records that have room alone: so data come straight to where they
+    /// belong. What was looked at is off the front of `sealed` then. With room for a record
+    /// ([`OPENED_BYTES`](limits::OPENED_BYTES)) nothing is left of it once nothing is opened.
+    fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
+
     /// How large `into` has to be for so many bytes to be sealed.
     fn sealed_bytes(&self, plain_bytes: usize) -> usize;
 
@@ -124,6 +130,13 @@ pub enum TlsError {
     UnknownIdentity(Vec<String>),
     /// The identity is known, but the peer has another key for it.
     WrongKey(String),
+    /// The identity may stand for so many keys that some were tried: the peer has none of these.
+    OtherKeys {
+        /// The identity.
+        identity: String,
+        /// How many.
+        keys: usize,
+    },
     /// The peer refuses: so it says.
     Refused(String),
     /// What comes is not, or no longer, what it should be.
@@ -146,6 +159,12 @@ impl fmt::Display for TlsError {
             Self::WrongKey(identity) => {
                 write!(f, "the other end has another key for the identity \"{identity}\"")
             }
+            Self::OtherKeys { identity, keys } => write!(
+                f,
+                "the identity \"{identity}\" may stand for {keys} keys, and the other end has none \
+                 of those that were tried now: others are when it connects again. An identity with \
+                 a digest (NVMe1R) says which is meant"
+            ),
             Self::Refused(reason) => write!(f, "the other end refuses TLS: {reason}"),
             Self::Broken(reason) => write!(f, "TLS failed: {reason}"),
             Self::Closed => f.write_str("the other end has closed TLS"),

@@ -11,6 +11,9 @@ pub const RECORD_BYTES: usize = 16 << 10;
 /// How much more the sealed body of a record may have (RFC 8446, section 5.2), in bytes.
 pub const EXPANSION_BYTES: usize = 256;
 
+/// Room for whatever a record has, in bytes.
+pub const OPENED_BYTES: usize = RECORD_BYTES + EXPANSION_BYTES;
+
 /// A whole record of ours that is full, in bytes.
 pub const SEALED_BYTES: usize = 16 << 10;
 
@@ -26,8 +29,9 @@ pub const UNASKED_BYTES: usize = 16 << 10;
 /// identity, of each key, and some for discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
-/// Keys of one host that are tried for discovery, where those for any subsystem are good, when the
-/// identity has no digest and so may stand for each of them. One with a digest finds its own.
+/// Keys of one host that are tried at a time for discovery, where those for any subsystem are good,
+/// when the identity has no digest and so may stand for each of them. One with a digest finds its
+/// own.
 pub const DISCOVERY_KEYS: usize = 8;
 
 /// Identities of a client that are looked at.

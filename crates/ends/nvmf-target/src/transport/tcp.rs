@@ -47,6 +47,8 @@ pub(crate) struct Tcp {
     /// What its headers and answers count for.
     sending_bytes: usize,
     receiving: bool,
+    /// What the records that are received straight count for.
+    receiving_bytes: usize,
     /// Large payloads that the host was asked for.
     large_pulls: usize,
     /// The last payload was a large one: the next may be, too.
@@ -71,6 +73,7 @@ impl Tcp {
             sending_since: 0,
             sending_bytes: 0,
             receiving: false,
+            receiving_bytes: 0,
             large_pulls: 0,
             expects_large: false,
             unread: None,
@@ -96,6 +99,9 @@ impl Transport for Tcp {
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event) {
         match event {
             Event::Received { result, .. } => session.received(cx, result),
+            Event::ReceivedInto { buffer, result, .. } if session.transport.guard.is_some() => {
+                session.received_sealed(cx, buffer, result);
+            }
             Event::ReceivedInto { buffer, result, .. } => {
                 session.received_into(cx, buffer, result);
             }
@@ -220,7 +226,9 @@ impl Transport for Tcp {
             cx.reactor.buffers().give(buffer);
         }
         let tcp = &mut session.transport;
-        let bytes = std::mem::take(&mut tcp.unread_bytes) + std::mem::take(&mut tcp.sending_bytes);
+        let bytes = std::mem::take(&mut tcp.unread_bytes)
+            + std::mem::take(&mut tcp.sending_bytes)
+            + std::mem::take(&mut tcp.receiving_bytes);
         session.release_besides(cx, bytes);
     }
 }
@@ -415,7 +423,7 @@ impl Session<Tcp> {
             return self.starve(cx);
         }
         if tcp.guard.is_some() {
-            tcp.receive_sealed(cx);
+            self.receive_sealed(cx);
         } else if let Some((slot, offset, left)) = wanted
             && is_large(left)
         {

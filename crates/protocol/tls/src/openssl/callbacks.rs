@@ -59,6 +59,12 @@ impl State {
         }
     }
 
+    /// How many keys the identity that was chosen may stand for, if those were not tried all.
+    pub(super) fn too_many(&self) -> Option<usize> {
+        let Side::Server { keys, .. } = &self.side else { return None };
+        keys.too_many(self.chosen.as_ref()?)
+    }
+
     /// The side with the next key for the identity that was chosen.
     pub(super) fn next_turn(&mut self) -> Option<Side> {
         let Side::Server { keys, left } = &mut self.side else { return None };

@@ -331,6 +331,7 @@ impl Session {
                 let mut per_key = self.per_key;
                 if let (Some(keys), Some(named)) = (&self.keys, &peer) {
                     per_key = per_key.filter(|_| keys.may_ask(&named.host));
+                    keys.was_right(named);
                 }
                 let records = Box::new(handle.records(self.is_client, per_key)?);
                 self.stage = Stage::Open { records, peer };
@@ -381,7 +382,11 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
             TlsError::Broken(format!("{words}; {key}"))
         }
         (REASON_BINDER, Some(chosen)) => {
-            TlsError::WrongKey(hello::shown(chosen.psk.identity.as_bytes()))
+            let identity = hello::shown(chosen.psk.identity.as_bytes());
+            match state.too_many() {
+                Some(keys) => TlsError::OtherKeys { identity, keys },
+                None => TlsError::WrongKey(identity),
+            }
         }
         (REASON_ALERTS.., _) => TlsError::Refused(alert(reason - REASON_ALERTS, words)),
         _ => TlsError::Broken(words),
@@ -479,6 +484,20 @@ impl Tls for Session {
         match &mut self.stage {
             Stage::Open { records, .. } => {
                 let (filled, ended) = records.open(sealed, plain);
+                self.failure.clone_from(&ended);
+                (filled, ended)
+            }
+            Stage::Handshake(_) => (0, None),
+        }
+    }
+
+    fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
+        if let Some(error) = &self.failure {
+            return (0, Some(error.clone()));
+        }
+        match &mut self.stage {
+            Stage::Open { records, .. } => {
+                let (filled, ended) = records.open_some(sealed, plain);
                 self.failure.clone_from(&ended);
                 (filled, ended)
             }

@@ -1,9 +1,9 @@
 //! The keys of one direction, and what is sealed or opened with them (RFC 8446, sections 5.2, 5.3,
 //! 7.2 and 7.3).
 
+use super::cipher::{Cipher, NONCE_BYTES, Sealing};
 use super::{HEADER_BYTES, TAG_BYTES};
 use farblock_secure::Hash;
-use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf;
 use zeroize::Zeroizing;
 
@@ -16,8 +16,8 @@ const PREFIX: &[u8] = b"tls13 ";
 pub(super) struct Direction {
     hash: Hash,
     secret: Zeroizing<Vec<u8>>,
-    key: LessSafeKey,
-    iv: [u8; aead::NONCE_LEN],
+    key: Cipher,
+    iv: [u8; NONCE_BYTES],
     /// How many records the key has had.
     sequence: u64,
 }
@@ -34,16 +34,11 @@ impl hkdf::KeyType for Length {
 impl Direction {
     /// With the secret that a handshake has made; `None` if there is no suite with the hash.
     pub(super) fn new(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
-        let (algorithm, key_bytes) = match hash {
-            Hash::Sha256 => (&aead::AES_128_GCM, 16),
-            Hash::Sha384 => (&aead::AES_256_GCM, 32),
-            Hash::Sha512 => return None,
-        };
-        let mut key = Zeroizing::new(vec![0; key_bytes]);
+        let mut key = Zeroizing::new(vec![0; Cipher::key_bytes(hash)?]);
         expand(hash, &secret, b"key", &mut key)?;
-        let mut iv = [0; aead::NONCE_LEN];
+        let mut iv = [0; NONCE_BYTES];
         expand(hash, &secret, b"iv", &mut iv)?;
-        let key = LessSafeKey::new(UnboundKey::new(algorithm, &key).ok()?);
+        let key = Cipher::new(&key)?;
         Some(Self { hash, secret, key, iv, sequence: 0 })
     }
 
@@ -60,32 +55,44 @@ impl Direction {
     }
 
     /// A nonce that this key never had.
-    fn nonce(&mut self) -> Option<Nonce> {
+    fn nonce(&mut self) -> Option<[u8; NONCE_BYTES]> {
         let mut bytes = self.iv;
         for (byte, number) in bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= number;
         }
         self.sequence = self.sequence.checked_add(1)?;
-        Some(Nonce::assume_unique_for_key(bytes))
+        Some(bytes)
     }
 
     /// Makes a record of what stands in it, between where its header and its tag go.
     pub(super) fn seal(&mut self, record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
-        header[..SHOWN.len()].copy_from_slice(&SHOWN);
-        header[SHOWN.len()..].copy_from_slice(&u16::try_from(body.len()).ok()?.to_be_bytes());
-        let (inner, tag) = body.split_at_mut(body.len().checked_sub(TAG_BYTES)?);
-        let (nonce, aad) = (self.nonce()?, Aad::from(&*header));
-        let made = self.key.seal_in_place_separate_tag(nonce, aad, inner).ok()?;
-        tag.copy_from_slice(made.as_ref());
-        Some(())
+        show(header, body.len())?;
+        let nonce = self.nonce()?;
+        self.key.seal_in_place(nonce, header, body)
     }
 
-    /// Opens the body of a record where it is; gives how much of it is what was sealed.
-    pub(super) fn open(&mut self, header: &[u8], body: &mut [u8]) -> Option<usize> {
+    /// Makes a record of this content, from elsewhere, that nothing fills up.
+    pub(super) fn seal_from(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Option<()> {
+        let (header, body) = record.split_at_mut(HEADER_BYTES);
+        let body = &mut body[..content.len() + 1 + TAG_BYTES];
+        show(header, body.len())?;
         let nonce = self.nonce()?;
-        Some(self.key.open_in_place(nonce, Aad::from(header), body).ok()?.len())
+        self.key.seal(&Sealing { nonce, header, content, kind }, body)
     }
+
+    /// Opens the body of a record into as many bytes; gives how many of them are what was sealed.
+    pub(super) fn open(&mut self, header: &[u8], body: &[u8], plain: &mut [u8]) -> Option<usize> {
+        let nonce = self.nonce()?;
+        self.key.open(nonce, header, body, plain)
+    }
+}
+
+/// Writes what a record shows of itself.
+fn show(header: &mut [u8], body_bytes: usize) -> Option<()> {
+    header[..SHOWN.len()].copy_from_slice(&SHOWN);
+    header[SHOWN.len()..].copy_from_slice(&u16::try_from(body_bytes).ok()?.to_be_bytes());
+    Some(())
 }
 
 /// HKDF-Expand-Label without a context (RFC 8446, section 7.1).
@@ -129,9 +136,14 @@ mod tests {
         sealed[HEADER_BYTES..][..inner.len()].copy_from_slice(&inner);
         direction().seal(&mut sealed).expect("it has room for all");
         assert_eq!(sealed, record);
-        let (header, body) = sealed.split_at_mut(HEADER_BYTES);
-        assert_eq!(direction().open(header, body), Some(inner.len()));
-        assert_eq!(body[..inner.len()], inner);
+        let (content, kind) = (&inner[..50], inner[50]);
+        let mut elsewhere = vec![0; record.len()];
+        direction().seal_from(kind, content, &mut elsewhere).expect("it has room for all");
+        assert_eq!(elsewhere, record);
+        let (header, body) = record.split_at(HEADER_BYTES);
+        let mut plain = vec![0; body.len()];
+        assert_eq!(direction().open(header, body, &mut plain), Some(inner.len()));
+        assert_eq!(plain[..inner.len()], inner);
     }
 
     #[test]

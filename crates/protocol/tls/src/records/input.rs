@@ -65,6 +65,19 @@ impl Input {
         }
     }
 
+    /// Whether there is room for the body of the record that [`next`](Self::next) would give. Of
+    /// one that is not to be seen yet, or is wrong, that is for `next` to say.
+    pub(super) fn next_fits(&self, more: &[u8], room: usize) -> bool {
+        let mut header = [0; HEADER_BYTES];
+        let bytes = self.bytes[self.taken..].iter().chain(more);
+        let mut count = 0;
+        header.iter_mut().zip(bytes).for_each(|(into, &byte)| (*into, count) = (byte, count + 1));
+        match record_bytes(&header[..count]) {
+            Ok(Some(length)) => length - HEADER_BYTES <= room,
+            _ => true,
+        }
+    }
+
     /// Gives memory back, once a record was used.
     pub(super) fn tidy(&mut self) {
         if self.len() == 0 {

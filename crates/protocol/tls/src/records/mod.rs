@@ -1,5 +1,6 @@
 //! What goes through TLS once the handshake is done (RFC 8446, sections 4.6, 5 and 6): each byte is
-//! copied once and sealed where it is sent from, or opened where it is read.
+//! sealed from where it is to where it is sent from, and opened from where it was received to where
+//! it is read, in one pass where a [`cipher`] has that.
 //!
 //! ```text
 //!   network -> [part of a record] -> record -> data ---------------------------> plain
@@ -12,6 +13,7 @@
 //! A record is as long as some lines of cache: what is behind it in the socket's memory then begins
 //! at one, too. There are processors that copy to anywhere else several times as slowly.
 
+mod cipher;
 mod copy;
 mod direction;
 #[cfg(unix)]
@@ -138,15 +140,7 @@ impl Records {
         let mut filled = self.take_held(plain);
         let mut sealed = sealed;
         while self.held.is_empty() {
-            let mut input = std::mem::take(&mut self.input);
-            let step = match input.next(&mut sealed) {
-                Ok(Some(record)) => self.open_record(record, &mut plain[filled..]).map(Some),
-                Ok(None) => Ok(None),
-                Err(fatal) => Err(self.fail(fatal)),
-            };
-            input.tidy();
-            self.input = input;
-            match step {
+            match self.open_next(&mut sealed, &mut plain[filled..]) {
                 Ok(Some(Opened::Data(count))) => filled += count,
                 Ok(Some(Opened::Held)) => filled += self.take_held(&mut plain[filled..]),
                 Ok(Some(Opened::Other)) => {}
@@ -157,6 +151,42 @@ impl Records {
         // There is room for all, or nobody asked for more.
         self.input.add(sealed);
         (filled, None)
+    }
+
+    /// The same, of records that are whole and for which there is room; what was looked at is off
+    /// the front of `sealed` then, and all of it when nothing was opened though there was room.
+    pub(crate) fn open_some(
+        &mut self,
+        sealed: &mut &[u8],
+        plain: &mut [u8],
+    ) -> (usize, Option<TlsError>) {
+        let mut filled = self.take_held(plain);
+        while self.held.is_empty() && self.input.next_fits(sealed, plain.len() - filled) {
+            match self.open_next(sealed, &mut plain[filled..]) {
+                Ok(Some(Opened::Data(count))) => filled += count,
+                Ok(Some(Opened::Held)) => unreachable!("there is room"),
+                Ok(Some(Opened::Other)) => {}
+                Ok(None) => break,
+                Err(error) => return (filled, Some(error)),
+            }
+        }
+        (filled, None)
+    }
+
+    fn open_next(
+        &mut self,
+        sealed: &mut &[u8],
+        plain: &mut [u8],
+    ) -> Result<Option<Opened>, TlsError> {
+        let mut input = std::mem::take(&mut self.input);
+        let step = match input.next(sealed) {
+            Ok(Some(record)) => self.open_record(record, plain).map(Some),
+            Ok(None) => Ok(None),
+            Err(fatal) => Err(self.fail(fatal)),
+        };
+        input.tidy();
+        self.input = input;
+        step
     }
 
     fn take_held(&mut self, plain: &mut [u8]) -> usize {
@@ -182,8 +212,7 @@ impl Records {
         body: &[u8],
         plain: &mut [u8],
     ) -> Result<Opened, TlsError> {
-        copy(plain, body);
-        let Some(length) = self.incoming.open(header, plain) else {
+        let Some(length) = self.incoming.open(header, body, plain) else {
             return Err(self.fail(Fatal(BAD_RECORD_MAC, "a record is not from the other end")));
         };
         if length > limits::RECORD_BYTES + 1 {
@@ -320,6 +349,12 @@ impl Records {
                 if content_bytes == 0 {
                     end += self.begin(&mut into[end..])?;
                 }
+                if content_bytes == 0 && slice.len() >= most_bytes {
+                    let (content, rest) = slice.split_at(most_bytes);
+                    end += self.whole(content, &mut into[end..])?;
+                    slice = rest;
+                    continue;
+                }
                 let room = most_bytes - content_bytes;
                 let (part, rest) = slice.split_at(room.min(slice.len()));
                 copy(&mut into[end + HEADER_BYTES + content_bytes..][..part.len()], part);
@@ -350,9 +385,16 @@ impl Records {
         updated.ok_or_else(|| TlsError::Broken("the keys cannot be updated".to_owned()))
     }
 
+    /// A full record of what is in one place.
+    fn whole(&mut self, content: &[u8], into: &mut [u8]) -> Result<usize, TlsError> {
+        let record = &mut into[..content.len() + EXTRA_BYTES];
+        let is_sealed = self.outgoing.seal_from(APPLICATION, content, record).is_some();
+        is_sealed.then_some(record.len()).ok_or_else(not_taken)
+    }
+
     fn end(&mut self, content_bytes: usize, into: &mut [u8]) -> Result<usize, TlsError> {
         let finished = self.finish(APPLICATION, content_bytes, into);
-        finished.ok_or_else(|| TlsError::Broken("a record was not taken".to_owned()))
+        finished.ok_or_else(not_taken)
     }
 
     /// Whether it has asked for new keys, and the other end has not answered.
@@ -373,6 +415,10 @@ impl Records {
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
+}
+
+fn not_taken() -> TlsError {
+    TlsError::Broken("a record was not taken".to_owned())
 }
 
 /// Moves what fits from the beginning of what is kept; nothing is kept for an empty rest.

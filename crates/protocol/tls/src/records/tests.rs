@@ -137,6 +137,26 @@ fn memory_is_given_back() {
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);
 }
 
+/// Whole records that have room come straight to where they belong, and of what has none nothing is
+/// touched.
+#[test]
+fn what_has_no_room_stays_where_it_is() {
+    let (mut client, mut server) = pair();
+    let first = record(&mut client, APPLICATION, &[1; 100]);
+    let second = record(&mut client, APPLICATION, &[2; 9000]);
+    let both = [&first[..], &second].concat();
+    let mut plain = vec![0; limits::OPENED_BYTES];
+    let mut sealed = &both[..first.len() - 1];
+    assert_eq!(server.open_some(&mut sealed, &mut plain), (0, None));
+    assert!(sealed.is_empty(), "the beginning of a record is kept");
+    sealed = &both[first.len() - 1..];
+    let room = &mut plain[..second.len() - HEADER_BYTES - 1];
+    assert_eq!(server.open_some(&mut sealed, room), (100, None));
+    assert_eq!(sealed, second, "there is no room for its body");
+    assert_eq!(server.open_some(&mut sealed, &mut plain), (9000, None));
+    assert!(sealed.is_empty() && plain[..9000] == [2; 9000]);
+}
+
 /// Numbers that are the same in each run.
 struct Numbers(u64);
 
@@ -181,7 +201,15 @@ fn what_is_read_is_what_was_said() {
         while ended.is_none() && (!left.is_empty() || to.openable_bytes(0) > 0) {
             let (piece, rest) = left.split_at(left.len().min(1 + numbers.below(30_000)));
             let mut plain = vec![0; numbers.below(30_000)];
-            let (filled, end) = to.open(piece, &mut plain);
+            // Some go straight to where there is room for whole records alone.
+            let (mut piece, room) = (piece, numbers.below(2) * numbers.below(plain.len() + 1));
+            let (straight, mut end) = to.open_some(&mut piece, &mut plain[..room]);
+            let mut filled = straight;
+            if end.is_none() {
+                let more;
+                (more, end) = to.open(piece, &mut plain[straight..]);
+                filled += more;
+            }
             read.extend_from_slice(&plain[..filled]);
             to.take_output(&mut vec![0; to.output_bytes()]);
             if left.is_empty() && filled == 0 && to.held.is_empty() {

@@ -19,7 +19,7 @@ use crate::transport::{Commands, Loss, Order, Transport};
 use farblock_proto::tcp::host_end::{Event as Protocol, HostEnd, Transfer};
 use farblock_proto::tcp::{Sink, SlotId};
 use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId, TaskId};
-use farblock_tls::limits::PORTION_BYTES;
+use farblock_tls::limits::{OPENED_BYTES, PORTION_BYTES, SEALED_BYTES};
 use farblock_tls::{Portions, Tls, TlsError};
 use std::io;
 use std::ops::Range;
@@ -153,6 +153,14 @@ impl Transport for Link {
                 self.reactor.buffers().give(buffer);
             }
             Event::Received { result: Err(error), .. } => self.fail(from_io(&error), commands),
+            Event::ReceivedInto { buffer, result, .. } if self.tls.is_some() => {
+                match result {
+                    Ok(0) => self.fail(Loss::Closed, commands),
+                    Ok(count) => self.unseal(&buffer[..count], commands),
+                    Err(error) => self.fail(from_io(&error), commands),
+                }
+                self.reactor.buffers().give(buffer);
+            }
             Event::ReceivedInto { buffer, result, .. } => {
                 self.received_into(buffer, result, commands);
             }
@@ -255,22 +263,73 @@ impl Link {
         sealed
     }
 
-    /// Takes what came through TLS.
-    fn unseal(&mut self, bytes: &[u8], commands: &mut impl Commands<Link>) {
-        let Some(tls) = &mut self.tls else { return };
-        let mut plain = self.reactor.buffers().take(tls.openable_bytes(bytes.len()));
-        let (filled, error) = tls.open(bytes, &mut plain);
-        let ended = error.map(|error| match error {
-            TlsError::Closed => Loss::Closed,
-            error => Loss::Io(error.to_string()),
-        });
-        self.take_apart(&plain[..filled], commands);
+    /// Asks for more records: for as many as there are certain to come of a large payload, which
+    /// end with a record if all are full; else for whatever comes.
+    fn receive_sealed(&mut self) {
+        let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
+        let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
+        let kept = self.tls.as_ref().map_or(0, |tls| tls.openable_bytes(0));
+        // A record is no shorter than its data.
+        match whole.checked_sub(kept).filter(|bytes| *bytes > 0) {
+            Some(bytes) => {
+                let buffer = self.reactor.buffers().take(bytes);
+                self.reactor.recv_into(self.stream, buffer, 0..bytes);
+            }
+            None => self.reactor.recv(self.stream),
+        }
+    }
+
+    /// Takes what came through TLS: data of a large payload go straight into their place, as far as
+    /// their records have nothing else.
+    fn unseal(&mut self, mut sealed: &[u8], commands: &mut impl Commands<Link>) {
+        let mut plain = self.reactor.buffers().take(OPENED_BYTES);
+        let mut ended = None;
+        while ended.is_none() && self.state == LinkState::Open {
+            let placed;
+            (placed, ended) = self.unseal_into_place(&mut sealed, commands);
+            if placed > 0 || ended.is_some() {
+                continue;
+            }
+            let Some(tls) = &mut self.tls else { break };
+            let count;
+            (count, ended) = tls.open_some(&mut sealed, &mut plain);
+            if count == 0 {
+                break;
+            }
+            self.take_apart(&plain[..count], commands);
+        }
         self.reactor.buffers().give(plain);
         match ended {
-            Some(loss) => self.fail(loss, commands),
+            Some(TlsError::Closed) => self.fail(Loss::Closed, commands),
+            Some(error) => self.fail(Loss::Io(error.to_string()), commands),
             None => self.receive(commands),
         }
         self.flush();
+    }
+
+    /// Gives how many bytes of a payload are in their place now.
+    fn unseal_into_place(
+        &mut self,
+        sealed: &mut &[u8],
+        commands: &mut impl Commands<Link>,
+    ) -> (usize, Option<TlsError>) {
+        let wanted = self.out.end.data_wanted();
+        let Some((slot, offset, left)) =
+            wanted.filter(|(_, _, left)| *left >= limits::DIRECT_RECEIVE_BYTES)
+        else {
+            return (0, None);
+        };
+        let (Some(tls), Some(place)) = (&mut self.tls, moving::place(commands, slot, offset, left))
+        else {
+            return (0, None);
+        };
+        let (count, ended) = tls.open_some(sealed, place);
+        if count > 0 {
+            self.out.end.data_received(&place[..count]);
+            // Its end, if there is no digest, is seen without more bytes.
+            self.take_apart(&[], commands);
+        }
+        (count, ended)
     }
 
     fn take_apart(&mut self, bytes: &[u8], commands: &mut impl Commands<Link>) {
@@ -300,8 +359,7 @@ impl Link {
             return;
         }
         if self.tls.is_some() {
-            self.reactor.recv(self.stream);
-            return;
+            return self.receive_sealed();
         }
         if let Some((slot, offset, left)) = self.out.end.data_wanted()
             && left >= limits::DIRECT_RECEIVE_BYTES

@@ -35,6 +35,22 @@ pub(super) fn lend(
     }
 }
 
+/// Where the next so many bytes of a command's data go, from `offset` on; `None` if its buffer is
+/// away.
+pub(super) fn place(
+    commands: &mut impl Commands<Link>,
+    slot: SlotId,
+    offset: u32,
+    length: u32,
+) -> Option<&mut [u8]> {
+    let moving = in_flight(commands, slot);
+    let start = moving.start + offset as usize;
+    match moving.place {
+        TcpPlace::Here(buffer) => Some(&mut buffer[start..start + length as usize]),
+        _ => None,
+    }
+}
+
 /// The lent buffer is back.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
     // After a loss the slots are empty; the buffer belongs to the one that was lent.

@@ -12,19 +12,20 @@
 //! ```
 //!
 //! What a tick produced is sealed at once when it is sent, in full records. What comes is opened
-//! into a buffer of the pool, and goes the way of what comes in plain; straight into place goes
-//! nothing.
+//! into a buffer of the pool, and goes the way of what comes in plain; records that have nothing
+//! but data of a large payload are opened straight into its place.
 
-use super::Tcp;
+use super::{Tcp, is_large};
 use crate::admissions::Reason;
 use crate::config::TlsPolicy;
 use crate::core::Context;
 use crate::events::Event;
 use crate::limits;
+use crate::memory::footprint;
 use crate::notices::NoticeKind;
 use crate::session::Session;
 use farblock_reactor::{Buffer, BufferPool, SendBatch};
-use farblock_tls::limits::PORTION_BYTES;
+use farblock_tls::limits::{PORTION_BYTES, SEALED_BYTES};
 use farblock_tls::{Named, Portions, ServerKeys, Tls, TlsError};
 use farblock_wire::nqn;
 use std::net::IpAddr;
@@ -106,17 +107,55 @@ impl Guard {
     }
 }
 
-impl Tcp {
-    pub(super) fn receive_sealed(&self, cx: &Context) {
+impl Session<Tcp> {
+    /// Asks for more records: for as many as there are certain to come of a large payload, which
+    /// end with a record if all are full; else for whatever comes.
+    pub(super) fn receive_sealed(&mut self, cx: &mut Context) {
+        let tcp = &mut self.transport;
         if cx.memory.is_pressed() {
-            cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES);
-        } else {
-            cx.reactor.recv(self.stream);
+            return cx.reactor.recv_at_most(tcp.stream, limits::SMALL_RECEIVE_BYTES);
+        }
+        let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
+        let whole =
+            left.min(limits::DIRECT_RECEIVE_MAX_BYTES) as usize / SEALED_BYTES * SEALED_BYTES;
+        let kept = match tcp.guard.as_deref() {
+            Some(Guard::Open(tls)) => tls.openable_bytes(0),
+            _ => whole,
+        };
+        // A record is no shorter than its data.
+        match whole.checked_sub(kept).filter(|bytes| *bytes > 0) {
+            Some(bytes) => {
+                let buffer = cx.reactor.buffers().take(bytes);
+                tcp.receiving_bytes = footprint(bytes);
+                cx.reactor.recv_into(tcp.stream, buffer, 0..bytes);
+                self.hold_besides(cx, footprint(bytes));
+            }
+            None => cx.reactor.recv(tcp.stream),
         }
     }
-}
 
-impl Session<Tcp> {
+    /// What was asked for came, or some of it and then the end.
+    pub(super) fn received_sealed(
+        &mut self,
+        cx: &mut Context,
+        mut buffer: Buffer,
+        result: std::io::Result<usize>,
+    ) {
+        self.transport.receiving = false;
+        let bytes = std::mem::take(&mut self.transport.receiving_bytes);
+        self.release_besides(cx, bytes);
+        match result {
+            Ok(count) if count > 0 => {
+                buffer.truncate(count);
+                self.unseal(cx, buffer);
+            }
+            _ => {
+                cx.reactor.buffers().give(buffer);
+                self.close(cx);
+            }
+        }
+    }
+
     /// Takes what came through TLS.
     pub(super) fn unseal(&mut self, cx: &mut Context, buffer: Buffer) {
         let guard = self.transport.guard.as_mut().expect("checked by the caller");
@@ -147,28 +186,65 @@ impl Session<Tcp> {
     }
 
     fn open_records(&mut self, cx: &mut Context, sealed: Option<Buffer>) {
+        let mut bytes = sealed.as_deref().unwrap_or(&[]);
+        let (placed, mut ended) = self.open_into_place(cx, &mut bytes);
         let Some(Guard::Open(tls)) = self.transport.guard.as_deref_mut() else {
             return self.arm_receive(cx);
         };
-        let bytes = sealed.as_deref().unwrap_or(&[]);
         let mut plain = cx.reactor.buffers().take(tls.openable_bytes(bytes.len()));
-        let (filled, ended) = tls.open(bytes, &mut plain);
+        let mut filled = 0;
+        if ended.is_none() {
+            (filled, ended) = tls.open(bytes, &mut plain);
+        }
         sealed.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
-        if filled == 0 {
-            cx.reactor.buffers().give(plain);
-            if ended.is_none() {
-                self.arm_receive(cx);
-            }
-        } else {
+        if filled > 0 {
             plain.truncate(filled);
             self.transport.unread = Some((plain, 0));
             self.process_unread(cx);
+        } else {
+            cx.reactor.buffers().give(plain);
+            if placed > 0 {
+                self.process(cx, &[]);
+            }
+            if ended.is_none() {
+                self.arm_receive(cx);
+            }
         }
         match ended {
             None => {}
             Some(TlsError::Closed) => self.close(cx),
             Some(error) => self.refuse_tls(cx, &error),
         }
+    }
+
+    /// Opens what records have nothing but data of a large payload straight into its place; gives
+    /// how many bytes of it.
+    fn open_into_place(
+        &mut self,
+        cx: &mut Context,
+        sealed: &mut &[u8],
+    ) -> (usize, Option<TlsError>) {
+        let Some((slot, offset, left)) = self.transport.end.data_wanted() else {
+            return (0, None);
+        };
+        // What is over has no place any more.
+        if !is_large(left) || !self.takes_commands() {
+            return (0, None);
+        }
+        let mut buffer = self.take_landing(cx, slot);
+        let Tcp { guard, end, .. } = &mut self.transport;
+        let Some(Guard::Open(tls)) = guard.as_deref_mut() else {
+            self.put_landing(slot, buffer);
+            return (0, None);
+        };
+        let place = &mut buffer[offset as usize..(offset + left) as usize];
+        let (count, ended) = tls.open_some(sealed, place);
+        end.data_received(&place[..count]);
+        self.put_landing(slot, buffer);
+        if count > 0 {
+            self.note_data(cx, slot);
+        }
+        (count, ended)
     }
 
     /// Says why there is no TLS with this host, and ends its connection.
@@ -216,7 +292,7 @@ impl Session<Tcp> {
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity(offered) => offered.first(),
-        TlsError::WrongKey(identity) => Some(identity),
+        TlsError::WrongKey(identity) | TlsError::OtherKeys { identity, .. } => Some(identity),
         _ => None,
     };
     let mut names = identity.into_iter().flat_map(|text| text.split(' ')).skip(1);

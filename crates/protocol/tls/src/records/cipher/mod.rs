@@ -1,0 +1,166 @@
+//! AES-GCM, by whichever of two libraries is faster on this processor (decision NN-b).
+//!
+//! Both seal and open from one place to another. `wide` does that in one pass, by the widest
+//! instructions; `narrow` copies first, and is for every other processor and system.
+
+mod narrow;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod wide;
+
+use super::TAG_BYTES;
+use farblock_secure::Hash;
+
+/// Bytes of a nonce.
+pub(super) const NONCE_BYTES: usize = 12;
+
+/// A key of the suite with this hash, as long as that wants it.
+pub(super) enum Cipher {
+    Narrow(narrow::Key),
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Wide(wide::Key),
+}
+
+/// What a record says behind its content: its type, and what fills it up.
+pub(super) struct Sealing<'a> {
+    pub(super) nonce: [u8; NONCE_BYTES],
+    pub(super) header: &'a [u8],
+    /// From elsewhere.
+    pub(super) content: &'a [u8],
+    pub(super) kind: u8,
+}
+
+impl Cipher {
+    /// How long a key is; `None` if there is no suite with the hash.
+    pub(super) fn key_bytes(hash: Hash) -> Option<usize> {
+        match hash {
+            Hash::Sha256 => Some(16),
+            Hash::Sha384 => Some(32),
+            Hash::Sha512 => None,
+        }
+    }
+
+    /// With the faster of the two libraries.
+    pub(super) fn new(key: &[u8]) -> Option<Self> {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if wide::is_fast() {
+            return wide::Key::new(key).map(Self::Wide);
+        }
+        narrow::Key::new(key).map(Self::Narrow)
+    }
+
+    /// Seals content and type into a record's `body`, which is as long as both and the tag.
+    pub(super) fn seal(&self, what: &Sealing<'_>, body: &mut [u8]) -> Option<()> {
+        assert!(body.len() == what.content.len() + 1 + TAG_BYTES, "the body has another length");
+        match self {
+            Self::Narrow(key) => key.seal(what, body),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Wide(key) => key.seal(what, body),
+        }
+    }
+
+    /// Seals what stands in a record's `body` ahead of its tag.
+    pub(super) fn seal_in_place(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        header: &[u8],
+        body: &mut [u8],
+    ) -> Option<()> {
+        match self {
+            Self::Narrow(key) => key.seal_in_place(nonce, header, body),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Wide(key) => key.seal_in_place(nonce, header, body),
+        }
+    }
+
+    /// Opens a record's `body` into as many bytes of `plain`; gives how many of them are what was
+    /// sealed.
+    pub(super) fn open(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        header: &[u8],
+        body: &[u8],
+        plain: &mut [u8],
+    ) -> Option<usize> {
+        assert!(plain.len() == body.len(), "{} bytes for {}", plain.len(), body.len());
+        match self {
+            Self::Narrow(key) => key.open(nonce, header, body, plain),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Wide(key) => key.open(nonce, header, body, plain),
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
+    const HEADER: [u8; 5] = [23, 3, 3, 1, 2];
+
+    /// Both libraries, on any processor: each has ways for those that lack instructions.
+    fn both(key_bytes: usize) -> [Cipher; 2] {
+        let key: Vec<u8> = (0..key_bytes as u8).collect();
+        [
+            Cipher::Narrow(narrow::Key::new(&key).expect("a suite")),
+            Cipher::Wide(wide::Key::new(&key).expect("a suite")),
+        ]
+    }
+
+    #[test]
+    fn what_one_library_seals_the_other_opens() {
+        for (key_bytes, length) in [(16, 0), (16, 1), (32, 15), (16, 4096), (32, 16_362)] {
+            let content: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let what = Sealing { nonce: NONCE, header: &HEADER, content: &content, kind: 23 };
+            let ciphers = both(key_bytes);
+            let sealed: Vec<Vec<u8>> = ciphers
+                .iter()
+                .map(|cipher| {
+                    let mut body = vec![0; length + 1 + TAG_BYTES];
+                    cipher.seal(&what, &mut body).expect("it is sealed");
+                    let mut in_place = [&content[..], &[23], &[0; TAG_BYTES]].concat();
+                    cipher.seal_in_place(NONCE, &HEADER, &mut in_place).expect("it is sealed");
+                    assert_eq!(body, in_place, "{length}");
+                    body
+                })
+                .collect();
+            assert_eq!(sealed[0], sealed[1], "{length}");
+            for cipher in &ciphers {
+                let mut plain = vec![0; sealed[0].len()];
+                let opened = cipher.open(NONCE, &HEADER, &sealed[0], &mut plain);
+                assert_eq!(opened, Some(length + 1));
+                assert_eq!((&plain[..length], plain[length]), (&content[..], 23));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_changed_is_not_opened_and_nothing_of_it_stays() {
+        for cipher in both(16) {
+            let what = Sealing { nonce: NONCE, header: &HEADER, content: &[7; 300], kind: 23 };
+            let mut body = vec![0; 301 + TAG_BYTES];
+            cipher.seal(&what, &mut body).expect("it is sealed");
+            for at in [0, 150, 300, 301, 301 + TAG_BYTES - 1] {
+                let mut changed = body.clone();
+                changed[at] ^= 1;
+                let mut plain = vec![0; body.len()];
+                assert_eq!(cipher.open(NONCE, &HEADER, &changed, &mut plain), None, "{at}");
+                assert!(!plain.windows(8).any(|bytes| bytes == [7; 8]), "{at}");
+            }
+            let mut plain = vec![0; body.len()];
+            assert_eq!(cipher.open([8; NONCE_BYTES], &HEADER, &body, &mut plain), None);
+            assert_eq!(cipher.open(NONCE, &[23, 3, 3, 1, 3], &body, &mut plain), None);
+            assert_eq!(
+                cipher.open(NONCE, &HEADER, &body[..TAG_BYTES - 1], &mut plain[..TAG_BYTES - 1]),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn there_is_no_key_of_another_length() {
+        for key_bytes in [0, 15, 17, 24, 48] {
+            let key = vec![1; key_bytes];
+            assert!(narrow::Key::new(&key).is_none() && wide::Key::new(&key).is_none());
+        }
+    }
+}
