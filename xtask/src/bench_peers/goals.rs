@@ -158,6 +158,10 @@ fn within_rows() -> Vec<Goal> {
     goals.extend(WITH_TLS.map(|row| {
         more(row, "farblock with TLS to without, IOPS", sides::TLS, &[sides::FARBLOCK], 0.5)
     }));
+    goals.extend(WITH_TLS.map(|row| {
+        let what = "farblock with TLS to without, CPU per I/O of both ends";
+        goal(row, what, sides::TLS, CPU, &[sides::FARBLOCK], at_most(2.0))
+    }));
     goals
         .extend([QD1[0], AGAINST_SPDK[0].0, AGAINST_SPDK[2].0].map(|row| {
             more(row, "farblock to iSCSI, IOPS", sides::FARBLOCK, &[sides::ISCSI], 5.5)
