@@ -1,4 +1,4 @@
-//! `farblock bench` alone, which `make demo` runs: the rest of farblock takes longer to compile than
+//! `farblock bench` alone, which `make demo` runs: compiling the rest of farblock takes longer than
 //! all that is measured.
 
 use clap::Parser;
