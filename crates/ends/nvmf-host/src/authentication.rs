@@ -1,72 +1,27 @@
 //! The host proves who it is, on each queue after its Connect, and asks the controller to if it
 //! has the controller's secret.
 
-use crate::control::{Local, blocking};
-use crate::handshake::{Exchange, Handshake};
+use crate::control::blocking;
 use crate::key_file;
 use crate::options::Options;
-use farblock_proto::host::{ConnectError, Identity, command, refused};
+use crate::transport::dial::Exchange;
+use farblock_proto::host::{ConnectError, Identity, command};
 use farblock_reactor::os;
 use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk};
-use farblock_wire::IntoBytes;
-use farblock_wire::fabrics::ConnectResult;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Authenticates a queue that was just connected, or one that is used meanwhile.
 pub(crate) async fn authenticate(
-    handshake: &mut impl Exchange,
+    queue: &mut impl Exchange,
     identity: &Identity<'_>,
     options: &Options,
 ) -> Result<(), ConnectError> {
-    converse(handshake, terms(identity, options).await?).await.map(drop)
-}
-
-/// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
-/// of it.
-pub(crate) async fn concatenate(
-    local: &Local,
-    addresses: &[SocketAddr],
-    identity: &Identity<'_>,
-    sqsize_z: u16,
-    options: &Options,
-) -> Result<Vec<TlsPsk>, ConnectError> {
-    const DURING: &str = "the answer to Connect, ahead of TLS";
-    if options.tls_key.is_some() {
-        let both = "either a key for TLS (--tls-key) or one that comes of the authentication \
-                    (--concat), not both";
-        return Err(ConnectError::Tls(both.to_owned()));
-    }
-    let terms = terms(identity, options).await?;
-    let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
-    if !terms.has_offer() {
-        let what = "no key for TLS comes of sha512, nor of the group null alone: name another one \
-                    beside it (--dhchap-hashes, --dhchap-dhgroups), or leave --concat out";
-        return Err(ConnectError::Tls(what.to_owned()));
-    }
-    let made = Handshake::connect(local, addresses, identity, sqsize_z, options, &[]);
-    let (mut handshake, _) = made.await?;
-    let data = command::connect_data(identity, None);
-    let connect = command::connect(0, sqsize_z, 0);
-    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING).await?;
-    if !cqe.status().is_success() {
-        return Err(refused(cqe.status(), cqe.result()));
-    }
-    let ConnectResult { authreq, .. } = ConnectResult::parse(cqe.result());
-    if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
-        return Err(ConnectError::AuthenticationNotOffered);
-    }
-    let psks = converse(&mut handshake, terms).await?;
-    // Without one the next connection would be in plain.
-    match psks.is_empty() {
-        true => Err(ConnectError::Tls("no key for TLS came of the authentication".to_owned())),
-        false => Ok(psks),
-    }
+    converse(queue, terms(identity, options).await?).await.map(drop)
 }
 
 /// Authenticates, and gives the keys for TLS that come of it.
-async fn converse(
-    handshake: &mut impl Exchange,
+pub(crate) async fn converse(
+    queue: &mut impl Exchange,
     terms: HostTerms,
 ) -> Result<Vec<TlsPsk>, ConnectError> {
     const DURING: &str = "the answer to a message of the authentication";
@@ -75,7 +30,7 @@ async fn converse(
         match host.step() {
             Step::Send(message) => {
                 let command = command::authentication_send(message.len() as u32);
-                let sent = handshake.execute(&command, &message, DURING).await;
+                let sent = queue.execute(&command, &message, DURING).await;
                 let sent = sent.and_then(|(cqe, _)| succeeded("Authentication Send", cqe.status()));
                 host.handle_sent();
                 // A controller that is told why the host ends it may close the connection before
@@ -86,7 +41,7 @@ async fn converse(
             }
             Step::Receive => {
                 let command = command::authentication_receive(Host::RECEIVE_BYTES);
-                let (cqe, message) = handshake.execute(&command, &[], DURING).await?;
+                let (cqe, message) = queue.execute(&command, &[], DURING).await?;
                 succeeded("Authentication Receive", cqe.status())?;
                 // Powers of large numbers: too much for a loop that others wait for.
                 let calculate = move || {
@@ -128,8 +83,12 @@ fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), Co
     if status.is_success() { Ok(()) } else { Err(ConnectError::CommandFailed { what, status }) }
 }
 
-/// The files are read each time, so that whoever reconnects uses what is in them then.
-async fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, ConnectError> {
+/// What the host authenticates with. The files are read each time, so that whoever reconnects uses
+/// what is in them then.
+pub(crate) async fn terms(
+    identity: &Identity<'_>,
+    options: &Options,
+) -> Result<HostTerms, ConnectError> {
     let secret = options.dhchap_secret.clone().ok_or(ConnectError::AuthenticationRequired)?;
     let trusts = os::has_mistake("host: the controller need not prove who it is");
     let controllers = options.dhchap_ctrl_secret.clone().filter(|_| !trusts);

@@ -9,11 +9,11 @@ use crate::identity::HostIdentity;
 use crate::namespace::RemoteNamespace;
 use crate::options::Options;
 use crate::shared::ControllerShared;
+use crate::transport::dial::Address;
 use crate::url::Url;
 use connecting::Connecting;
 use farblock_proto::host::command::LogPage;
 use farblock_proto::host::{Command, ConnectError, ControllerInfo, DiscoveryEntry, NamespaceInfo};
-use farblock_secure::TlsPsk;
 use farblock_wire::Cqe;
 use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
@@ -36,21 +36,19 @@ pub struct Controller {
 pub(crate) struct Inner {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,
+    /// Where its queues are connected.
+    route: Address,
+    /// The same as the network knows it.
     address: SocketAddr,
     subsystem: String,
     identity: HostIdentity,
     options: Options,
-    /// The keys for TLS that came of its authentication.
-    generated: Vec<TlsPsk>,
     /// Nothing is left of the admin queue when nobody is left to answer.
     ended: Mutex<Option<Receiver<()>>>,
     /// It authenticates anew.
     authenticates: AtomicBool,
     /// Where it runs.
     control: Arc<Control>,
-    /// It is in the same process.
-    #[cfg(feature = "memory")]
-    dial: Option<crate::memory::Dial>,
 }
 
 impl Controller {
@@ -60,10 +58,11 @@ impl Controller {
     /// # Errors
     /// [`Error::Connect`] with the reason, or another if it does not come to that.
     pub fn connect(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
-        Self::run(Connecting::new(address, subsystem, options)?, options)
+        Self::dial(Address::parse(address)?, subsystem, options)
     }
 
-    fn run(connecting: Connecting, options: &Options) -> Result<Self, Error> {
+    fn dial(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
+        let connecting = Connecting::new(address, subsystem, options)?;
         let control = Control::shared(options.engine).map_err(Error::System)?;
         let for_loop = Arc::clone(&control);
         let controller = control.run(|local| connecting.connect(local, for_loop));
@@ -80,9 +79,7 @@ impl Controller {
         subsystem: &str,
         options: &Options,
     ) -> Result<Self, Error> {
-        let mut connecting = Connecting::new("memory", subsystem, options)?;
-        connecting.dial = Some(dial);
-        Self::run(connecting, options)
+        Self::dial(Address::Memory(dial), subsystem, options)
     }
 
     /// Connects to the subsystem that the URL names, or to the discovery service if it names
@@ -93,7 +90,7 @@ impl Controller {
     pub fn connect_url(url: &Url, options: &Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
-        Self::connect(&url.address(), subsystem, &options)
+        Self::dial(Address::of_url(url), subsystem, &options)
     }
 
     /// As [`Controller::connect_url`], on the control loop.
@@ -105,7 +102,7 @@ impl Controller {
     ) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
-        let connecting = Connecting::new(&url.address(), subsystem, &options)?;
+        let connecting = Connecting::new(Address::of_url(url), subsystem, &options)?;
         connecting.connect(local.clone(), Arc::clone(control)).await
     }
 

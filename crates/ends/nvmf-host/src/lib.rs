@@ -98,14 +98,11 @@
 
 mod admin;
 mod authentication;
-mod carrier;
 mod control;
 mod controller;
-mod conversation;
 mod discover;
 pub mod disk;
 mod error;
-mod handshake;
 pub mod identity;
 pub mod key_file;
 #[cfg(target_os = "linux")]
@@ -115,7 +112,6 @@ mod namespace;
 mod options;
 mod queue;
 pub mod readable;
-mod secured;
 mod shared;
 mod status;
 mod transport;
@@ -128,6 +124,7 @@ pub use error::Error;
 pub use identity::{HostId, HostIdentity};
 pub use namespace::RemoteNamespace;
 pub use options::Options;
+pub use transport::tcp::TcpOptions;
 pub use url::Url;
 
 /// A transport in memory, for tests: [`Controller::connect_in_memory`] and its other end.

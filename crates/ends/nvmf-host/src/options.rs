@@ -2,8 +2,8 @@
 
 use crate::identity::{HostId, HostIdentity};
 use crate::limits;
+use crate::transport::tcp::TcpOptions;
 use crate::url::Url;
-use farblock_proto::tcp::Digests;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
@@ -12,10 +12,6 @@ use std::time::Duration;
 /// How to connect to a controller. The default suits a subsystem on a local network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Check every PDU header with a CRC.
-    pub header_digest: bool,
-    /// Check all data with a CRC.
-    pub data_digest: bool,
     /// Host NQN, instead of this machine's.
     pub hostnqn: Option<String>,
     /// Host identifier, instead of this machine's.
@@ -30,19 +26,15 @@ pub struct Options {
     pub dhchap_hashes: Vec<Hash>,
     /// The Diffie-Hellman groups that it may use; empty for all.
     pub dhchap_dhgroups: Vec<Group>,
-    /// The file with this host's key for TLS: nothing is then said without TLS. It is read for each
-    /// queue that is connected.
-    pub tls_key: Option<PathBuf>,
-    /// Has TLS come of the authentication of the admin queue (secure channel concatenation): all
-    /// other queues, and all but that, are in it. For discovery it is not used.
-    pub concatenate: bool,
+    /// What only TCP can be asked for.
+    pub tcp: TcpOptions,
     /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
     /// never. Discovery by the well-known name never uses it.
     pub keep_alive: Duration,
     /// How soon to know that the controller does not answer any more, if that is to be sooner than
     /// by the keep alive timeout: signs of life are then asked for more often.
     pub path_timeout: Option<Duration>,
-    /// How long each step of connecting may take: the TCP connection, and each answer.
+    /// How long each step of connecting may take: the connection, and each answer.
     pub connect_timeout: Duration,
     /// How long a command may take before the connection is given up. Zero: for ever.
     pub io_timeout: Duration,
@@ -59,16 +51,13 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            header_digest: false,
-            data_digest: false,
             hostnqn: None,
             hostid: None,
             dhchap_secret: None,
             dhchap_ctrl_secret: None,
             dhchap_hashes: Vec::new(),
             dhchap_dhgroups: Vec::new(),
-            tls_key: None,
-            concatenate: false,
+            tcp: TcpOptions::default(),
             keep_alive: Duration::from_secs(5),
             path_timeout: None,
             connect_timeout: Duration::from_secs(5),
@@ -89,8 +78,6 @@ impl Options {
             if url.is_empty() { own.to_vec() } else { url.to_vec() }
         }
         Options {
-            header_digest: self.header_digest || url.header_digest,
-            data_digest: self.data_digest || url.data_digest,
             hostnqn: url.hostnqn.clone().or_else(|| self.hostnqn.clone()),
             hostid: url.hostid.or(self.hostid),
             dhchap_secret: url.dhchap_secret.clone().or_else(|| self.dhchap_secret.clone()),
@@ -100,8 +87,7 @@ impl Options {
                 .or_else(|| self.dhchap_ctrl_secret.clone()),
             dhchap_hashes: first(&url.dhchap_hashes, &self.dhchap_hashes),
             dhchap_dhgroups: first(&url.dhchap_dhgroups, &self.dhchap_dhgroups),
-            tls_key: url.tls_key.clone().or_else(|| self.tls_key.clone()),
-            concatenate: self.concatenate || url.concatenate,
+            tcp: url.tcp.and(&self.tcp),
             ..self.clone()
         }
     }
@@ -110,9 +96,5 @@ impl Options {
     #[must_use]
     pub fn identity(&self) -> HostIdentity {
         HostIdentity::with(self.hostnqn.as_deref(), self.hostid)
-    }
-
-    pub(crate) fn digests(&self) -> Digests {
-        Digests::new(self.header_digest, self.data_digest)
     }
 }

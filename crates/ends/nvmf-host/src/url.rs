@@ -14,6 +14,7 @@
 //! `concat` (0 or 1: TLS comes of the authentication).
 
 use crate::identity::HostId;
+use crate::transport::tcp::TcpOptions;
 use farblock_secure::{Group, Hash};
 use farblock_wire::nqn;
 use farblock_wire::tcp::PORT_IO;
@@ -37,12 +38,6 @@ pub struct Url {
     pub subsystem: Option<String>,
     /// Namespace identifier (`ns`).
     pub namespace: Option<u32>,
-    /// Whether header digests are wanted (`header-digest`).
-    pub header_digest: bool,
-    /// Whether data digests are wanted (`data-digest`).
-    pub data_digest: bool,
-    /// Whether TLS is to come of the authentication (`concat`).
-    pub concatenate: bool,
     /// Host NQN (`hostnqn`).
     pub hostnqn: Option<String>,
     /// Host identifier (`hostid`).
@@ -55,8 +50,8 @@ pub struct Url {
     pub dhchap_hashes: Vec<Hash>,
     /// Groups that it may use (`dhchap-dhgroups`); empty for all.
     pub dhchap_dhgroups: Vec<Group>,
-    /// File with the host's key for TLS (`tls-key`).
-    pub tls_key: Option<PathBuf>,
+    /// What only TCP can be asked for (`header-digest`, `data-digest`, `tls-key`, `concat`).
+    pub tcp: TcpOptions,
 }
 
 impl Url {
@@ -74,7 +69,7 @@ impl Url {
 
     /// Where the keys are that it names: files, or what [`key_file`](crate::key_file) says.
     pub fn keys(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
+        let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tcp.tls_key];
         keys.into_iter().flatten()
     }
 
@@ -86,8 +81,7 @@ impl Url {
             dhchap_ctrl_secret: None,
             dhchap_hashes: Vec::new(),
             dhchap_dhgroups: Vec::new(),
-            tls_key: None,
-            concatenate: false,
+            tcp: self.tcp.without_keys(),
             ..self.clone()
         }
     }
@@ -215,9 +209,9 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
             Ok(nsid @ 1..=0xffff_fffe) => url.namespace = Some(nsid),
             _ => return error(format!("ns={value} is not a namespace: use 1 to 4294967294")),
         },
-        "header-digest" => url.header_digest = parse_switch(key, value)?,
-        "data-digest" => url.data_digest = parse_switch(key, value)?,
-        "concat" => url.concatenate = parse_switch(key, value)?,
+        "header-digest" => url.tcp.header_digest = parse_switch(key, value)?,
+        "data-digest" => url.tcp.data_digest = parse_switch(key, value)?,
+        "concat" => url.tcp.concatenate = parse_switch(key, value)?,
         "hostnqn" => url.hostnqn = Some(parse_name(value, "the host NQN")?),
         "hostid" => match decode(value, "hostid")?.parse() {
             Ok(hostid) => url.hostid = Some(hostid),
@@ -227,7 +221,7 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
         "dhchap-ctrl-secret" => url.dhchap_ctrl_secret = Some(parse_path(key, value)?),
         "dhchap-hashes" => url.dhchap_hashes = parse_list(key, value)?,
         "dhchap-dhgroups" => url.dhchap_dhgroups = parse_list(key, value)?,
-        "tls-key" => url.tls_key = Some(parse_path(key, value)?),
+        "tls-key" => url.tcp.tls_key = Some(parse_path(key, value)?),
         _ => {
             return error(format!(
                 "the parameter {key:?} is unknown: use ns, header-digest, data-digest, hostnqn, \
@@ -338,13 +332,13 @@ impl fmt::Display for Url {
         if let Some(nsid) = self.namespace {
             parameter("ns", &nsid)?;
         }
-        if self.header_digest {
+        if self.tcp.header_digest {
             parameter("header-digest", &1)?;
         }
-        if self.data_digest {
+        if self.tcp.data_digest {
             parameter("data-digest", &1)?;
         }
-        if self.concatenate {
+        if self.tcp.concatenate {
             parameter("concat", &1)?;
         }
         if let Some(hostnqn) = &self.hostnqn {
@@ -366,7 +360,7 @@ impl fmt::Display for Url {
         for (key, path) in [
             ("dhchap-secret", &self.dhchap_secret),
             ("dhchap-ctrl-secret", &self.dhchap_ctrl_secret),
-            ("tls-key", &self.tls_key),
+            ("tls-key", &self.tcp.tls_key),
         ] {
             if let Some(path) = path {
                 parameter(key, &Encoded(&path.to_string_lossy()))?;
@@ -401,7 +395,10 @@ mod tests {
         let url = parse(text);
         assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));
         assert_eq!(url.subsystem.as_deref(), Some("nqn.2024-01.example:disk"));
-        assert_eq!((url.namespace, url.header_digest, url.data_digest), (Some(7), true, true));
+        assert_eq!(
+            (url.namespace, url.tcp.header_digest, url.tcp.data_digest),
+            (Some(7), true, true)
+        );
         assert_eq!(url.hostnqn.as_deref(), Some("nqn.2014-08.org.example:me"));
         assert_eq!(url.to_string(), text);
     }

@@ -102,7 +102,7 @@ fn damaged_data_are_read_again() {
         Ok(Handled::No)
     });
     let mut options = usual();
-    options.connection.data_digest = true;
+    options.connection.tcp.data_digest = true;
     let disk = disk(&[&peer], &options);
     let mut user = User::new(&disk);
     let mut data = Buffer::new(512);

@@ -8,7 +8,7 @@ use farblock_host::disk::Policy;
 use farblock_host::{Controller, Disk, DiskOptions, Options};
 use farblock_reactor::{Buffer, EngineKind};
 use farblock_testkit::{Counting, allocations_here};
-use peer::{Peer, SUBSYSTEM, Script, engines, options};
+use peer::{Peer, SUBSYSTEM, Script, digests, engines, options};
 use std::sync::Arc;
 
 #[global_allocator]
@@ -36,9 +36,9 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
 
 #[test]
 fn steady_state_allocates_nothing() {
-    let digests = Options { header_digest: true, data_digest: true, ..options() };
+    let checked = Options { tcp: digests(true, true), ..options() };
     for engine in engines() {
-        for options in [options(), digests.clone()] {
+        for options in [options(), checked.clone()] {
             let peer = Peer::new(Script::default());
             let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options).unwrap();
             let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).unwrap());

@@ -6,7 +6,7 @@ mod peer;
 use farblock_block::conformance::Suite;
 use farblock_block::{Backed, Namespace};
 use farblock_host::{Controller, Options};
-use peer::{Peer, SUBSYSTEM, Script, engines, options};
+use peer::{Peer, SUBSYSTEM, Script, digests, engines, options};
 use std::sync::Arc;
 
 fn remote(script: Script, options: &Options) -> Arc<dyn Namespace> {
@@ -34,7 +34,7 @@ fn as_usual() {
 
 #[test]
 fn with_digests_and_small_pdus() {
-    let options = Options { header_digest: true, data_digest: true, ..options() };
+    let options = Options { tcp: digests(true, true), ..options() };
     conforms(
         &[512],
         |script| Script { max_h2c_bytes: 8192, c2h_bytes: 12288, r2t_bytes: 40960, ..script },

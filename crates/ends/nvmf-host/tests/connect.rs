@@ -10,7 +10,7 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::tcp::{DigestFlags, FatalErrorStatus};
 use farblock_wire::{Status, property};
-use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, options};
+use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, digests, options};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -200,7 +200,7 @@ fn terminated() {
 
 #[test]
 fn digests_are_all_or_nothing() {
-    let wanted = Options { header_digest: true, data_digest: true, ..options() };
+    let wanted = Options { tcp: digests(true, true), ..options() };
     let grants = |digests| {
         let peer = Peer::new(Script { digests, ..Script::default() });
         connect(&peer.address(), &wanted).map(drop)
@@ -220,7 +220,7 @@ fn digests_are_all_or_nothing() {
 
 #[test]
 fn damage_on_the_way() {
-    let options = Options { header_digest: true, data_digest: true, ..options() };
+    let options = Options { tcp: digests(true, true), ..options() };
     let damaged = |header| {
         let peer = Peer::with_hook(move |connection, _, capsule| {
             if is_connect(capsule) {

@@ -10,7 +10,7 @@ use farblock_reactor::{Buffer, EngineKind};
 use farblock_wire::Status;
 use farblock_wire::opcode::NvmOpcode;
 use farblock_wire::tcp::{FatalErrorStatus, LAST_PDU, SUCCESS};
-use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, engines, options};
+use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, digests, engines, options};
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -169,7 +169,7 @@ fn data_split_at_every_boundary() {
                 connection.push_all(capsule.cid(), &pattern(512), 512, success_flag)?;
                 Ok(Handled::Yes)
             });
-            let options = Options { header_digest: true, data_digest: true, ..options() };
+            let options = Options { tcp: digests(true, true), ..options() };
             let mut setup = Setup::new(script, &options, engine);
             let geometry = farblock_block::Geometry::new(512, 1 << 15);
             // Header, its digest, data, its digest.
@@ -184,7 +184,7 @@ fn data_split_at_every_boundary() {
 fn large_data_in_odd_pdus_and_pieces() {
     for engine in engines() {
         for (piece_bytes, c2h_bytes) in [(9000, 128 << 10), (5001, 8192 + 512), (30000, 70000)] {
-            for digests in [false, true] {
+            for is_checked in [false, true] {
                 let hook = Box::new(move |connection: &mut Connection, qid, capsule: &Capsule| {
                     if qid == 0 || capsule.sqe.opcode != NvmOpcode::READ.0 {
                         return Ok(Handled::No);
@@ -194,7 +194,7 @@ fn large_data_in_odd_pdus_and_pieces() {
                     Ok(Handled::Yes)
                 });
                 let script = Script { piece_bytes, hook, ..Script::default() };
-                let options = Options { header_digest: digests, data_digest: digests, ..options() };
+                let options = Options { tcp: digests(is_checked, is_checked), ..options() };
                 let mut setup = Setup::new(script, &options, engine);
                 let geometry = farblock_block::Geometry::new(512, 1 << 15);
                 let length = 128 << 10;
@@ -208,7 +208,7 @@ fn large_data_in_odd_pdus_and_pieces() {
 #[test]
 fn a_data_digest_that_does_not_match() {
     for engine in engines() {
-        let options = Options { data_digest: true, ..options() };
+        let options = Options { tcp: digests(false, true), ..options() };
         let script = on_io(|connection, capsule| {
             connection.corrupt_data_digest = capsule.sqe.cdw10.get() == 8;
             Ok(Handled::No)
@@ -226,7 +226,7 @@ fn a_data_digest_that_does_not_match() {
 #[test]
 fn a_header_digest_that_does_not_match() {
     for engine in engines() {
-        let options = Options { header_digest: true, ..options() };
+        let options = Options { tcp: digests(true, false), ..options() };
         let script = on_io(|connection, _| {
             connection.corrupt_header_digest = true;
             Ok(Handled::No)
@@ -666,7 +666,7 @@ fn admin_commands_both_ways() {
     };
     // The target answers a keep alive only after the command that it is at.
     let keep_alive = Duration::ZERO;
-    let options = Options { header_digest: true, data_digest: true, keep_alive, ..options() };
+    let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);
     let command = |opcode, data| Command::new(Sqe::new(opcode, 0, 0), data);
     for length in [4u32, 8192, 8196, 1 << 20] {

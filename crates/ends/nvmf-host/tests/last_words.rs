@@ -6,7 +6,7 @@ mod peer;
 
 use farblock_block::conformance::Driver;
 use farblock_block::{BlockError, Namespace, Op};
-use farblock_host::{Controller, Options};
+use farblock_host::{Controller, Options, TcpOptions};
 use farblock_reactor::{Buffer, EngineKind};
 use farblock_secure::{Hash, TlsKey};
 use farblock_tls::{ServerKeys, Tls, TlsError};
@@ -147,7 +147,8 @@ fn hostnqn() -> String {
 }
 
 fn with_key(file: &KeyFile, engine: EngineKind) -> Options {
-    Options { tls_key: Some(file.0.clone()), engine, ..options() }
+    let tcp = TcpOptions { tls_key: Some(file.0.clone()), ..TcpOptions::default() };
+    Options { tcp, engine, ..options() }
 }
 
 /// Calls the hook for commands of I/O queues, Connect left out.

@@ -5,7 +5,7 @@
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{Controller, Options};
+use farblock_host::{Controller, Options, TcpOptions};
 use farblock_proto::ids::NamespaceId;
 use farblock_secure::{Hash, TlsKey};
 use farblock_target::{Export, Subsystem, Target, TargetConfig, TlsPolicy};
@@ -76,7 +76,8 @@ fn connect(key: Option<&TlsKey>, path: &Path) -> (Target, Controller) {
     }
     let target = Target::start(&config).expect("it starts");
     let tls_key = key.map(|_| path.to_path_buf());
-    let options = Options { hostnqn: Some(HOST.to_owned()), tls_key, ..Options::default() };
+    let tcp = TcpOptions { tls_key, ..TcpOptions::default() };
+    let options = Options { hostnqn: Some(HOST.to_owned()), tcp, ..Options::default() };
     let address = target.addresses()[0].to_string();
     let controller = Controller::connect(&address, NQN, &options).expect("it is there");
     (target, controller)

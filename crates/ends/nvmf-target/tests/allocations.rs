@@ -27,8 +27,8 @@ fn settle(engine: EngineKind, digests: bool) {
     let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
     let target = serve_as(disk, "disk", &[any()], engine);
     let mut options = options(engine);
-    options.connection.header_digest = digests;
-    options.connection.data_digest = digests;
+    options.connection.tcp.header_digest = digests;
+    options.connection.tcp.data_digest = digests;
     let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
     let disk: Arc<dyn Namespace> = Arc::new(disk);
     let mut driver = Driver::with(&disk, engine);

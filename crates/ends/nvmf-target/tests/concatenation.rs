@@ -4,7 +4,7 @@
 mod rig;
 
 use farblock_block::blocking::Blocking;
-use farblock_host::{ConnectError, Controller, Error, Options};
+use farblock_host::{ConnectError, Controller, Error, Options, TcpOptions};
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
@@ -50,7 +50,7 @@ impl Files {
             hostnqn: Some(HOST.to_owned()),
             dhchap_secret: Some(self.host.0.clone()),
             dhchap_ctrl_secret: is_mutual.then(|| self.controller.0.clone()),
-            concatenate,
+            tcp: TcpOptions { concatenate, ..TcpOptions::default() },
             ..Options::default()
         }
     }

@@ -42,7 +42,7 @@ fn data_that_nobody_asked_for_wait_in_the_network() {
         let target = serve_deep(gate.clone(), engine);
         let mut options = options(engine);
         options.connection.queue_depth = MAX_QUEUE_DEPTH - 1;
-        options.connection.data_digest = data_digest;
+        options.connection.tcp.data_digest = data_digest;
         let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
         let mut user = User::new(&disk, engine);
         gate.keep(usize::MAX);

@@ -354,7 +354,7 @@ fn damaged_data_in_mass() {
                 .collect();
             let urls: Vec<_> = dirt.iter().map(|dirt| url(dirt.address)).collect();
             let mut options = patient(engine, Policy::RoundRobin);
-            options.connection.data_digest = true;
+            options.connection.tcp.data_digest = true;
             let disk = loop {
                 // What brings a controller up is not tried again, and may be damaged.
                 match Disk::connect(&urls, &options) {

@@ -13,7 +13,7 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{Controller, HostId, Options};
+use farblock_host::{Controller, HostId, Options, TcpOptions};
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_secure::{Hash, TlsKey, TlsPsk};
@@ -296,7 +296,10 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     };
     [
         Options { dhchap_secret: Some(secret.0.clone()), ..named(0, 1) },
-        Options { tls_key: Some(tls.0.clone()), ..named(TLS_HOST, 2) },
+        Options {
+            tcp: TcpOptions { tls_key: Some(tls.0.clone()), ..TcpOptions::default() },
+            ..named(TLS_HOST, 2)
+        },
     ]
 }
 

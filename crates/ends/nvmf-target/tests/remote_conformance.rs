@@ -4,7 +4,7 @@
 use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;
 use farblock_block::{Backed, Namespace};
-use farblock_host::{Controller, Options};
+use farblock_host::{Controller, Options, TcpOptions};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
@@ -26,8 +26,11 @@ fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn
     })
     .expect("it starts");
     let options = Options {
-        header_digest: digests.0,
-        data_digest: digests.1,
+        tcp: TcpOptions {
+            header_digest: digests.0,
+            data_digest: digests.1,
+            ..TcpOptions::default()
+        },
         engine,
         queue_depth: 64,
         ..Options::default()

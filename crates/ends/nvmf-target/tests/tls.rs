@@ -5,7 +5,7 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{ConnectError, Controller, Error, HostId, Options, discover};
+use farblock_host::{ConnectError, Controller, Error, HostId, Options, TcpOptions, discover};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
@@ -50,7 +50,7 @@ fn options(host: &str, key: Option<&KeyFile>) -> Options {
     Options {
         hostnqn: Some(host.to_owned()),
         hostid: Some(HostId([id; 16])),
-        tls_key: key.map(|file| file.0.clone()),
+        tcp: TcpOptions { tls_key: key.map(|file| file.0.clone()), ..TcpOptions::default() },
         ..Options::default()
     }
 }
@@ -87,7 +87,7 @@ fn data_through_tls() {
             let file = KeyFile::of_key(&key);
             let mut options = options(HOST, Some(&file));
             for digests in [false, true] {
-                (options.header_digest, options.data_digest) = (digests, digests);
+                (options.tcp.header_digest, options.tcp.data_digest) = (digests, digests);
                 moves_data(&connect(&target, &options).expect("it has the key"));
             }
         }
@@ -179,7 +179,7 @@ fn discovery_shows_a_host_what_it_may_use() {
     let (file, secret) = (KeyFile::of_key(&key(Hash::Sha256, 1)), KeyFile::of_secret(1));
     let concat = Options {
         dhchap_secret: Some(secret.0.clone()),
-        concatenate: true,
+        tcp: TcpOptions { concatenate: true, ..TcpOptions::default() },
         ..options(CONCATENATES, None)
     };
     for (host, without, with) in [

@@ -4,7 +4,7 @@ use crate::memory::{read_sized, text};
 use crate::status::Failure;
 use crate::waiting::Waiting;
 use farblock_host::disk::{DiskOptions, Policy};
-use farblock_host::{HostId, Options};
+use farblock_host::{HostId, Options, TcpOptions};
 use farblock_reactor::EngineKind;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -163,8 +163,11 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
         parsed.map_err(|error| Failure::argument(format!("hostid {text:?} is of no use: {error}")))
     });
     Ok(Options {
-        header_digest: given.flags & FB_HEADER_DIGEST != 0,
-        data_digest: given.flags & FB_DATA_DIGEST != 0,
+        tcp: TcpOptions {
+            header_digest: given.flags & FB_HEADER_DIGEST != 0,
+            data_digest: given.flags & FB_DATA_DIGEST != 0,
+            ..default.tcp
+        },
         hostnqn: hostnqn.map(str::to_owned),
         hostid: hostid.transpose()?,
         keep_alive: time(given.keep_alive_ms, default.keep_alive),

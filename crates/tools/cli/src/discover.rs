@@ -87,7 +87,7 @@ fn listing(
     let key = format!(" --tls-key {}", quoted(&key.display().to_string()));
     let look = |entry: &DiscoveryEntry| {
         let url = discovery::url(entry, asked)?;
-        let option = if requires_tls(entry) && url.tls_key.is_none() { &key } else { "" };
+        let option = if requires_tls(entry) && url.tcp.tls_key.is_none() { &key } else { "" };
         Some(format!("{}{option}", quoted(&url.to_string())))
     };
     let urls: Vec<String> = entries.iter().filter_map(look).collect();

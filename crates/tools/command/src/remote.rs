@@ -4,21 +4,23 @@ use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
 use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::url::Url;
-use farblock_host::{Controller, Error, Options, RemoteNamespace};
+use farblock_host::{Controller, Error, Options, RemoteNamespace, TcpOptions};
 use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
 
 /// How to connect, by the command line; the URL adds to it.
 pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
     Options {
         engine: global.engine,
-        header_digest: args.header_digest,
-        data_digest: args.data_digest,
         dhchap_secret: args.dhchap_secret.clone(),
         dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
         dhchap_hashes: args.dhchap_hashes.clone(),
         dhchap_dhgroups: args.dhchap_dhgroups.clone(),
-        tls_key: args.tls_key.clone(),
-        concatenate: args.concat,
+        tcp: TcpOptions {
+            header_digest: args.header_digest,
+            data_digest: args.data_digest,
+            tls_key: args.tls_key.clone(),
+            concatenate: args.concat,
+        },
         hostnqn: args.host.hostnqn.clone(),
         hostid: args.host.hostid,
         ..Options::default()
@@ -132,7 +134,7 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
             " (it is {}); let it in with --allow-host or allowed_hosts there{}; `farblock doctor \
              '{url}'` finds out more",
             options.with_url(url).identity().nqn,
-            match options.with_url(url).tls_key {
+            match options.with_url(url).tcp.tls_key {
                 None => ", or give --tls-key if it has a key for TLS there",
                 Some(_) => "",
             },

@@ -71,7 +71,8 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
     let urls = settings.urls.iter();
-    let in_urls = urls.flat_map(|url| [&url.dhchap_secret, &url.dhchap_ctrl_secret, &url.tls_key]);
+    let in_urls =
+        urls.flat_map(|url| [&url.dhchap_secret, &url.dhchap_ctrl_secret, &url.tcp.tls_key]);
     let keys = [&settings.dhchap_secret, &settings.dhchap_ctrl_secret, &settings.tls_key];
     let keys = keys.into_iter().chain(in_urls).flatten().filter(|path| is_file(path));
     let keys = keys.flat_map(|path| ways_to(path));
@@ -127,7 +128,7 @@ fn brokers(folder: &Folder, settings: &Settings) -> Result<Brokers, String> {
 }
 
 fn has_key_in_keyring(settings: &Settings) -> bool {
-    let keys = settings.urls.iter().map(|url| &url.tls_key).chain([&settings.tls_key]);
+    let keys = settings.urls.iter().map(|url| &url.tcp.tls_key).chain([&settings.tls_key]);
     let in_keyring = |key: &PathBuf| key.to_str().is_some_and(|text| text.starts_with(KEYRING));
     keys.flatten().any(in_keyring)
 }

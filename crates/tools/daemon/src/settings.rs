@@ -10,7 +10,7 @@ use farblock_command::remote;
 use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
-use farblock_host::{Group, Hash, HostId, Options, url::Url};
+use farblock_host::{Group, Hash, HostId, Options, TcpOptions, url::Url};
 use farblock_reactor::EngineKind;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
@@ -281,7 +281,7 @@ impl Settings {
                 names.join(" or --as ")
             ));
         }
-        let with_tls = |url: &Url| url.tls_key.is_some() || url.concatenate;
+        let with_tls = |url: &Url| url.tcp.tls_key.is_some() || url.tcp.concatenate;
         let tls = self.tls_key.is_some() || self.concat || self.urls.iter().any(with_tls);
         if way == As::Nvme && tls {
             return Err("--as nvme has no TLS, and without it nothing would be encrypted: take \
@@ -322,7 +322,7 @@ impl Settings {
         let own = [&mut self.socket, &mut self.mountpoint];
         let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
         let in_urls = self.urls.iter_mut().flat_map(|url| {
-            [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tls_key]
+            [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tcp.tls_key]
         });
         // A credential of systemd's is no path, nor is a key in a keyring.
         let is_file = |path: &&mut PathBuf| is_file(path);
@@ -340,14 +340,16 @@ impl Settings {
         let usual = DiskOptions::default();
         let connection = Options {
             engine: self.engine.unwrap_or(EngineKind::Auto),
-            header_digest: self.header_digest,
-            data_digest: self.data_digest,
             dhchap_secret: self.dhchap_secret.clone(),
             dhchap_ctrl_secret: self.dhchap_ctrl_secret.clone(),
             dhchap_hashes: self.dhchap_hashes.clone(),
             dhchap_dhgroups: self.dhchap_dhgroups.clone(),
-            tls_key: self.tls_key.clone(),
-            concatenate: self.concat,
+            tcp: TcpOptions {
+                header_digest: self.header_digest,
+                data_digest: self.data_digest,
+                tls_key: self.tls_key.clone(),
+                concatenate: self.concat,
+            },
             hostnqn: self.hostnqn.clone(),
             hostid: self.hostid,
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),
@@ -453,7 +455,7 @@ mod tests {
         let hyphens = text.replace('_', "-");
         let (one, other) = (parsed(text).expect("it is right"), parsed(&hyphens));
         assert_eq!(format!("{one:?}"), format!("{:?}", other.expect("it is right")));
-        assert!(one.allow_other && one.disk_options().connection.data_digest);
+        assert!(one.allow_other && one.disk_options().connection.tcp.data_digest);
         assert!(parsed(&format!("{text}read-only = true\n")).is_err(), "twice");
     }
 

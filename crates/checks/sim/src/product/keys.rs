@@ -1,7 +1,7 @@
 //! Keys of the runs in which the host has to authenticate, in files as users have them.
 
 use super::HOST_NQN;
-use farblock_host::Options;
+use farblock_host::{Options, TcpOptions};
 use farblock_random::Random;
 #[cfg(unix)]
 use farblock_reactor::os;
@@ -172,12 +172,12 @@ impl Keys {
     pub(super) fn give(&self, options: &mut Options) {
         let file = |name: &str| Some(self.folder.join(name));
         if self.proof == Proof::Tls {
-            options.tls_key = file("tls");
+            options.tcp.tls_key = file("tls");
             return;
         }
         options.dhchap_secret = file("host");
         options.dhchap_ctrl_secret = self.proof.is_mutual().then(|| file("controller")).flatten();
-        options.concatenate = matches!(self.proof, Proof::Concatenated { .. });
+        options.tcp.concatenate = matches!(self.proof, Proof::Concatenated { .. });
     }
 
     /// What others come with that know the host's name, and what they are told.
@@ -185,7 +185,10 @@ impl Keys {
         assert_eq!(options.hostnqn.as_deref(), Some(HOST_NQN));
         let file = |name: &str| Some(self.folder.join(name));
         if self.proof == Proof::Tls {
-            let with = |tls_key| Options { tls_key, ..options.clone() };
+            let with = |tls_key| {
+                let tcp = TcpOptions { tls_key, ..options.tcp.clone() };
+                Options { tcp, ..options.clone() }
+            };
             let mut all = vec![(with(None), ""), (with(file("tls-stranger")), "refuses TLS")];
             if self.change == Change::Over {
                 all.push((with(file("tls-old")), "refuses TLS"));
@@ -209,9 +212,9 @@ impl Keys {
             let wrong = "does not fit the secret that we have for it";
             all.push((with(file("host"), file("stranger")), wrong));
         }
-        if options.concatenate {
+        if options.tcp.concatenate {
             let plain = with(file("host"), options.dhchap_ctrl_secret.clone());
-            all.push((Options { concatenate: false, ..plain }, "--concat"));
+            all.push((Options { tcp: TcpOptions::default(), ..plain }, "--concat"));
         }
         all
     }

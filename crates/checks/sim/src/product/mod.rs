@@ -33,7 +33,7 @@ mod server;
 use deadlines::Deadlines;
 use farblock_block::{BlockError, Command, Completion, Op};
 use farblock_host::disk::{DiskOptions, Policy};
-use farblock_host::{Disk, HostId, Options};
+use farblock_host::{Disk, HostId, Options, TcpOptions};
 use farblock_random::Random;
 use farblock_reactor::sim::{Break, DiskFaults, EarlyFaults, NetFaults, Side, World};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
@@ -235,8 +235,11 @@ impl Drop for Named {
 
 fn options(plan: &Plan, keys: Option<&Keys>) -> DiskOptions {
     let mut connection = Options {
-        header_digest: plan.digests.0,
-        data_digest: plan.digests.1,
+        tcp: TcpOptions {
+            header_digest: plan.digests.0,
+            data_digest: plan.digests.1,
+            ..TcpOptions::default()
+        },
         hostnqn: Some(HOST_NQN.to_owned()),
         hostid: Some(HostId(*b"farblock-testing")),
         keep_alive: Duration::from_secs(2),

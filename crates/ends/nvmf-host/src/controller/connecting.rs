@@ -3,30 +3,26 @@
 use super::{Controller, Inner};
 use crate::admin::{self, Pulse};
 use crate::authentication;
-use crate::control::{Control, Local, blocking, reply};
+use crate::control::{Control, Local, reply};
 use crate::error::Error;
-use crate::handshake::{Greeting, Handshake};
 use crate::identity::HostIdentity;
 use crate::limits;
 use crate::options::Options;
 use crate::shared::ControllerShared;
 use crate::transport::Opened;
+use crate::transport::dial::{Address, Caller, Dialled, Exchange};
 #[cfg(feature = "memory")]
-use crate::transport::memory::{Greeted, Memory};
+use crate::transport::memory::Memory;
 use crate::transport::tcp::Link;
 use crate::url;
 use farblock_proto::host::{
     Bringup, ConnectError, ControllerInfo, Identity, Parameters, Step, accepted, command, refused,
 };
 use farblock_reactor::os;
-use farblock_secure::TlsPsk;
 use farblock_wire::IntoBytes;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::nqn::DISCOVERY_NQN;
-use farblock_wire::tcp::PORT_IO;
-#[cfg(feature = "memory")]
-use std::net::Ipv4Addr;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -40,30 +36,21 @@ const SQSIZE_Z: u16 = limits::ADMIN_QUEUE_ENTRIES - 1;
 
 /// A controller being connected.
 pub(super) struct Connecting {
-    /// Name or address, without brackets.
-    host: String,
-    port: u16,
+    address: Address,
     subsystem: String,
     options: Options,
     identity: HostIdentity,
-    /// Over memory instead, if there is one.
-    #[cfg(feature = "memory")]
-    pub(super) dial: Option<crate::memory::Dial>,
 }
 
 impl Connecting {
     /// Checks what is to be connected; nothing has happened yet.
-    pub(super) fn new(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
-        let (host, port) = url::parse_authority(address)?;
+    pub(super) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
         check_options(subsystem, options)?;
         Ok(Self {
-            host,
-            port: port.unwrap_or(PORT_IO),
+            address,
             subsystem: subsystem.to_owned(),
             options: options.clone(),
             identity: options.identity(),
-            #[cfg(feature = "memory")]
-            dial: None,
         })
     }
 
@@ -72,14 +59,14 @@ impl Connecting {
         local: Local,
         control: Arc<Control>,
     ) -> Result<Controller, Error> {
-        let BroughtUp { connected, address, info, generated } =
-            match self.until_not_busy(&local).await {
-                Ok(parts) => parts,
-                Err(reason) => {
-                    let address = format!("{}:{}", url::Bracketed(&self.host), self.port);
-                    return Err(Error::Connect { address, subsystem: self.subsystem, reason });
-                }
-            };
+        let BroughtUp { connected, route, address, info } = match self.until_not_busy(&local).await
+        {
+            Ok(parts) => parts,
+            Err(reason) => {
+                let address = self.address.to_string();
+                return Err(Error::Connect { address, subsystem: self.subsystem, reason });
+            }
+        };
         tracing::info!(
             %address, subsystem = self.subsystem, cntlid = info.cntlid, queues = info.queues,
             "connected"
@@ -107,24 +94,20 @@ impl Connecting {
                 }
             }
         });
-        #[cfg(feature = "memory")]
-        let dial = self.dial;
         let (subsystem, options, identity) = (self.subsystem, self.options, self.identity);
         // From here on the queue ends with it, also if nobody waits for this any more.
         let ended = Mutex::new(Some(ended));
         let inner = Inner {
             shared,
             info,
+            route,
             address,
             subsystem,
             identity,
             options,
-            generated,
             ended,
             authenticates: AtomicBool::new(false),
             control,
-            #[cfg(feature = "memory")]
-            dial,
         };
         match runs.await {
             Some(Ok(())) => Ok(Controller { inner: Arc::new(inner) }),
@@ -148,79 +131,52 @@ impl Connecting {
     }
 
     async fn bring_up(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
-        #[cfg(feature = "memory")]
-        if let Some(dial) = &self.dial {
-            let mut greeted = Greeted::new(local, dial, self.options.connect_timeout);
-            let info = self.greet(&mut greeted, false).await?;
-            let address = (Ipv4Addr::UNSPECIFIED, 0).into();
-            let connected = Opened::Memory(greeted.finish());
-            return Ok(BroughtUp { connected, address, info, generated: Vec::new() });
-        }
-        let options = &self.options;
-        let addresses = resolve(&self.host, self.port).await?;
         let identity = wire_identity(&self.identity, &self.subsystem);
-        // Discovery services do not authenticate.
-        let generated = match options.concatenate && self.subsystem != DISCOVERY_NQN {
-            true => {
-                authentication::concatenate(local, &addresses, &identity, SQSIZE_Z, options).await?
-            }
-            false => Vec::new(),
-        };
-        let made = Handshake::connect(local, &addresses, &identity, SQSIZE_Z, options, &generated);
-        let (mut handshake, address) = made.await?;
-        let info = self.greet(&mut handshake, !generated.is_empty()).await?;
-        let connected = Opened::Tcp(Box::new(handshake.finish(false)?));
-        Ok(BroughtUp { connected, address, info, generated })
-    }
-
-    /// Brings the controller up on a connection.
-    async fn greet(
-        &self,
-        greeting: &mut impl Greeting,
-        authenticated: bool,
-    ) -> Result<ControllerInfo, ConnectError> {
+        let caller = Caller { local, identity, options: &self.options, sqsize_z: SQSIZE_Z };
+        let Dialled { mut greeted, again: route, socket: address } =
+            self.address.connect(&caller).await?;
         let parameters = Parameters {
             admin_sqsize_z: SQSIZE_Z,
             keep_alive: self.keep_alive(),
             queues: self.options.queues,
             events: EVENTS,
         };
-        let identity = wire_identity(&self.identity, &self.subsystem);
-        bring_up(greeting, parameters, &identity, &self.options, authenticated).await
+        let info = bring_up(&mut greeted, parameters, &caller, route.is_proved()).await?;
+        let connected = greeted.finish(false)?;
+        Ok(BroughtUp { connected, route, address, info })
     }
 }
 
 /// An admin queue of a controller that is up.
 struct BroughtUp {
     connected: Opened,
+    route: Address,
     address: SocketAddr,
     info: ControllerInfo,
-    /// The keys for TLS that came of its authentication.
-    generated: Vec<TlsPsk>,
 }
 
 /// Brings a controller up on its admin queue.
 async fn bring_up(
-    greeting: &mut impl Greeting,
+    queue: &mut impl Exchange,
     parameters: Parameters,
-    identity: &Identity<'_>,
-    options: &Options,
+    caller: &Caller<'_>,
     mut authenticated: bool,
 ) -> Result<ControllerInfo, ConnectError> {
+    let Caller { local, identity, options, .. } = caller;
     let mut bringup = Bringup::new(parameters, identity);
     let info = loop {
         match bringup.step() {
             Step::Command(command, data) => {
                 let during = "the answer to a command that brings the controller up";
-                let (cqe, data) = greeting.execute(&command, &data, during).await?;
+                let (cqe, data) = queue.execute(&command, &data, during).await?;
                 bringup.handle_completion(&cqe, &data)?;
             }
             Step::Wait(pause) => {
-                greeting.local().sleep_until(os::now() + pause).await;
+                local.sleep_until(os::now() + pause).await;
                 bringup.handle_waited();
             }
             Step::Authenticate => {
-                authentication::authenticate(greeting, identity, options).await?;
+                authentication::authenticate(queue, identity, options).await?;
                 authenticated = true;
                 bringup.handle_authenticated();
             }
@@ -232,20 +188,6 @@ async fn bring_up(
         authentication::not_asked_for(options)?;
     }
     Ok(info)
-}
-
-/// The addresses that a name has. The system's resolver takes its time.
-async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let host = host.to_owned();
-    let resolve = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-    let unresolved = |error| ConnectError::Unresolved(crate::error::words(&error));
-    match blocking(resolve).await {
-        Ok(addresses) => addresses.map_err(unresolved),
-        Err(error) => Err(ConnectError::Unresolved(error.to_string())),
-    }
 }
 
 impl Inner {
@@ -271,42 +213,33 @@ impl Inner {
         qid: u16,
         depth: u16,
     ) -> Result<Opened, ConnectError> {
-        #[cfg(feature = "memory")]
-        if let Some(dial) = &self.dial {
-            let mut greeted = Greeted::new(local, dial, self.options.connect_timeout);
-            self.greet_queue(&mut greeted, qid, depth).await?;
-            return Ok(Opened::Memory(greeted.finish()));
-        }
         let identity = wire_identity(&self.identity, &self.subsystem);
-        let addresses = [self.address];
-        let (options, generated) = (&self.options, &self.generated);
-        let made = Handshake::connect(local, &addresses, &identity, depth, options, generated);
-        let (mut handshake, _) = made.await?;
-        self.greet_queue(&mut handshake, qid, depth).await?;
-        Ok(Opened::Tcp(Box::new(handshake.finish(true)?)))
+        let caller = Caller { local, identity, options: &self.options, sqsize_z: depth };
+        let mut greeted = self.route.connect(&caller).await?.greeted;
+        self.greet_queue(&mut greeted, &caller, qid).await?;
+        greeted.finish(true)
     }
 
     /// Connects a queue on a connection.
     async fn greet_queue(
         &self,
-        greeting: &mut impl Greeting,
+        queue: &mut impl Exchange,
+        caller: &Caller<'_>,
         qid: u16,
-        depth: u16,
     ) -> Result<(), ConnectError> {
-        let identity = wire_identity(&self.identity, &self.subsystem);
-        let data = command::connect_data(&identity, Some(self.info.cntlid));
+        let Caller { identity, options, sqsize_z, .. } = caller;
+        let data = command::connect_data(identity, Some(self.info.cntlid));
         // One entry more than commands in flight, and 0's-based.
-        let command = command::connect(qid, depth, 0);
+        let command = command::connect(qid, *sqsize_z, 0);
         let during = "the answer to Connect of an I/O queue";
-        let (cqe, _) = greeting.execute(&command, data.as_bytes(), during).await?;
+        let (cqe, _) = queue.execute(&command, data.as_bytes(), during).await?;
         if !cqe.status().is_success() {
             return Err(refused(cqe.status(), cqe.result()));
         }
         match accepted(cqe.result())?.must_authenticate {
-            true => authentication::authenticate(greeting, &identity, &self.options).await,
-            false if self.generated.is_empty() => authentication::not_asked_for(&self.options),
-            // It has proved who it is, and what came of that is what this queue goes through.
-            false => Ok(()),
+            true => authentication::authenticate(queue, identity, options).await,
+            false if self.route.is_proved() => Ok(()),
+            false => authentication::not_asked_for(options),
         }
     }
 }

@@ -18,18 +18,20 @@
 //! TCP has it in the batch that is being sent, or lends it to be received into; memory has it
 //! registered for as long as a command may move it.
 //!
+//! How a connection begins is [`dial`]'s. Each transport has its own words for why one ends, and puts
+//! them into a [`Loss`]; what it owes its peer then (a terminate PDU, of TCP) it sends itself.
+//!
 //! Which transport it is, is known when the program is compiled: nothing of this is a virtual call.
 
+pub(crate) mod dial;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 pub(crate) mod tcp;
 
 use farblock_proto::capsule::SlotId;
 use farblock_proto::host::Command;
-use farblock_proto::tcp::fault::Fault;
 use farblock_reactor::{Buffer, Event, Reactor, TaskId};
 use farblock_wire::Cqe;
-use farblock_wire::tcp::FatalErrorStatus;
 use std::fmt;
 use std::io;
 
@@ -40,10 +42,10 @@ pub(crate) enum Loss {
     Closed,
     /// The network failed.
     Io(String),
-    /// The controller broke the protocol.
-    Fault(Fault),
-    /// The controller says that we broke it.
-    Terminated(FatalErrorStatus),
+    /// The controller broke the transport's protocol, in the transport's words.
+    Fault(String),
+    /// The controller says that we broke it, likewise.
+    Terminated(String),
     /// A command took too long.
     Timeout,
     /// The controller's keep alive went unanswered.
@@ -60,7 +62,7 @@ impl fmt::Display for Loss {
             Loss::Closed => f.write_str("the controller closed the connection"),
             Loss::Io(reason) => write!(f, "the connection failed: {reason}"),
             Loss::Fault(fault) => write!(f, "the controller broke the protocol: {fault}"),
-            Loss::Terminated(status) => write!(f, "the controller ended the connection: {status}"),
+            Loss::Terminated(reason) => write!(f, "the controller ended the connection: {reason}"),
             Loss::Timeout => f.write_str("a command was not answered in time"),
             Loss::KeepAlive => f.write_str("the controller did not answer the keep alive"),
             Loss::Controller => f.write_str("the connection of the admin queue is lost"),
@@ -71,7 +73,7 @@ impl fmt::Display for Loss {
 
 /// A connection whose queue is connected, on its way to an event loop.
 pub(crate) enum Opened {
-    Tcp(Box<crate::handshake::Connected>),
+    Tcp(Box<tcp::Connected>),
     #[cfg(feature = "memory")]
     Memory(std::sync::Arc<memory::Wire>),
 }
@@ -184,8 +186,7 @@ pub(crate) trait Transport: Sized {
     /// Why the connection is over, if it is.
     fn loss(&self) -> Option<&Loss>;
 
-    /// Ends the connection, and tells the controller what it did wrong. What else was not sent yet
-    /// is not sent.
+    /// Ends the connection. What was not sent yet is not sent.
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Self>);
 
     /// Gives back what was gathered after the connection was lost.

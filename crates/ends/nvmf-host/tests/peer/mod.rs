@@ -11,7 +11,7 @@ pub mod in_memory;
 
 pub use connection::{Capsule, Connection};
 
-use farblock_host::{HostId, Options};
+use farblock_host::{HostId, Options, TcpOptions};
 use farblock_reactor::EngineKind;
 use farblock_wire::fabrics::{ConnectCommand, FabricsCommandType, PropertyGetCommand};
 use farblock_wire::fabrics::{PropertySetCommand, SQHD_NO_FLOW_CONTROL};
@@ -214,6 +214,11 @@ pub fn options() -> Options {
         keep_alive: Duration::from_secs(60),
         ..Options::default()
     }
+}
+
+/// Digests to ask for.
+pub fn digests(header_digest: bool, data_digest: bool) -> TcpOptions {
+    TcpOptions { header_digest, data_digest, ..TcpOptions::default() }
 }
 
 /// The engines that work here.

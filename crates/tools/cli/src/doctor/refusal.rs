@@ -155,7 +155,7 @@ fn not_listed(nqn: &str, host: &str) -> String {
 /// the name is not enough.
 fn proof(options: &Options) -> String {
     let nqn = options.identity().nqn;
-    match (&options.tls_key, options.concatenate) {
+    match (&options.tcp.tls_key, options.tcp.concatenate) {
         (Some(_), _) => format!(
             "the target knows {nqn}, but the key is another host's or for another subsystem \
              there: give --tls-key FILE with the key of this one"

@@ -24,7 +24,7 @@ pub(super) fn of_controller(
 ) -> Vec<Finding> {
     let is_here = address.ip().to_canonical().is_loopback();
     let mut hints = Vec::new();
-    if options.data_digest && (is_here || options.tls_key.is_some()) {
+    if options.tcp.data_digest && (is_here || options.tcp.tls_key.is_some()) {
         let why = if is_here { "never leave this machine" } else { "are checked by TLS already" };
         hints.push(Finding::hint(
             CHECK,
@@ -65,6 +65,7 @@ pub(super) fn of_controller(
 mod tests {
     use super::super::finding::Verdict;
     use super::*;
+    use farblock_host::TcpOptions;
 
     const NEAR: Duration = Duration::from_micros(100);
     const FAR: Duration = Duration::from_millis(20);
@@ -92,7 +93,8 @@ mod tests {
         assert_eq!(advice(&good, &plain, here, FAR), [""; 0]);
         assert_eq!(advice(&good, &plain, "[::ffff:127.0.0.1]:4420", FAR), [""; 0]);
 
-        let digests = Options { data_digest: true, ..Options::default() };
+        let tcp = TcpOptions { data_digest: true, ..TcpOptions::default() };
+        let digests = Options { tcp, ..Options::default() };
         is_one(&advice(&good, &digests, here, NEAR), "leave --data-digest out");
         assert_eq!(advice(&good, &digests, there, NEAR), [""; 0]);
 

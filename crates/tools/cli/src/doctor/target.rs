@@ -42,9 +42,9 @@ fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Fi
     found.push(path(&stream));
     drop(stream);
     let settings = options.with_url(url);
-    if settings.tls_key.is_none() {
+    if settings.tcp.tls_key.is_none() {
         let answer = first_answer::ask(address, time);
-        found.push(protocol(answer, address, settings.concatenate)?);
+        found.push(protocol(answer, address, settings.tcp.concatenate)?);
     }
     let begin = Instant::now();
     let controller = Controller::connect_url(url, options)
@@ -232,8 +232,8 @@ fn protocol(
 
 fn connected(controller: &Controller, settings: &Options, took: Duration) -> Finding {
     // Discovery is what does without (`Options::concatenate`).
-    let concatenates = settings.concatenate && !controller.info().discovery;
-    let tls = match (settings.tls_key.is_some(), concatenates) {
+    let concatenates = settings.tcp.concatenate && !controller.info().discovery;
+    let tls = match (settings.tcp.tls_key.is_some(), concatenates) {
         (true, _) => " over TLS",
         (_, true) => " over TLS, with a key that came of the authentication",
         _ => "",

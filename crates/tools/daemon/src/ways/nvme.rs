@@ -115,8 +115,8 @@ fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
         ctrl_loss_tmo: settings.ctrl_loss_timeout.map(|timeout| limit(timeout.0)),
         fast_io_fail_tmo: settings.fast_io_fail_timeout.map(|timeout| limit(timeout.0)),
         nr_io_queues: settings.threads.map(u32::from),
-        hdr_digest: connection.header_digest,
-        data_digest: connection.data_digest,
+        hdr_digest: connection.tcp.header_digest,
+        data_digest: connection.tcp.data_digest,
         dhchap_secret: secret(connection.dhchap_secret.as_deref())?,
         dhchap_ctrl_secret: secret(connection.dhchap_ctrl_secret.as_deref())?,
         ..Options::new(resolve(url)?, url.port_or_default(), nqn, nsid)

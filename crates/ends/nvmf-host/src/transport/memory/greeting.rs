@@ -2,7 +2,7 @@
 
 use super::{Dial, Region, Wire};
 use crate::control::{Local, Mailbox};
-use crate::handshake::{Exchange, Greeting, from_io};
+use crate::transport::dial::{Exchange, from_io};
 use farblock_proto::host::{Command, ConnectError, Data};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_reactor::os;
@@ -87,11 +87,5 @@ impl Exchange for Greeted {
             _ => Vec::new(),
         };
         answer.map(|cqe| (cqe, data))
-    }
-}
-
-impl Greeting for Greeted {
-    fn local(&self) -> &Local {
-        &self.local
     }
 }

@@ -140,7 +140,7 @@ impl Memory {
         let slot = SlotId(cqe.cid.get());
         let Some(moving) = commands.command(slot) else {
             let reason = "an answer to a command that is not in flight".to_owned();
-            return self.fail(Loss::Io(reason), commands);
+            return self.fail(Loss::Fault(reason), commands);
         };
         let part = *moving.part;
         if part.is_keyed {

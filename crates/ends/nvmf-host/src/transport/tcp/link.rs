@@ -11,11 +11,12 @@
 //! socket at that moment: whose operation has failed may never turn the event loop again. What the
 //! socket has no room for then is not said, and nothing is behind data of which a part is sent.
 
+use super::handshake::Connected;
 use super::moving;
 use super::place::{TcpPart, TcpPlace, append};
-use crate::handshake::Connected;
 use crate::limits;
 use crate::transport::{Commands, Loss, Order, Transport};
+use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event as Protocol, HostEnd, Transfer};
 use farblock_proto::tcp::{Sink, SlotId};
 use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId, TaskId};
@@ -186,19 +187,7 @@ impl Transport for Link {
     }
 
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Link>) {
-        if self.state != LinkState::Open {
-            return;
-        }
-        for (tag, buffer) in self.out.batch.take_payloads() {
-            moving::returned(commands, tag, buffer);
-        }
-        self.state = LinkState::Closing;
-        let last = self.last_words(&loss);
-        if !last.is_empty() {
-            self.reactor.say_last(self.stream, &last);
-        }
-        self.reactor.close(self.stream);
-        self.loss = Some(loss);
+        self.end(loss, Vec::new(), commands);
     }
 
     fn discard(&mut self, commands: &mut impl Commands<Link>) {
@@ -228,12 +217,32 @@ impl Link {
         self.reactor.send(self.stream, batch);
     }
 
-    /// What the controller is told of a loss: what it did wrong, and in TLS what that has to say.
-    fn last_words(&mut self, loss: &Loss) -> Vec<u8> {
+    /// Ends the connection, and tells the controller what it did wrong.
+    fn terminate(&mut self, fault: &Fault, commands: &mut impl Commands<Link>) {
         let mut words = Vec::new();
-        if let Loss::Fault(fault) = loss {
-            self.out.end.terminate(fault, &mut words);
+        self.out.end.terminate(fault, &mut words);
+        self.end(Loss::Fault(fault.to_string()), words, commands);
+    }
+
+    /// Ends the connection with these words to the controller.
+    fn end(&mut self, loss: Loss, words: Vec<u8>, commands: &mut impl Commands<Link>) {
+        if self.state != LinkState::Open {
+            return;
         }
+        for (tag, buffer) in self.out.batch.take_payloads() {
+            moving::returned(commands, tag, buffer);
+        }
+        self.state = LinkState::Closing;
+        let last = self.last_words(words);
+        if !last.is_empty() {
+            self.reactor.say_last(self.stream, &last);
+        }
+        self.reactor.close(self.stream);
+        self.loss = Some(loss);
+    }
+
+    /// The last that the controller is told: these words, and in TLS what that has to say.
+    fn last_words(&mut self, words: Vec<u8>) -> Vec<u8> {
         let Some(tls) = &mut self.tls else { return words };
         let mut sealed = vec![0; tls.sealed_bytes(words.len())];
         let length = tls.seal(&mut std::iter::once(&words[..]), &mut sealed).unwrap_or_default();
@@ -345,10 +354,10 @@ impl Link {
                     commands.complete(slot, &cqe, received, intact);
                 }
                 Ok(Some(Protocol::Terminated { status })) => {
-                    self.fail(Loss::Terminated(status), commands);
+                    self.fail(Loss::Terminated(status.to_string()), commands);
                 }
                 Ok(Some(Protocol::Initialized)) => unreachable!("the framer lets one ICResp in"),
-                Err(fault) => self.fail(Loss::Fault(fault), commands),
+                Err(fault) => self.terminate(&fault, commands),
             }
         }
     }

@@ -1,7 +1,18 @@
 //! TCP, with TLS over it or without: commands and data are PDUs of a [`Link`].
 
+mod address;
+mod carrier;
+mod concatenation;
+mod conversation;
+mod handshake;
 mod link;
 mod moving;
+mod options;
 mod place;
+mod secured;
 
+pub(crate) use address::TcpAddress;
+pub(crate) use carrier::Tcp;
+pub(crate) use handshake::{Connected, Handshake};
 pub(crate) use link::Link;
+pub use options::TcpOptions;

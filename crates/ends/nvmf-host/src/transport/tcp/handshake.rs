@@ -1,14 +1,14 @@
-//! The beginning of a connection: what carries it, the IC exchange, and commands one at a time.
-//!
-//! Everything here has a deadline, so that a silent peer becomes an error in words. Once the queue
-//! is connected, [`Handshake::finish`] gives the socket up, for another event loop.
+//! The beginning of a connection over TCP: what carries it, the IC exchange, and commands one at a
+//! time. Once the queue is connected, [`Handshake::finish`] gives the socket up, for another event
+//! loop.
 
-use crate::carrier::{Carrier, Tcp};
+use super::carrier::{Carrier, Tcp};
+use super::conversation::{Conversation, Progress};
+use super::secured::{self, Refusal, Secured};
 use crate::control::Local;
-use crate::conversation::{Conversation, Progress};
-use crate::options::Options;
-use crate::secured::{self, Refusal, Secured};
-use farblock_proto::host::{Command, ConnectError, Identity};
+use crate::error::words;
+use crate::transport::dial::{Caller, Exchange, from_io};
+use farblock_proto::host::{Command, ConnectError};
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::HostEnd;
 use farblock_reactor::os::{self, Socket};
@@ -27,24 +27,6 @@ pub(crate) struct Handshake<C> {
     timeout: Duration,
 }
 
-/// An admin queue on which commands are executed one at a time, whatever carries it.
-pub(crate) trait Exchange {
-    /// Executes one command; `data` is what it moves to the controller. Gives the completion and
-    /// what it moved from the controller.
-    async fn execute(
-        &mut self,
-        command: &Command,
-        data: &[u8],
-        during: &'static str,
-    ) -> Result<(Cqe, Vec<u8>), ConnectError>;
-}
-
-/// The same of a connection that is being made.
-pub(crate) trait Greeting: Exchange {
-    /// The loop that it is made on.
-    fn local(&self) -> &Local;
-}
-
 /// What a connection is once the handshake is done.
 pub(crate) struct Connected {
     pub(crate) socket: Socket,
@@ -60,14 +42,12 @@ impl Handshake<Tcp> {
     /// first key that the controller takes, and exchanges ICReq and ICResp. Each step, here and
     /// later, may take the options' time to connect. `generated` are the keys that came of an
     /// authentication, if any did.
-    pub(crate) async fn connect(
-        local: &Local,
+    pub(super) async fn connect(
         addresses: &[SocketAddr],
-        identity: &Identity<'_>,
-        depth: u16,
-        options: &Options,
+        caller: &Caller<'_>,
         generated: &[TlsPsk],
     ) -> Result<(Handshake<Tcp>, SocketAddr), ConnectError> {
+        let Caller { local, identity, options, sqsize_z } = caller;
         let timeout = options.connect_timeout;
         let psks = secured::psks(identity, options, generated).await?;
         let mut error = ConnectError::Unresolved("the name has no address".to_owned());
@@ -75,8 +55,8 @@ impl Handshake<Tcp> {
             match connect(local, address, timeout).await {
                 Ok(tcp) => {
                     let secured = secure(local, tcp, address, psks.as_deref(), timeout).await?;
-                    let digests = options.digests();
-                    let made = Handshake::initialize(local, secured, digests, depth, timeout);
+                    let digests = options.tcp.digests();
+                    let made = Handshake::initialize(local, secured, digests, *sqsize_z, timeout);
                     return Ok((made.await?, address));
                 }
                 Err(failure) => error = failure,
@@ -98,13 +78,13 @@ impl Handshake<Tcp> {
             }
             Ok(Connected { socket, tls, end, input })
         });
-        taken.map_err(|error| ConnectError::Io(crate::error::words(&error)))
+        taken.map_err(|error| ConnectError::Io(words(&error)))
     }
 }
 
 impl<C: Carrier> Handshake<C> {
     /// Exchanges ICReq and ICResp.
-    pub(crate) async fn initialize(
+    async fn initialize(
         local: &Local,
         carrier: Secured<C>,
         digests: Digests,
@@ -185,12 +165,6 @@ impl<C: Carrier> Exchange for Handshake<C> {
     }
 }
 
-impl<C: Carrier> Greeting for Handshake<C> {
-    fn local(&self) -> &Local {
-        &self.local
-    }
-}
-
 async fn connect(
     local: &Local,
     address: SocketAddr,
@@ -225,19 +199,4 @@ async fn secure(
         }
     }
     Err(error)
-}
-
-pub(crate) fn from_io(error: &io::Error, during: &'static str, after: Duration) -> ConnectError {
-    use io::ErrorKind as Kind;
-    match error.kind() {
-        Kind::ConnectionRefused => ConnectError::Refused,
-        Kind::TimedOut | Kind::WouldBlock => ConnectError::TimedOut { during, after },
-        Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
-            ConnectError::Closed { during }
-        }
-        Kind::NetworkUnreachable | Kind::HostUnreachable | Kind::NetworkDown => {
-            ConnectError::Unreachable(crate::error::words(error))
-        }
-        _ => ConnectError::Io(crate::error::words(error)),
-    }
 }

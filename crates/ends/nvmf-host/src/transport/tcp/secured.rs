@@ -1,9 +1,10 @@
 //! What carries a connection, with TLS on it if that is asked for.
 
-use crate::carrier::Carrier;
+use super::carrier::Carrier;
 use crate::control::{Local, blocking};
 use crate::key_file;
 use crate::options::Options;
+use crate::transport::dial::from_io;
 use farblock_proto::host::{ConnectError, Identity};
 use farblock_reactor::os;
 use farblock_secure::TlsPsk;
@@ -39,7 +40,7 @@ pub(crate) async fn psks(
     if !generated.is_empty() {
         return Ok(Some(generated.to_vec()));
     }
-    let Some(path) = options.tls_key.clone() else { return Ok(None) };
+    let Some(path) = options.tcp.tls_key.clone() else { return Ok(None) };
     let (hostnqn, subnqn) = (identity.hostnqn.to_owned(), identity.subnqn.to_owned());
     let hostid = identity.hostid;
     let read = move || {
@@ -82,7 +83,7 @@ impl<C: Carrier> Secured<C> {
         psk: &TlsPsk,
         time: Duration,
     ) -> Result<Self, Refusal> {
-        let late = || crate::handshake::from_io(&io::ErrorKind::TimedOut.into(), DURING, time);
+        let late = || from_io(&io::ErrorKind::TimedOut.into(), DURING, time);
         let secured = local.until(os::now() + time, Self::shake_hands(carrier, psk, time)).await;
         secured.unwrap_or_else(|| Err(Refusal::Connection(late())))
     }
@@ -95,8 +96,7 @@ impl<C: Carrier> Secured<C> {
                 _ => Refusal::Connection(ConnectError::Tls(sentence)),
             }
         };
-        let io =
-            |error: io::Error| Refusal::Connection(crate::handshake::from_io(&error, DURING, time));
+        let io = |error: io::Error| Refusal::Connection(from_io(&error, DURING, time));
         let mut tls = farblock_tls::client(psk.clone()).map_err(failed)?;
         let mut secured = Self::plain(carrier);
         let mut sealed = Vec::new();

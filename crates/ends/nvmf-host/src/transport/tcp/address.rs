@@ -1,0 +1,86 @@
+//! Where a controller is, for TCP.
+
+use super::carrier::Tcp;
+use super::concatenation;
+use super::handshake::Handshake;
+use crate::control::blocking;
+use crate::transport::dial::Caller;
+use crate::url::{self, Bracketed, UrlError};
+use farblock_proto::host::ConnectError;
+use farblock_secure::TlsPsk;
+use farblock_wire::tcp::PORT_IO;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// Where a controller is, and the keys for TLS that came of the authentication of its admin queue.
+#[derive(Clone)]
+pub(crate) struct TcpAddress {
+    place: NamedOrFound,
+    generated: Vec<TlsPsk>,
+}
+
+#[derive(Clone)]
+enum NamedOrFound {
+    /// Name or address, without brackets, and port.
+    Named(String, u16),
+    /// What answered there.
+    Found(SocketAddr),
+}
+
+impl TcpAddress {
+    pub(crate) fn named(host: &str, port: Option<u16>) -> TcpAddress {
+        let place = NamedOrFound::Named(host.to_owned(), port.unwrap_or(PORT_IO));
+        TcpAddress { place, generated: Vec::new() }
+    }
+
+    /// Reads `host`, `host:port` or `[v6]:port`.
+    pub(crate) fn parse(text: &str) -> Result<TcpAddress, UrlError> {
+        let (host, port) = url::parse_authority(text)?;
+        Ok(TcpAddress::named(&host, port))
+    }
+
+    pub(crate) fn is_proved(&self) -> bool {
+        !self.generated.is_empty()
+    }
+
+    /// Connects, and gives what answered: as an address that is found again, and as itself.
+    pub(crate) async fn connect(
+        &self,
+        caller: &Caller<'_>,
+    ) -> Result<(Handshake<Tcp>, TcpAddress, SocketAddr), ConnectError> {
+        let addresses = self.resolve().await?;
+        let generated = match self.is_proved() {
+            true => self.generated.clone(),
+            false => concatenation::generate(&addresses, caller).await?,
+        };
+        let (handshake, socket) = Handshake::connect(&addresses, caller, &generated).await?;
+        let found = TcpAddress { place: NamedOrFound::Found(socket), generated };
+        Ok((handshake, found, socket))
+    }
+
+    /// The addresses that a name has. The system's resolver takes its time.
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
+        let (host, port) = match &self.place {
+            NamedOrFound::Named(host, port) => (host.clone(), *port),
+            NamedOrFound::Found(socket) => return Ok(vec![*socket]),
+        };
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let resolve = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        let unresolved = |error| ConnectError::Unresolved(crate::error::words(&error));
+        match blocking(resolve).await {
+            Ok(addresses) => addresses.map_err(unresolved),
+            Err(error) => Err(ConnectError::Unresolved(error.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for TcpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            NamedOrFound::Named(host, port) => write!(f, "{}:{port}", Bracketed(host)),
+            NamedOrFound::Found(socket) => socket.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! TLS that comes of an authentication (secure channel concatenation).
+
+use super::handshake::Handshake;
+use crate::authentication;
+use crate::transport::dial::{Caller, Exchange};
+use farblock_proto::host::{ConnectError, command, refused};
+use farblock_secure::{Concatenation, HostTerms, TlsPsk};
+use farblock_wire::IntoBytes;
+use farblock_wire::fabrics::ConnectResult;
+use farblock_wire::nqn::DISCOVERY_NQN;
+use std::net::SocketAddr;
+
+/// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
+/// of it: none if none were asked for. Discovery services do not authenticate.
+pub(super) async fn generate(
+    addresses: &[SocketAddr],
+    caller: &Caller<'_>,
+) -> Result<Vec<TlsPsk>, ConnectError> {
+    const DURING: &str = "the answer to Connect, ahead of TLS";
+    let Caller { identity, options, sqsize_z, .. } = caller;
+    if !options.tcp.concatenate || identity.subnqn == DISCOVERY_NQN {
+        return Ok(Vec::new());
+    }
+    if options.tcp.tls_key.is_some() {
+        let both = "either a key for TLS (--tls-key) or one that comes of the authentication \
+                    (--concat), not both";
+        return Err(ConnectError::Tls(both.to_owned()));
+    }
+    let terms = authentication::terms(identity, options).await?;
+    let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
+    if !terms.has_offer() {
+        let what = "no key for TLS comes of sha512, nor of the group null alone: name another one \
+                    beside it (--dhchap-hashes, --dhchap-dhgroups), or leave --concat out";
+        return Err(ConnectError::Tls(what.to_owned()));
+    }
+    let (mut handshake, _) = Handshake::connect(addresses, caller, &[]).await?;
+    let data = command::connect_data(identity, None);
+    let connect = command::connect(0, *sqsize_z, 0);
+    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING).await?;
+    if !cqe.status().is_success() {
+        return Err(refused(cqe.status(), cqe.result()));
+    }
+    let ConnectResult { authreq, .. } = ConnectResult::parse(cqe.result());
+    if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
+        return Err(ConnectError::AuthenticationNotOffered);
+    }
+    let psks = authentication::converse(&mut handshake, terms).await?;
+    // Without one the next connection would be in plain.
+    match psks.is_empty() {
+        true => Err(ConnectError::Tls("no key for TLS came of the authentication".to_owned())),
+        false => Ok(psks),
+    }
+}
