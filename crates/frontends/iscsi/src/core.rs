@@ -14,7 +14,9 @@ use crate::shared::{Message, PortalShared};
 use crate::task::Slot;
 use crate::unit::Unit;
 use farblock_block::{BlockError, Completion, Op, Queue};
-use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Line, Seat};
+use farblock_frontend::{
+    Complaints, ConnectionKey, Connections, Core, Line, Seat, TickContext, Turns,
+};
 use farblock_reactor::os::Socket;
 use farblock_reactor::{Event, ListenerId, Reactor, TaskId};
 use std::io;
@@ -80,8 +82,7 @@ pub(crate) struct Context {
     pub(crate) resized: bool,
     /// Something may have completed since the queue was polled.
     dirty: bool,
-    /// Connections with something to do at the tick's end.
-    listed: Vec<ConnectionKey>,
+    pub(crate) turns: Turns,
     actions: Vec<Action>,
     barriers: Vec<Barrier>,
     next_barrier: u32,
@@ -127,13 +128,6 @@ impl Context {
         }
     }
 
-    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
-    pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
-        if !std::mem::replace(listed, true) {
-            self.listed.push(key);
-        }
-    }
-
     /// Has the core do something before anything else that a connection received is looked at.
     pub(crate) fn ask(&mut self, action: Action) {
         self.actions.push(action);
@@ -158,6 +152,16 @@ impl Context {
     }
 }
 
+impl TickContext for Context {
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+}
+
 /// See the module's text.
 pub(crate) struct Sessions {
     cx: Context,
@@ -167,8 +171,6 @@ pub(crate) struct Sessions {
     listener: Option<ListenerId>,
     shared: Arc<PortalShared>,
     connections: Connections<Connection>,
-    /// Connections whose tick is being finished.
-    finishing: Vec<ConnectionKey>,
 }
 
 impl Sessions {
@@ -189,7 +191,7 @@ impl Sessions {
             is_stopping: false,
             resized: false,
             dirty: false,
-            listed: Vec::new(),
+            turns: Turns::default(),
             actions: Vec::new(),
             barriers: Vec::new(),
             next_barrier: 0,
@@ -205,7 +207,6 @@ impl Sessions {
             listener: Some(listener),
             shared,
             connections: Connections::default(),
-            finishing: Vec::new(),
         })
     }
 
@@ -226,29 +227,21 @@ impl Sessions {
             while let Some((key, slot)) = self.cx.alone.next() {
                 self.connections.alive(key).begin_alone(&mut self.cx, slot);
             }
-            if self.cx.listed.is_empty() && !self.cx.dirty {
+            if self.cx.turns.is_empty() && !self.cx.dirty {
                 return false;
             }
-            // Two vectors change places, so that neither is allocated again.
-            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
-            for index in 0..self.finishing.len() {
-                self.finish_tick(self.finishing[index]);
+            let round = self.cx.turns.begin_round();
+            for &key in &round {
+                self.finish_tick(key);
                 self.do_deeds();
             }
-            self.finishing.clear();
+            self.cx.turns.end_round(round);
         }
         true
     }
 
     fn finish_tick(&mut self, key: ConnectionKey) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.listed = false;
-        connection.finish_tick(&mut self.cx);
-        // One that still has something to do would be found gone when it is its turn.
-        if connection.is_gone() && !connection.listed {
-            let task = connection.task();
-            self.connections.remove(key, task);
-            self.cx.reactor.remove_task(task);
+        if self.connections.finish_tick(key, &mut self.cx) {
             self.shared.disconnected();
             self.cx.barriers.retain(|barrier| barrier.from != key);
             self.cx.ask(Action::Departed);

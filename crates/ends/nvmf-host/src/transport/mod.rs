@@ -18,8 +18,8 @@
 //! TCP has it in the batch that is being sent, or lends it to be received into; memory has it
 //! registered for as long as a command may move it.
 //!
-//! How a connection begins is [`dial`]'s. Each transport has its own words for why one ends, and puts
-//! them into a [`Loss`]; what it owes its peer then (a terminate PDU, of TCP) it sends itself.
+//! How a connection begins is [`dial`]'s. Each transport has its own words for why one ends, and
+//! puts them into a [`Loss`]; what it owes its peer then (a terminate PDU, of TCP) it sends itself.
 //!
 //! Which transport it is, is known when the program is compiled: nothing of this is a virtual call.
 

@@ -10,7 +10,7 @@ use super::shared::{ExportShared, Message};
 use super::succession::{Admission, Waiting};
 use farblock_block::{Completion, Op, Queue};
 use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
-use farblock_frontend::{ConnectionKey, Connections, Core, Line, Seat};
+use farblock_frontend::{ConnectionKey, Connections, Core, Line, Seat, TickContext, Turns};
 use farblock_reactor::{Reactor, TaskId};
 use std::io;
 use std::net::TcpStream;
@@ -41,8 +41,7 @@ pub(super) struct Context {
     dirty: bool,
     /// The merge that was carried out has ended.
     merged: bool,
-    /// Connections with something to do at the tick's end.
-    listed: Vec<ConnectionKey>,
+    pub(super) turns: Turns,
     /// Connections with requests that wait for buffers.
     starved: Vec<ConnectionKey>,
     /// Buffers came back in this tick.
@@ -72,13 +71,6 @@ impl Context {
         let admission = Arc::new(Admission::new(self.index, key, self.shared.cores()));
         self.shared.post_all(|| Message::Ask(Arc::downgrade(&admission)));
         admission
-    }
-
-    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
-    pub(super) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
-        if !std::mem::replace(listed, true) {
-            self.listed.push(key);
-        }
     }
 
     /// Buffers of this many bytes are not held any more.
@@ -119,6 +111,16 @@ impl Context {
     }
 }
 
+impl TickContext for Context {
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+}
+
 /// See the module's text.
 pub(super) struct Clients {
     cx: Context,
@@ -129,8 +131,6 @@ pub(super) struct Clients {
     waiting: Waiting,
     connections: Connections<Connection>,
     stopping: bool,
-    /// Connections whose tick is being finished.
-    finishing: Vec<ConnectionKey>,
 }
 
 impl Clients {
@@ -148,7 +148,7 @@ impl Clients {
             shared,
             dirty: false,
             merged: false,
-            listed: Vec::new(),
+            turns: Turns::default(),
             starved: Vec::new(),
             released: false,
         };
@@ -160,7 +160,6 @@ impl Clients {
             waiting: Waiting::default(),
             connections: Connections::default(),
             stopping: false,
-            finishing: Vec::new(),
         }
     }
 
@@ -181,15 +180,14 @@ impl Clients {
             if std::mem::take(&mut self.cx.released) {
                 self.wake_starved();
             }
-            if self.cx.listed.is_empty() && !self.cx.dirty {
+            if self.cx.turns.is_empty() && !self.cx.dirty {
                 return false;
             }
-            // Two vectors change places, so that neither is allocated again.
-            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
-            for index in 0..self.finishing.len() {
-                self.finish_tick(self.finishing[index]);
+            let round = self.cx.turns.begin_round();
+            for &key in &round {
+                self.finish_tick(key);
             }
-            self.finishing.clear();
+            self.cx.turns.end_round(round);
         }
         true
     }
@@ -199,24 +197,20 @@ impl Clients {
         while let Some(key) = self.cx.starved.pop() {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.starving = false;
-                self.cx.list(key, &mut connection.listed);
+                self.cx.turns.list(key);
             }
         }
     }
 
     fn finish_tick(&mut self, key: ConnectionKey) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.listed = false;
-        connection.finish_tick(&mut self.cx);
-        if !self.waiting.is_empty() && connection.is_spent() {
-            self.waiting.spent(key, &self.cx.shared);
-        }
-        // One that still has something to do would be found gone when it is its turn.
-        if connection.is_gone() && !connection.listed {
-            let task = connection.task();
-            self.connections.remove(key, task);
-            self.cx.reactor.remove_task(task);
+        let is_gone = self.connections.finish_tick(key, &mut self.cx);
+        if is_gone {
             self.cx.shared.disconnected();
+        }
+        if !self.waiting.is_empty()
+            && (is_gone || self.connections.get(key).is_some_and(Connection::is_spent))
+        {
+            self.waiting.spent(key, &self.cx.shared);
         }
     }
 
@@ -230,8 +224,8 @@ impl Clients {
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
                     // If it is another client's number by now, that one sees that it is not meant.
-                    if let Some(connection) = self.connections.get_mut(key) {
-                        self.cx.list(key, &mut connection.listed);
+                    if self.connections.get(key).is_some() {
+                        self.cx.turns.list(key);
                     }
                 }
                 Message::Order(order) => self.obey(order),
@@ -299,7 +293,7 @@ impl Clients {
     fn submit(&mut self, ticket: Ticket) {
         let connection = self.connections.alive(ticket.connection);
         connection.submit(&mut self.cx, ticket.slot);
-        self.cx.list(ticket.connection, &mut connection.listed);
+        self.cx.turns.list(ticket.connection);
     }
 
     /// Makes an accepted socket one of this core's connections.

@@ -20,7 +20,7 @@ use super::task::{Slot, Task, TaskState, Window};
 use super::text::Pieces;
 use super::wire::{AsyncMessage, BHS_BYTES, Bhs, EVENT_LOGOUT, LoginRequest, NO_TAG, flag};
 use super::wire::{before, response};
-use farblock_frontend::{ConnectionKey, Line};
+use farblock_frontend::{ConnectionKey, Line, TickConnection};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use receive::Phase;
 use std::collections::VecDeque;
@@ -135,8 +135,6 @@ pub(super) struct Connection {
     free: Vec<Slot>,
     admission: Admission,
     attentions: VecDeque<Sense>,
-    /// Listed among the core's connections with something to do at the tick's end.
-    pub(super) listed: bool,
 }
 
 impl Connection {
@@ -180,26 +178,15 @@ impl Connection {
             free: Vec::new(),
             admission: Admission::default(),
             attentions: VecDeque::new(),
-            listed: false,
         };
         cx.reactor.set_timer(task, Some(cx.now + limits::LOGIN_TIMEOUT));
         connection.arm_receive(cx);
         connection
     }
 
-    /// The reactor task whose events are this connection's.
-    pub(super) fn task(&self) -> TaskId {
-        self.task
-    }
-
     /// Who is at the other end; nobody yet while it logs in.
     pub(super) fn initiator(&self) -> &Initiator {
         &self.initiator
-    }
-
-    /// Whether nothing of it is left anywhere.
-    pub(super) fn is_gone(&self) -> bool {
-        self.state == SessionState::Gone && !self.has_tasks()
     }
 
     /// Whether nobody is left to answer.
@@ -267,7 +254,7 @@ impl Connection {
             Event::Timer => self.timer(cx),
             other => unreachable!("a connection has no {other:?}"),
         }
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
@@ -286,32 +273,6 @@ impl Connection {
         for (held_bytes, buffer) in batch.take_payloads() {
             self.admission.held_bytes -= held_bytes as usize;
             cx.reactor.buffers().give(buffer);
-        }
-    }
-
-    /// What is left to do once everything of this tick was handled: send, and go on or close.
-    pub(super) fn finish_tick(&mut self, cx: &mut Context) {
-        if self.state == SessionState::Open {
-            self.process_unread(cx);
-        }
-        if !self.is_closed() && !self.output.sending && !self.output.batch.is_empty() {
-            let batch =
-                std::mem::replace(&mut self.output.batch, std::mem::take(&mut self.output.spare));
-            self.output.sending = true;
-            cx.reactor.send(self.stream, batch);
-        }
-        if self.state == SessionState::Open {
-            self.arm_receive(cx);
-            if cx.has_deeds() {
-                // There may be more to look at when those are done.
-                cx.list(self.key, &mut self.listed);
-            }
-        }
-        if self.state == SessionState::Draining
-            && !self.output.sending
-            && self.output.batch.is_empty()
-        {
-            self.close(cx);
         }
     }
 
@@ -347,7 +308,7 @@ impl Connection {
             (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         self.put_header(&message);
         cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     /// Sends what there is to send, and then closes.
@@ -355,7 +316,7 @@ impl Connection {
         if self.state == SessionState::Open {
             self.state = SessionState::Draining;
             cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
-            cx.list(self.key, &mut self.listed);
+            cx.turns.list(self.key);
         }
     }
 
@@ -377,7 +338,7 @@ impl Connection {
         // Else the initiator would not see that it is closed.
         self.line = None;
         cx.reactor.close(self.stream);
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     fn gone(&mut self, cx: &mut Context) {
@@ -403,7 +364,7 @@ impl Connection {
     pub(super) fn managed(&mut self, cx: &mut Context, request: Management) {
         if self.state == SessionState::Open {
             self.answer_management(cx, request);
-            cx.list(self.key, &mut self.listed);
+            cx.turns.list(self.key);
         }
     }
 
@@ -415,6 +376,43 @@ impl Connection {
             Window::Immediate => self.numbers.immediate -= 1,
             Window::Left => {}
         }
+    }
+}
+
+impl TickConnection for Connection {
+    type Context = Context;
+
+    fn finish_tick(&mut self, cx: &mut Context) {
+        if self.state == SessionState::Open {
+            self.process_unread(cx);
+        }
+        if !self.is_closed() && !self.output.sending && !self.output.batch.is_empty() {
+            let batch =
+                std::mem::replace(&mut self.output.batch, std::mem::take(&mut self.output.spare));
+            self.output.sending = true;
+            cx.reactor.send(self.stream, batch);
+        }
+        if self.state == SessionState::Open {
+            self.arm_receive(cx);
+            if cx.has_deeds() {
+                // There may be more to look at when those are done.
+                cx.turns.list(self.key);
+            }
+        }
+        if self.state == SessionState::Draining
+            && !self.output.sending
+            && self.output.batch.is_empty()
+        {
+            self.close(cx);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.state == SessionState::Gone && !self.has_tasks()
+    }
+
+    fn task(&self) -> TaskId {
+        self.task
     }
 }
 

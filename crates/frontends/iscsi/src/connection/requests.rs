@@ -185,7 +185,7 @@ impl Connection {
         if cx.resized {
             self.attention(Sense::CAPACITY_CHANGED);
         }
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     fn answer_login(&mut self, request: &LoginRequest, answer: &Answer, session: u16) {

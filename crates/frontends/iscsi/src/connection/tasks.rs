@@ -387,7 +387,7 @@ impl Connection {
             task.operations = 0;
             cx.end_alone();
             self.finish(cx, slot);
-            return cx.list(self.key, &mut self.listed);
+            return cx.turns.list(self.key);
         }
         let token = token(key, slot, 0);
         let op = task.begin_piece(0, &geometry, cx.reactor.buffers(), token);
@@ -430,7 +430,7 @@ impl Connection {
         if task.operations == 0 {
             self.finish(cx, slot);
         }
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     /// Nothing more happens for a task: answer it.

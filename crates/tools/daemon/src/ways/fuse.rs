@@ -138,6 +138,7 @@ impl Attached for Fuse {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
+        // Ahead of the loop device, which asks the kernel for the file's size.
         self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }

@@ -31,6 +31,10 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let namespace = start.namespace()?;
     let is_busy = |error: &StartError| matches!(error, StartError::InUse(_));
     let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
+    if start.resume {
+        // Initiators may know another size from the server before.
+        server.resized();
+    }
     Ok(Box::new(Iscsi { server: Some(server) }))
 }
 
@@ -50,11 +54,6 @@ impl Attached for Iscsi {
             1 => vec!["an iSCSI initiator is logged in".to_owned()],
             count => vec![format!("{count} iSCSI initiators are logged in")],
         }
-    }
-
-    fn resized(&mut self, _: u64) -> Result<(), String> {
-        self.server.iter().for_each(Server::resized);
-        Ok(())
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {

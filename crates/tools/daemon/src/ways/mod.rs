@@ -136,8 +136,11 @@ pub(super) trait Attached: Send {
     /// Who uses it, each as a part of a sentence: `fio (process 7) has /dev/loop0 open`.
     fn users(&self) -> Vec<String>;
 
-    /// The disk has another size now.
-    fn resized(&mut self, bytes: u64) -> Result<(), String>;
+    /// The disk has another size now, of which a server hears by itself: shows it where that is not
+    /// enough, or says that it cannot be shown.
+    fn resized(&mut self, _bytes: u64) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Ends it, unless somebody uses it; `force`d, even then. After an error it goes on.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;

@@ -102,6 +102,7 @@ impl Attached for Nbd {
     }
 
     fn resized(&mut self, bytes: u64) -> Result<(), String> {
+        // Ahead of the device: whoever sees its new end may read there.
         self.server.iter().for_each(Server::resized);
         self.device.as_ref().map_or(Ok(()), |device| device.resize(bytes))
     }

@@ -220,10 +220,6 @@ impl Attached for Nvme {
         users_of(&self.device())
     }
 
-    fn resized(&mut self, _: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         disconnect(&self.connections, force)
     }

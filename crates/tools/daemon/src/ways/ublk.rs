@@ -77,6 +77,7 @@ impl Attached for Ublk {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
+        // For what the kernel says to it.
         self.server.resized().map_err(sentence)
     }
 

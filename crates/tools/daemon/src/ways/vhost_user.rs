@@ -27,6 +27,10 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         start.name[..bytes].to_owned()
     });
     let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    if start.resume {
+        // The guest may know another size from the server before.
+        server.resized();
+    }
     Ok(Box::new(VhostUser { server: Some(server), socket }))
 }
 
@@ -43,11 +47,6 @@ impl Attached for VhostUser {
         let monitor = self.server.as_ref().and_then(Server::monitor);
         let words = |monitor| format!("a virtual machine's monitor is connected ({monitor})");
         monitor.map(words).into_iter().collect()
-    }
-
-    fn resized(&mut self, _: u64) -> Result<(), String> {
-        self.server.iter().for_each(Server::resized);
-        Ok(())
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {

@@ -40,7 +40,6 @@ impl Attached for WinSpd {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        self.server.iter().for_each(Server::resized);
         Err("Windows sees it when the disk is attached again".to_owned())
     }
 

@@ -19,7 +19,7 @@ use super::succession::Admission;
 use super::wire::REQUEST_BYTES;
 use farblock_block::{BlockError, Command};
 use farblock_frontend::pieces::Piece;
-use farblock_frontend::{ConnectionKey, Line};
+use farblock_frontend::{ConnectionKey, Line, TickConnection};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use std::sync::Arc;
 
@@ -98,8 +98,6 @@ pub(super) struct Connection {
     unread: Option<(Buffer, usize)>,
     /// Listed among the core's connections that wait for buffers.
     pub(super) starving: bool,
-    /// Listed among the core's connections with something to do at the tick's end.
-    pub(super) listed: bool,
 }
 
 impl Connection {
@@ -131,23 +129,12 @@ impl Connection {
             held_bytes: 0,
             unread: None,
             starving: false,
-            listed: false,
         };
         connection.outbox.bytes(&greeting);
         cx.reactor.set_timer(task, Some(cx.now + limits::NEGOTIATION_TIMEOUT));
         connection.arm_receive(cx);
-        cx.list(key, &mut connection.listed);
+        cx.turns.list(key);
         connection
-    }
-
-    /// The reactor task whose events are this connection's.
-    pub(super) fn task(&self) -> TaskId {
-        self.task
-    }
-
-    /// Whether nothing of it is left anywhere.
-    pub(super) fn is_gone(&self) -> bool {
-        self.state == ConnectionState::Gone && self.free.len() == self.requests.len()
     }
 
     /// Whether nobody is listened to any more, and something of it is with the namespace.
@@ -196,7 +183,7 @@ impl Connection {
             Event::Timer => self.timer(cx),
             other => unreachable!("a connection has no {other:?}"),
         }
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
@@ -338,22 +325,6 @@ impl Connection {
         }
     }
 
-    /// What is left to do once everything of this tick was handled: send, and go on or close.
-    pub(super) fn finish_tick(&mut self, cx: &mut Context) {
-        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
-            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
-            self.sending = true;
-            cx.reactor.send(self.stream, batch);
-        }
-        if self.state == ConnectionState::Open {
-            self.process_unread(cx);
-        }
-        let told = !self.sending && self.outbox.is_empty();
-        if self.state == ConnectionState::Draining && told && self.is_idle() {
-            self.close(cx);
-        }
-    }
-
     fn timer(&mut self, cx: &mut Context) {
         if matches!(self.phase, Phase::Negotiating(_)) && self.state == ConnectionState::Open {
             cx.complain("slow NBD clients", &self.peer, || {
@@ -370,7 +341,7 @@ impl Connection {
         }
         self.state = ConnectionState::Draining;
         cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     /// Closes at once. Operations that the namespace has begun go on; nobody hears of them.
@@ -384,7 +355,7 @@ impl Connection {
         // Else the client would not see that it is closed.
         self.line = None;
         cx.reactor.close(self.stream);
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     fn gone(&mut self, cx: &mut Context) {
@@ -400,5 +371,32 @@ impl Connection {
             self.release(cx, slot);
         }
         tracing::debug!(peer = %self.peer, "an NBD client left");
+    }
+}
+
+impl TickConnection for Connection {
+    type Context = Context;
+
+    fn finish_tick(&mut self, cx: &mut Context) {
+        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
+            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
+            self.sending = true;
+            cx.reactor.send(self.stream, batch);
+        }
+        if self.state == ConnectionState::Open {
+            self.process_unread(cx);
+        }
+        let told = !self.sending && self.outbox.is_empty();
+        if self.state == ConnectionState::Draining && told && self.is_idle() {
+            self.close(cx);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.state == ConnectionState::Gone && self.free.len() == self.requests.len()
+    }
+
+    fn task(&self) -> TaskId {
+        self.task
     }
 }

@@ -254,7 +254,7 @@ impl Connection {
         if request.operations == 0 {
             self.finish(cx, slot);
         }
-        cx.list(self.key, &mut self.listed);
+        cx.turns.list(self.key);
     }
 
     /// Every block operation of a request ended: answer it.
