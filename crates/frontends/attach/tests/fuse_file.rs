@@ -5,13 +5,13 @@ mod fuse_support;
 
 use farblock_block::{BlockError, Command};
 use farblock_random::Random;
-use fuse_support::{ENGINES, Served, Spy, disk, eventually, fio_verify, output, run};
+use farblock_testkit::eventually;
+use fuse_support::{ENGINES, Served, Spy, disk, fio_verify, output, run};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -228,11 +228,11 @@ fn read_only_is_refused() {
 #[test]
 fn another_size_is_seen() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
-    spy.blocks.store(2048, Ordering::Relaxed);
+    spy.disk.resize_silently(2048);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
     for blocks in [16_384, 4096] {
-        spy.resize(blocks);
+        spy.disk.resize(blocks);
         let length = || file.metadata().expect("a file").len();
         eventually("it is seen", || length() == blocks * 512);
         file.write_all_at(&[3; 512], blocks * 512 - 512).expect("the last block");

@@ -5,9 +5,8 @@ mod fuse_support;
 
 use farblock_attach::fuse::{Config, Server, StopError};
 use farblock_random::Random;
-use fuse_support::{
-    ENGINES, MountedFs, Served, disk, eventually, fio_verify, mounted, output, run,
-};
+use farblock_testkit::eventually;
+use fuse_support::{ENGINES, MountedFs, Served, disk, fio_verify, mounted, output, run};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;

@@ -10,7 +10,6 @@ use fuse_support::{ENGINES, Loop, MountedFs, Served, Spy, disk, fio_verify, outp
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A backend in a file, for what shall outlive a server.
 fn image(folder: &Path, bytes: u64) -> String {
@@ -142,12 +141,12 @@ fn read_only_reaches_the_device() {
 #[test]
 fn another_size_reaches_the_file_system() {
     let spy = Spy::new(disk("mem:128MiB", 512), true);
-    spy.blocks.store(131_072, Ordering::Relaxed);
+    spy.disk.resize_silently(131_072);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
     let held = fs::File::open(&device.0).expect("it opens");
-    spy.blocks.store(262_144, Ordering::Relaxed);
+    spy.disk.resize_silently(262_144);
     served.server.resized().expect("the kernel takes it");
     loop_device::resize(&device.0).expect("the kernel takes it");
     assert_eq!(device.says("size"), "262144", "without a detach");

@@ -5,6 +5,7 @@
 mod nbd_support;
 
 use farblock_random::Random;
+use farblock_testkit::eventually;
 use nbd_support::*;
 use std::io::Write;
 use std::net::Shutdown;

@@ -4,6 +4,7 @@
 mod nbd_support;
 
 use farblock_attach::nbd::{Address, Config, Server};
+use farblock_testkit::eventually;
 use nbd_support::*;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -142,17 +143,17 @@ fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
 #[test]
 fn another_size() {
     let spy = Spy::new(disk("mem:1MiB", 512));
-    spy.blocks.store(1024, Ordering::Relaxed);
+    spy.disk.resize_silently(1024);
     let server = serve(ENGINES[0], spy.clone());
     let mut client = Client::simple(&server);
     assert_eq!(client.call(0, READ, 512 << 10, 512).errno, EINVAL);
-    spy.resize(2048);
+    spy.disk.resize(2048);
     eventually("it is larger", || client.call(0, READ, 512 << 10, 512).errno == 0);
     let mut late = Client::raw(&server);
     late.flags(3);
     let info = late.ask(6, b"", &[]).expect("there is an export");
     assert_eq!(number(&info[0][2..10]), 1 << 20);
-    spy.resize(1);
+    spy.disk.resize(1);
     eventually("it is smaller", || client.call(0, READ, 512, 512).errno == EINVAL);
     assert_eq!(client.call(0, READ, 0, 512).errno, 0);
 }

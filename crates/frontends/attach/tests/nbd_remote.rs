@@ -10,6 +10,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_testkit::eventually;
 use nbd_support::*;
 use std::net::SocketAddr;
 use std::sync::Arc;

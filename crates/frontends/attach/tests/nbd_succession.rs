@@ -5,6 +5,7 @@ mod nbd_support;
 
 use farblock_attach::nbd::Server;
 use farblock_reactor::EngineKind;
+use farblock_testkit::eventually;
 use nbd_support::sluice::Sluice;
 use nbd_support::*;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 
 mod vhost_support;
 
+use farblock_testkit::eventually;
 use std::io::{Read, Write};
 use std::time::Duration;
 use vhost::VhostBackend;

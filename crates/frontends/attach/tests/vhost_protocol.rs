@@ -4,13 +4,15 @@
 mod vhost_support;
 
 use farblock_attach::vhost_user::{Config, Server, StartError};
-use farblock_block::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::testing::Elastic;
+use farblock_block::{BlockError, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
+use farblock_testkit::eventually;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserConfigFlags;
@@ -18,45 +20,34 @@ use vhost_support::*;
 
 /// A namespace that counts what it is asked for, and whose size may change.
 struct Spy {
-    inner: Arc<dyn Namespace>,
-    blocks: AtomicU64,
+    disk: Arc<Elastic>,
     cache: bool,
     durable: Arc<AtomicUsize>,
     flushes: Arc<AtomicUsize>,
-    changes: Changes,
 }
 
 impl Spy {
     fn new(inner: Arc<dyn Namespace>, cache: bool) -> Arc<Spy> {
-        let blocks = AtomicU64::new(inner.geometry().blocks);
         let (durable, flushes) = (Arc::default(), Arc::default());
-        let changes = Changes::new();
-        Arc::new(Spy { inner, blocks, cache, durable, flushes, changes })
-    }
-
-    /// Has so many blocks from now on, and tells of it.
-    fn resize(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.changes.tell(Change::Geometry);
+        Arc::new(Spy { disk: Elastic::new(inner), cache, durable, flushes })
     }
 }
 
 impl Namespace for Spy {
     fn changes(&self) -> Option<&Changes> {
-        Some(&self.changes)
+        self.disk.changes()
     }
 
     fn geometry(&self) -> Geometry {
-        let blocks = self.blocks.load(Ordering::Relaxed);
-        Geometry { blocks, volatile_cache: self.cache, max_blocks: 100, ..self.inner.geometry() }
+        Geometry { volatile_cache: self.cache, max_blocks: 100, ..self.disk.geometry() }
     }
 
     fn describe(&self) -> String {
-        self.inner.describe()
+        self.disk.describe()
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        let inner = self.inner.open(reactor, parent)?;
+        let inner = self.disk.open(reactor, parent)?;
         let (durable, flushes) = (Arc::clone(&self.durable), Arc::clone(&self.flushes));
         Ok(Box::new(SpyQueue { inner, durable, flushes }))
     }
@@ -295,7 +286,7 @@ fn another_size_is_announced() {
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
     vm.frontend().set_backend_request_fd(&theirs).expect("a channel");
     assert_eq!(vm.call(0, IN, 2047, &[(DATA, 512)]).0, OK);
-    spy.resize(1000);
+    spy.disk.resize(1000);
     let mut message = [0; 12];
     ours.read_exact(&mut message).expect("a message");
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "the configuration has changed");

@@ -6,6 +6,7 @@ mod vhost_support;
 use farblock_attach::vhost_user::Server;
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
+use farblock_testkit::eventually;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -81,46 +81,22 @@ impl Drop for GeometryWatch {
 mod tests {
     use super::*;
     use farblock_backends::Spec;
-    use farblock_block::{BlockError, Changes, Namespace, Queue};
-    use farblock_reactor::{Reactor, TaskId};
+    use farblock_block::Namespace;
+    use farblock_block::testing::Elastic;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    struct Elastic {
-        inner: Arc<dyn Namespace>,
-        blocks: AtomicU64,
-        changes: Changes,
-    }
-
-    impl Namespace for Elastic {
-        fn geometry(&self) -> Geometry {
-            Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
-        }
-
-        fn changes(&self) -> Option<&Changes> {
-            Some(&self.changes)
-        }
-
-        fn describe(&self) -> String {
-            self.inner.describe()
-        }
-
-        fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-            self.inner.open(reactor, parent)
-        }
-    }
-
     #[test]
     fn what_differs_is_told_once_and_also_what_happened_meanwhile() {
         let inner = Spec::parse("mem:1MiB").expect("a spec").open(512, false).expect("it opens");
-        let (blocks, changes) = (AtomicU64::new(8), Changes::new());
-        let namespace = Arc::new(Elastic { inner, blocks, changes });
+        let namespace = Elastic::new(inner);
+        namespace.resize_silently(8);
+        let changes = namespace.changes().expect("it tells of them");
         let disk = Disk::new(Arc::clone(&namespace) as _, true);
         let known = disk.geometry();
-        namespace.blocks.store(9, Ordering::Relaxed);
+        namespace.resize_silently(9);
         let (sender, heard) = mpsc::channel();
         let seen = disk.clone();
         let watch = GeometryWatch::start("test-changes", &disk, known, move || {
@@ -128,15 +104,13 @@ mod tests {
         });
         assert_eq!(heard.recv_timeout(PATIENCE), Ok(9), "it was other before anybody watched");
         // Neither is a change of what is watched.
-        namespace.changes.tell(Change::Availability);
-        namespace.changes.tell(Change::Geometry);
-        namespace.blocks.store(10, Ordering::Relaxed);
-        namespace.changes.tell(Change::Geometry);
+        changes.tell(Change::Availability);
+        changes.tell(Change::Geometry);
+        namespace.resize(10);
         assert_eq!(heard.recv_timeout(PATIENCE), Ok(10));
         drop(watch);
-        namespace.blocks.store(11, Ordering::Relaxed);
-        namespace.changes.tell(Change::Geometry);
+        namespace.resize(11);
         assert!(heard.recv().is_err(), "it is told after the end, or twice of the same");
-        assert!(!namespace.changes.is_watched());
+        assert!(!changes.is_watched());
     }
 }

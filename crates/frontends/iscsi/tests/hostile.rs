@@ -5,6 +5,7 @@ mod support;
 
 use farblock_iscsi::limits;
 use farblock_random::Random;
+use farblock_testkit::eventually;
 use std::io::Write;
 use support::*;
 

@@ -2,9 +2,11 @@
 
 mod support;
 
+use farblock_block::testing::Elastic;
 use farblock_iscsi::{Config, Server};
 use farblock_random::Random;
 use farblock_reactor::EngineKind;
+use farblock_testkit::eventually;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;

@@ -95,6 +95,8 @@ pub mod nonblocking;
 mod op;
 pub mod size;
 pub mod slab;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use backed::Backed;
 pub use change::{Availability, Change, Changes, Watch};

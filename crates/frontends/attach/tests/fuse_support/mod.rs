@@ -4,13 +4,11 @@
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;
-use farblock_block::{
-    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
-};
+use farblock_block::testing::Elastic;
+use farblock_block::{BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Output};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -159,25 +157,16 @@ pub type Asked = (Command, u64, u32, bool);
 
 /// A disk that tells what was asked of it, can be given another size, and fails when told to.
 pub struct Spy {
-    inner: Arc<dyn Namespace>,
+    pub disk: Arc<Elastic>,
     asked: Arc<Mutex<Vec<Asked>>>,
     error: Arc<Mutex<Option<BlockError>>>,
-    pub blocks: AtomicU64,
     pub deallocate: bool,
-    changes: Changes,
 }
 
 impl Spy {
     pub fn new(inner: Arc<dyn Namespace>, deallocate: bool) -> Arc<Spy> {
-        let blocks = AtomicU64::new(inner.geometry().blocks);
-        let (asked, error, changes) = (Arc::default(), Arc::default(), Changes::new());
-        Arc::new(Spy { inner, asked, error, blocks, deallocate, changes })
-    }
-
-    /// Has so many blocks from now on, and tells of it.
-    pub fn resize(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.changes.tell(Change::Geometry);
+        let (asked, error) = (Arc::default(), Arc::default());
+        Arc::new(Spy { disk: Elastic::new(inner), asked, error, deallocate })
     }
 
     /// Everything since the last call.
@@ -192,20 +181,19 @@ impl Spy {
 
 impl Namespace for Spy {
     fn changes(&self) -> Option<&Changes> {
-        Some(&self.changes)
+        self.disk.changes()
     }
 
     fn geometry(&self) -> Geometry {
-        let blocks = self.blocks.load(Ordering::Relaxed);
-        Geometry { blocks, deallocate: self.deallocate, ..self.inner.geometry() }
+        Geometry { deallocate: self.deallocate, ..self.disk.geometry() }
     }
 
     fn describe(&self) -> String {
-        format!("a spy on {}", self.inner.describe())
+        format!("a spy on {}", self.disk.describe())
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        let inner = self.inner.open(reactor, parent)?;
+        let inner = self.disk.open(reactor, parent)?;
         let (asked, error) = (Arc::clone(&self.asked), Arc::clone(&self.error));
         Ok(Box::new(SpyQueue { inner, asked, error, failed: Vec::new() }))
     }
@@ -234,14 +222,5 @@ impl Queue for SpyQueue {
 
     fn in_flight(&self) -> usize {
         self.failed.len() + self.inner.in_flight()
-    }
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = std::time::Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < std::time::Duration::from_secs(60), "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

@@ -6,15 +6,14 @@ pub mod sluice;
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_backends::Spec;
-use farblock_block::{
-    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
-};
+use farblock_block::testing::Elastic;
+use farblock_block::{BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -252,42 +251,33 @@ pub fn number(bytes: &[u8]) -> u64 {
 
 /// A disk that counts its reads and writes, and can be given another size.
 pub struct Spy {
-    inner: Arc<dyn Namespace>,
+    pub disk: Arc<Elastic>,
     pub reads: Arc<AtomicUsize>,
     pub writes: Arc<AtomicUsize>,
-    pub blocks: AtomicU64,
-    changes: Changes,
 }
 
 impl Spy {
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Spy> {
-        let blocks = AtomicU64::new(inner.geometry().blocks);
-        let (reads, writes, changes) = (Arc::default(), Arc::default(), Changes::new());
-        Arc::new(Spy { inner, reads, writes, blocks, changes })
-    }
-
-    /// Has so many blocks from now on, and tells of it.
-    pub fn resize(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.changes.tell(Change::Geometry);
+        let (reads, writes) = (Arc::default(), Arc::default());
+        Arc::new(Spy { disk: Elastic::new(inner), reads, writes })
     }
 }
 
 impl Namespace for Spy {
     fn changes(&self) -> Option<&Changes> {
-        Some(&self.changes)
+        self.disk.changes()
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
+        self.disk.geometry()
     }
 
     fn describe(&self) -> String {
-        format!("a spy on {}", self.inner.describe())
+        format!("a spy on {}", self.disk.describe())
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        let inner = self.inner.open(reactor, parent)?;
+        let inner = self.disk.open(reactor, parent)?;
         let (reads, writes) = (Arc::clone(&self.reads), Arc::clone(&self.writes));
         Ok(Box::new(SpyQueue { inner, reads, writes }))
     }
@@ -312,14 +302,5 @@ impl Queue for SpyQueue {
 
     fn in_flight(&self) -> usize {
         self.inner.in_flight()
-    }
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }

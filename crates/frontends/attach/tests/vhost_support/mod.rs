@@ -417,12 +417,3 @@ impl Vm {
 pub fn ring_at(index: usize) -> u64 {
     RING_BYTES * (index as u64 + 1)
 }
-
-/// Waits until it holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}

@@ -3,14 +3,15 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_iscsi::{Config, Server};
 use farblock_reactor::{EngineKind, Reactor, TaskId, Waker};
+use farblock_testkit::eventually;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
@@ -508,52 +509,5 @@ impl Queue for GateQueue {
 impl Drop for GateQueue {
     fn drop(&mut self) {
         self.waiting.drain(..).for_each(|op| drop(op.abandon()));
-    }
-}
-
-/// A disk that can be given another size.
-pub struct Elastic {
-    inner: Arc<dyn Namespace>,
-    blocks: AtomicU64,
-    changes: Changes,
-}
-
-impl Elastic {
-    pub fn new(inner: Arc<dyn Namespace>) -> Arc<Elastic> {
-        let blocks = AtomicU64::new(inner.geometry().blocks);
-        Arc::new(Elastic { inner, blocks, changes: Changes::new() })
-    }
-
-    /// Has so many blocks from now on, and tells of it.
-    pub fn resize(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.changes.tell(Change::Geometry);
-    }
-}
-
-impl Namespace for Elastic {
-    fn changes(&self) -> Option<&Changes> {
-        Some(&self.changes)
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        self.inner.open(reactor, parent)
-    }
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
