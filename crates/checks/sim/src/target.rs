@@ -9,7 +9,7 @@ use farblock_proto::controller::{
 use farblock_proto::ids::{CommandId, ControllerId, Lba, NamespaceId, QueueId};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
-use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event, Part};
+use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event, PushPart};
 use farblock_proto::time::Instant;
 use farblock_random::Random;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
@@ -345,7 +345,7 @@ impl Target {
 
     fn push(&mut self, id: u64, slot: SlotId, bytes: &[u8], result: u64) {
         let connection = self.connection(id);
-        let part = if result == 0 { Part::Final } else { Part::Last };
+        let part = if result == 0 { PushPart::Final } else { PushPart::Last };
         let length = bytes.len() as u32;
         let ended = connection.end.push_header(slot, 0, length, part, &mut connection.out);
         connection.out.extend_from_slice(bytes);

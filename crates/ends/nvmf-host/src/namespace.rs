@@ -64,7 +64,7 @@ impl RemoteNamespace {
     /// As [`Namespace::open`], with the whole story if it fails.
     ///
     /// # Errors
-    /// When there is no queue to be had.
+    /// When the controller has no queue left.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
         let (namespace, control) = (self.clone(), Arc::clone(self.controller.control()));
         let connected = control.run(|local| async move { namespace.connect_queue(&local).await });

@@ -251,7 +251,7 @@ pub(crate) struct NamespaceState {
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
     changes: Changes,
-    /// How many changes there were that who listens has not been told of.
+    /// How many changes there were of which listeners have not been told.
     untold: AtomicU64,
 }
 

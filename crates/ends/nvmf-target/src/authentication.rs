@@ -254,7 +254,7 @@ impl Authenticator {
     /// [`Message::Authenticated`].
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If the system gives no thread.
     pub(crate) fn submit(shared: &Arc<TargetShared>, peer: IpAddr, job: Job) -> io::Result<()> {
         let this = &shared.authenticator;
         let address = origin(peer);

@@ -121,7 +121,7 @@ pub(crate) struct Core {
     next_core: usize,
     stopping: bool,
     /// It has served its last connection.
-    resting: bool,
+    is_done: bool,
     /// Connections whose tick is being finished.
     finishing: Vec<ConnectionKey>,
     /// Starved connections that have not tried again since buffers came back.
@@ -171,7 +171,7 @@ impl Core {
             by_task: TaskMap::default(),
             next_core: 0,
             stopping: false,
-            resting: false,
+            is_done: false,
             finishing: Vec::new(),
             hungry: 0,
             tick_at: None,
@@ -268,11 +268,11 @@ impl Core {
 
     /// Whether nobody is to be served any more, here or elsewhere.
     fn is_over(&mut self) -> bool {
-        let rests = self.stopping && self.by_task.is_empty();
-        if rests && !std::mem::replace(&mut self.resting, true) {
-            self.cx.shared.core_rests();
+        let is_done = self.stopping && self.by_task.is_empty();
+        if is_done && !std::mem::replace(&mut self.is_done, true) {
+            self.cx.shared.core_done();
         }
-        rests && self.cx.shared.all_rest()
+        is_done && self.cx.shared.all_done()
     }
 
     /// Opens namespaces that are not open yet: later there may be no descriptors left. What does

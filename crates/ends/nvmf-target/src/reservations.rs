@@ -11,7 +11,7 @@ use crate::session::ConnectionKey;
 use crate::shared::{Message, Route, TargetShared};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, AccessKind, HostId, IoCommand, Registry, Request, ReservationRequest,
+    AccessChange, AccessKind, HostId, IoCommand, KeyedCommand, Registry, ReservationRequest,
     Reservations, Rights, SubsystemId, Ticket,
 };
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
@@ -168,7 +168,7 @@ impl TargetShared {
         (route, slot): (Route, SlotId),
         (controller, queue): (ControllerId, QueueId),
         namespace: NamespaceId,
-        request: Request,
+        request: KeyedCommand,
     ) -> Result<(), Status> {
         let mut management = self.lock();
         let desk = &mut management.desk;

@@ -240,7 +240,7 @@ pub(crate) struct TargetShared {
     serial: AtomicU64,
     stopping: AtomicBool,
     /// Cores that serve nobody any more.
-    resting: AtomicUsize,
+    done: AtomicUsize,
     pub(crate) notices: Notices,
     /// The same of hosts that come and go: it is kept longer, and leaves the others their room.
     visits: Notices,
@@ -284,7 +284,7 @@ impl TargetShared {
             ana_changes: AtomicU64::new(0),
             troubles: Troubles::default(),
             stopping: AtomicBool::new(false),
-            resting: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
             notices: Notices::default(),
             visits: Notices::default(),
             keeper,
@@ -691,20 +691,20 @@ impl TargetShared {
 
     /// A core has nobody left to serve. It reads its messages until that is so of all: others ask
     /// it something, and wait for the answer.
-    pub(crate) fn core_rests(&self) {
-        if self.resting.fetch_add(1, Ordering::AcqRel) + 1 == self.mailboxes().len() {
+    pub(crate) fn core_done(&self) {
+        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.mailboxes().len() {
             self.wake_all();
         }
     }
 
     /// Whether nobody asks a core anything any more.
-    pub(crate) fn all_rest(&self) -> bool {
-        self.resting.load(Ordering::Acquire) >= self.mailboxes().len()
+    pub(crate) fn all_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) >= self.mailboxes().len()
     }
 
     /// A core's thread has ended, perhaps by a mistake: nobody waits for it.
     pub(crate) fn core_ended(&self) {
-        self.resting.fetch_max(self.mailboxes().len(), Ordering::AcqRel);
+        self.done.fetch_max(self.mailboxes().len(), Ordering::AcqRel);
         self.wake_all();
     }
 

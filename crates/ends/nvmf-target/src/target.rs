@@ -44,7 +44,7 @@ impl Target {
     }
 
     /// The same, listening with a socket of these where it has the address that is asked for:
-    /// somebody else keeps them open while the target restarts, and who connects then waits.
+    /// somebody else keeps them open while the target restarts, and hosts that connect then wait.
     ///
     /// # Errors
     /// What could not be bound, made or offered; nothing runs then.

@@ -1,4 +1,4 @@
-//! farblock's host and target authenticate each other; who cannot stays outside.
+//! farblock's host and target authenticate each other; strangers stay outside.
 
 mod rig;
 

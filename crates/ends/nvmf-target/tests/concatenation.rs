@@ -1,5 +1,5 @@
-//! TLS that comes of an authentication, between farblock's host and target; who does not come the
-//! whole way does nothing.
+//! TLS that comes of an authentication, between farblock's host and target; a host that does
+//! not come the whole way does nothing.
 
 mod rig;
 

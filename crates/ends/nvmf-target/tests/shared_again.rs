@@ -106,8 +106,8 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
         lose(&mut one, 1);
         assert_eq!([flush(&mut one), flush(&mut one)], [ok, ok]);
         assert_eq!([flush(&mut other), flush(&mut other)], [lost, ok]);
-        // A flush of all namespaces, by whichever connection the next one comes; who came later
-        // has lost nothing.
+        // A flush of all namespaces, by whichever connection the next one comes; a host that came
+        // later has lost nothing.
         lose(&mut one, u32::MAX);
         drop(other);
         let [mut other, mut later] = ["other", "later"].map(connect);

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 pub struct Line(Option<TcpStream>);
 
 impl Line {
-    /// Without a descriptor to be had the client is there until its last bytes were read.
+    /// Without another descriptor the client is there until its last bytes were read.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Line {
         let copy = stream.try_clone().ok();

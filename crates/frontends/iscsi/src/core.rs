@@ -134,7 +134,7 @@ impl Context {
     }
 
     /// Whether the core has something to do first.
-    pub(crate) fn has_deeds(&self) -> bool {
+    pub(crate) fn has_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 
@@ -222,7 +222,7 @@ impl Sessions {
                 let owner = self.connections.alive(key);
                 owner.complete(&mut self.cx, (slot, piece), completion);
             }
-            self.do_deeds();
+            self.take_actions();
             self.pass_barriers();
             while let Some((key, slot)) = self.cx.alone.next() {
                 self.connections.alive(key).begin_alone(&mut self.cx, slot);
@@ -233,7 +233,7 @@ impl Sessions {
             let round = self.cx.turns.begin_round();
             for &key in &round {
                 self.finish_tick(key);
-                self.do_deeds();
+                self.take_actions();
             }
             self.cx.turns.end_round(round);
         }
@@ -248,7 +248,7 @@ impl Sessions {
         }
     }
 
-    fn do_deeds(&mut self) {
+    fn take_actions(&mut self) {
         while !self.cx.actions.is_empty() {
             for action in std::mem::take(&mut self.cx.actions) {
                 match action {
@@ -427,7 +427,7 @@ impl Core for Sessions {
                         self.accepted(event);
                     } else if let Some(key) = self.connections.of_task(task) {
                         self.connections.alive(key).handle(&mut self.cx, event);
-                        self.do_deeds();
+                        self.take_actions();
                     }
                 }
             }

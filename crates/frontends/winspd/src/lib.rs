@@ -42,5 +42,5 @@ pub use server::{Device, Options, Server, StartError, THREAD_NAME_PREFIX};
 pub const NOTICE: &str = "WinSpd - Windows Storage Proxy Driver, Copyright (C) Bill Zissimopoulos, \
                           https://github.com/winfsp/winspd";
 
-/// Where WinSpd is to be had.
+/// Where to download WinSpd.
 pub const RELEASES: &str = "https://github.com/winfsp/winspd/releases";

@@ -190,7 +190,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If there is no socket to be had.
+    /// If the system gives no socket.
     pub fn connect(&self, task: TaskId, address: SocketAddr) -> io::Result<StreamId> {
         self.with(|engine, _| engine.connect(task, address)).map(StreamId)
     }

@@ -167,8 +167,8 @@ impl fmt::Display for OthersStep {
 
 /// How others than we and root can exchange what this is, or is in this folder, if they can. A
 /// group is others, whoever is in it today; an entry of an access control list that lets somebody
-/// write shows as the group's. A link's mode says nothing; who owns none here (in a container) is
-/// nobody. Where a folder is sticky (/tmp), only owners take their own things away.
+/// write shows as the group's. A link's mode says nothing; an owner that is unknown here (in a
+/// container) is nobody. Where a folder is sticky (/tmp), only owners take their own things away.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;

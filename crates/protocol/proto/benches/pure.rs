@@ -11,7 +11,7 @@ mod controller_fixture;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{IoCommand, NamespaceTable};
-use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, Part};
+use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
 use farblock_proto::tcp::digest::crc32c;
 use farblock_proto::tcp::framer::{Framed, Framer, Role};
 use farblock_proto::tcp::host_end::{Event as FromController, HostEnd, Transfer};
@@ -68,7 +68,7 @@ fn answer(
     while let Some(event) = controller.next(&mut input, out).expect("an honest host") {
         let FromHost::Command { slot, sqe } = event else { panic!("reads only") };
         black_box(IoCommand::parse(&sqe, table, RemoteForm::Transport).expect("a good command"));
-        let ended = controller.push_header(slot, 0, BLOCK_BYTES, Part::Final, out);
+        let ended = controller.push_header(slot, 0, BLOCK_BYTES, PushPart::Final, out);
         out.extend_from_slice(data);
         out.extend(controller.data_digest(data).into_iter().flatten());
         if !ended {

@@ -4,7 +4,7 @@ mod controller_fixture;
 
 use controller_fixture::*;
 use farblock_proto::controller::{
-    Action, HostMark, Identified, NotIts, Registry, Request, ReservationRequest, Reservations,
+    Action, HostMark, Identified, KeyedCommand, NotIts, Registry, ReservationRequest, Reservations,
     SubsystemId, TeardownReason, Ticket, limits,
 };
 use farblock_proto::ids::{NamespaceId, QueueId};
@@ -42,7 +42,7 @@ fn check(registry: &Registry, id: SubsystemId, nqn: &str, host: [u8; 16]) -> Res
 fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterAction) -> String {
     let (ticket, controller) = (Ticket(1), host.id);
     let persist = (action == RegisterAction::REGISTER).then_some(true);
-    let request = Request::Register { action, current: None, new: 5, persist };
+    let request = KeyedCommand::Register { action, current: None, new: 5, persist };
     let request =
         ReservationRequest { ticket, controller, queue: QueueId(1), namespace: NSID, request };
     registry.reserve(&request).expect("it is handed in");

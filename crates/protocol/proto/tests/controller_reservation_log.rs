@@ -4,7 +4,7 @@ mod controller_fixture;
 
 use controller_fixture::*;
 use farblock_proto::controller::{
-    Action, Registry, Request, ReservationRequest, SubsystemId, Ticket, limits,
+    Action, KeyedCommand, Registry, ReservationRequest, SubsystemId, Ticket, limits,
 };
 use farblock_proto::ids::{CommandId, NamespaceId, QueueId};
 use farblock_wire::Status;
@@ -31,12 +31,12 @@ const ALL: [NotificationType; 3] = [
     NotificationType::RESERVATION_PREEMPTED,
 ];
 
-fn acquire(action: AcquireAction, preempted: u64) -> Request {
-    Request::Acquire { action, rtype: SHARED, current: FIRST_KEY, preempted }
+fn acquire(action: AcquireAction, preempted: u64) -> KeyedCommand {
+    KeyedCommand::Acquire { action, rtype: SHARED, current: FIRST_KEY, preempted }
 }
 
-fn release(action: ReleaseAction, rtype: ReservationType) -> Request {
-    Request::Release { action, rtype, current: FIRST_KEY }
+fn release(action: ReleaseAction, rtype: ReservationType) -> KeyedCommand {
+    KeyedCommand::Release { action, rtype, current: FIRST_KEY }
 }
 
 /// Two hosts, of which the second one hears what the first does.
@@ -66,7 +66,7 @@ impl Pair {
     }
 
     /// Has a request of one of them carried out, and gives the events of the second.
-    fn carry_out(&mut self, is_first: bool, request: Request) -> Vec<CommandId> {
+    fn carry_out(&mut self, is_first: bool, request: KeyedCommand) -> Vec<CommandId> {
         let controller = if is_first { self.first.id } else { self.second.id };
         let (ticket, queue, namespace) = (Ticket(1), QueueId(1), NSID);
         let asked = ReservationRequest { ticket, controller, queue, namespace, request };
@@ -93,7 +93,7 @@ impl Pair {
     fn register(&mut self) {
         for (is_first, new) in [(true, FIRST_KEY), (false, SECOND_KEY)] {
             let action = RegisterAction::REGISTER;
-            let request = Request::Register { action, current: None, new, persist: None };
+            let request = KeyedCommand::Register { action, current: None, new, persist: None };
             assert_eq!(self.carry_out(is_first, request), []);
         }
     }

@@ -4,8 +4,8 @@ mod controller_fixture;
 
 use controller_fixture::*;
 use farblock_proto::controller::{
-    Action, AdminOutcome, Registry, Request, ReservationRequest, Reservations, Rights, SubsystemId,
-    Ticket,
+    Action, AdminOutcome, KeyedCommand, Registry, ReservationRequest, Reservations, Rights,
+    SubsystemId, Ticket,
 };
 use farblock_proto::ids::{NamespaceId, QueueId};
 use farblock_wire::Status;
@@ -21,7 +21,7 @@ fn ready() -> (Registry, SubsystemId, Host) {
     (registry, id, host)
 }
 
-fn ask(registry: &mut Registry, host: &Host, ticket: u64, request: Request) -> Vec<Action> {
+fn ask(registry: &mut Registry, host: &Host, ticket: u64, request: KeyedCommand) -> Vec<Action> {
     let (ticket, controller) = (Ticket(ticket), host.id);
     let request =
         ReservationRequest { ticket, controller, queue: QueueId(1), namespace: NSID, request };
@@ -29,12 +29,12 @@ fn ask(registry: &mut Registry, host: &Host, ticket: u64, request: Request) -> V
     drain(registry)
 }
 
-fn register(persist: bool) -> Request {
+fn register(persist: bool) -> KeyedCommand {
     let (action, persist) = (RegisterAction::REGISTER, Some(persist));
-    Request::Register { action, current: None, new: 5, persist }
+    KeyedCommand::Register { action, current: None, new: 5, persist }
 }
 
-const ACQUIRE: Request = Request::Acquire {
+const ACQUIRE: KeyedCommand = KeyedCommand::Acquire {
     action: AcquireAction::ACQUIRE,
     rtype: ReservationType::EXCLUSIVE_ACCESS,
     current: 5,
@@ -53,7 +53,7 @@ fn one_request_waits_for_the_other_and_each_until_it_holds_everywhere() {
     let [Action::Access(change)] = &spread[..] else { panic!("{spread:?}") };
     assert_eq!(change.rights(&HOST_ID), Rights::All);
     assert_eq!(change.rights(&[1; 16]), Rights::None);
-    assert_eq!(ask(&mut registry, &host, 3, Request::Report { bytes: 4096 }), []);
+    assert_eq!(ask(&mut registry, &host, 3, KeyedCommand::Report { bytes: 4096 }), []);
     registry.access_spread(id, NSID, change.serial + 1);
     assert_eq!(drain(&mut registry), [], "news of something else");
     registry.access_spread(id, NSID, change.serial);
@@ -103,7 +103,7 @@ fn a_queue_that_is_closed_takes_along_what_was_not_begun() {
     ask(&mut registry, &host, 1, register(false));
     let spread = ask(&mut registry, &host, 2, ACQUIRE);
     let [Action::Access(change)] = &spread[..] else { panic!("{spread:?}") };
-    ask(&mut registry, &host, 3, Request::Report { bytes: 4096 });
+    ask(&mut registry, &host, 3, KeyedCommand::Report { bytes: 4096 });
     registry.queue_closed(host.id, QueueId(1));
     registry.access_spread(id, NSID, change.serial);
     assert_eq!(drain(&mut registry), [done(2, Status::SUCCESS)]);
@@ -155,7 +155,7 @@ fn features_are_those_of_a_namespace() {
     assert_eq!(host.result(&mut registry, &set(0x83, 1, 2)), refused(Status::INVALID_FIELD));
     let all = host.result(&mut registry, &set(0x83, u32::MAX, 1));
     assert_eq!(all, refused(Status::INVALID_FIELD));
-    let request = Request::Persist { persist: true };
+    let request = KeyedCommand::Persist { persist: true };
     let asked = host.admin(&mut registry, &set(0x83, 1, 1), at(0));
     assert_eq!(asked, AdminOutcome::Reserve { namespace: NSID, request });
     let refused = ask(&mut registry, &host, 1, request);

@@ -3,7 +3,7 @@
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::limits;
-use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, Part};
+use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
 use farblock_proto::tcp::host_end::{Event as FromController, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
 use farblock_wire::tcp::{FatalErrorStatus, IcReq, PduType};
@@ -62,7 +62,9 @@ impl Controller {
         // Two pushes, so that offsets other than 0 are seen too.
         let (front, back) = data.split_at(data.len() / 2);
         let mut ended = false;
-        for (offset, piece, part) in [(0, front, Part::More), (front.len(), back, Part::Final)] {
+        for (offset, piece, part) in
+            [(0, front, PushPart::More), (front.len(), back, PushPart::Final)]
+        {
             if piece.is_empty() {
                 continue;
             }

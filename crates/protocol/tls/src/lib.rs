@@ -19,7 +19,7 @@
 //!
 //! **What a stranger costs.** Whoever withholds the end of a first message, what was sent of it, up
 //! to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. Whoever offers no known identity is answered
-//! after its first message was looked at; who does not have the key, after some dozens of HMACs for
+//! after its first message was looked at; one without the key, after some dozens of HMACs for
 //! each [identity that is looked at](limits::IDENTITIES): those that make the key of some
 //! ([eight](limits::KEYS_PER_HOST)), for names that are known, and the binder; for discovery, with
 //! an identity that does not tell one key from another, as often as

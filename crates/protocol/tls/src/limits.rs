@@ -59,7 +59,7 @@ pub const UNABLE_HOSTS: usize = 1024;
 pub const GENERATED_KEYS: usize = 32;
 
 /// How long after it was made a key that came of an authentication opens connections when none has
-/// it: the host's queues come at once, and who reconnects later authenticates anew.
+/// it: the host's queues come at once, and a host that reconnects later authenticates anew.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
 /// Bytes of data that are sealed into one buffer: full records of 16,362, as many as 256 KiB hold

@@ -196,7 +196,7 @@ impl Comparison {
         }
     }
 
-    /// Sentences on all that is slower by more than `limit_percent`, or is no more to be had: what
+    /// Sentences on all that is slower by more than `limit_percent`, or is missing: what
     /// an automatic check fails for. A change whose interval has no change in it is none.
     pub fn failures(&self, limit_percent: f64) -> Vec<String> {
         let mut failures = self.missing.clone();

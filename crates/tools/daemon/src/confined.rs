@@ -199,7 +199,7 @@ mod tests {
         }
         let of = |way| Settings { way, ..Settings::default() };
         assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
-        // With a device, where there is one to be had.
+        // With a device, where the kernel has one.
         assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
         for way in [As::Ublk, As::Nvme] {
             assert!(ways::keeps_rights(&of(way)).is_some());

@@ -1,5 +1,5 @@
-//! What a server, its supervisor and who waits for them tell each other, as JSON over a
-//! [`Channel`](super::system::Channel).
+//! What a server, its supervisor and the command that waits for them tell each other, as JSON over
+//! a [`Channel`](super::system::Channel).
 
 use super::status::Offer;
 use serde::{Deserialize, Serialize};

@@ -71,7 +71,7 @@ pub(super) struct DaemonShared {
     saved: Mutex<Saved>,
     /// Why that is not in its file, if it is not.
     unsaved: Mutex<Option<String>>,
-    /// What cannot be done any more, if who does it is gone.
+    /// What cannot be done any more, if the broker that does it is gone.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -371,7 +371,7 @@ impl DaemonShared {
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let sentence = |url: &Url, error: farblock_host::Error| match error {
-            // It says nothing of where; and who refuses the secret may end it before he says so.
+            // It does not say where; and a target that refuses the secret may end it unsaid.
             farblock_host::Error::Lost(_) => format!(
                 "{}, while it authenticated: {error}; farblock list says whether it connects again \
                  with its secret",

@@ -216,7 +216,7 @@ impl<'a> Supervisor<'a> {
         self.watch_server(&channel).map_err(failed)?;
         let (mut why, mut ready) = (None, None);
         loop {
-            // Nobody uses what was never there, and who waits for a target hears of nothing.
+            // Nobody uses what was never there, and a server that waits for a target hears nothing.
             let give_up = self.ending && !self.was_ready && !resume;
             let look = if give_up { START_PATIENCE } else { LOG_LOOK_EVERY };
             let event = self.events.recv_timeout(look);

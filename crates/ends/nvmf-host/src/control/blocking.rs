@@ -28,7 +28,7 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
-/// Does something on another thread; on this one if there is none to be had.
+/// Does something on another thread; on this one if the system gives none.
 ///
 /// # Errors
 /// When it panicked.

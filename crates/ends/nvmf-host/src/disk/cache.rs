@@ -29,7 +29,7 @@ pub(super) struct Cache {
     flushing: AtomicUsize,
     /// A flush is to fail.
     lost: AtomicBool,
-    /// It has failed, and who waited for it knows: nothing of it has to be recorded any more.
+    /// It has failed, and its user knows: nothing of it has to be recorded any more.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }

@@ -47,7 +47,7 @@
 //! A write that was reported as failed, one of a queue that was closed, or a dead process's is
 //! waited for in the same way before anything else is written. Reads never wait for any of it.
 //! Whoever begins with a new disk where a process died has what that left ended first
-//! ([`Remains`]).
+//! ([`OrphanedControllers`]).
 //!
 //! **Durability is the namespace's.** A write that completed is not lost with a connection. But if
 //! the target's machine dies with a volatile cache, what was not flushed before is lost. A farblock
@@ -74,9 +74,9 @@ mod identity;
 mod keeper;
 mod latency;
 mod options;
+mod orphans;
 mod path;
 mod queue;
-mod remains;
 mod session;
 mod table;
 
@@ -86,8 +86,8 @@ pub use fencing::{ControllerLife, Predecessor, Record};
 pub use identity::KnownNamespace;
 pub use latency::DiskLatency;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
+pub use orphans::OrphanedControllers;
 pub use path::{PathState, PathStatus};
-pub use remains::Remains;
 
 use crate::control::{self, Control, reply};
 use crate::error::Error;
@@ -181,8 +181,8 @@ impl Disk {
     }
 
     /// As [`Disk::connect`], and `record` is told which controllers have to be ended before
-    /// anybody else writes, if this process is killed: by [`Remains`], or by [`Disk::succeed`]. A
-    /// disk that is closed with nothing under way leaves none.
+    /// anybody else writes, if this process is killed: by [`OrphanedControllers`], or by
+    /// [`Disk::succeed`]. A disk that is closed with nothing under way leaves none.
     ///
     /// # Errors
     /// As [`Disk::connect`], and when `record` fails.

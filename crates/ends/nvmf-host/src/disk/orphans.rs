@@ -15,11 +15,11 @@ use std::time::Duration;
 /// Controllers of a process that has died. The time that one is waited for that cannot be ended
 /// begins when it is added.
 #[derive(Default)]
-pub struct Remains {
+pub struct OrphanedControllers {
     lost: Vec<Arc<Fencing>>,
 }
 
-impl Remains {
+impl OrphanedControllers {
     /// Adds those that are not known yet.
     pub fn add(&mut self, lives: Vec<ControllerLife>) {
         for life in lives.into_iter().filter(|life| !life.is_mark()) {

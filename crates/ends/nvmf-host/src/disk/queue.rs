@@ -514,7 +514,7 @@ impl Drop for DiskQueue {
         // The last one to go closes the disk, which takes time that an event loop has not.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
-            // Without a thread to be had it is closed here: late is better than never.
+            // Without a thread for it, it is closed here: late is better than never.
             let _ = os::spawn("farblock-close".to_owned(), move || drop(life));
         }
     }

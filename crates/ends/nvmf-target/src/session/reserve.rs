@@ -6,7 +6,7 @@ use crate::reservations::UnderWay;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, AccessKind, IoCommand, Request, ReservationCommand,
+    AccessChange, AccessKind, IoCommand, KeyedCommand, ReservationCommand,
 };
 use farblock_proto::ids::{NamespaceId, QueueId};
 use farblock_reactor::os;
@@ -41,7 +41,7 @@ impl<T: Transport> Session<T> {
         cx: &mut Context,
         slot: SlotId,
         namespace: NamespaceId,
-        request: Request,
+        request: KeyedCommand,
     ) {
         let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
         self.release(cx, slot);

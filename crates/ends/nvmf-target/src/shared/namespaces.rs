@@ -44,7 +44,7 @@ impl Exported {
         new
     }
 
-    /// Is shared like this from now on; who sees it, the registry knows.
+    /// Is shared like this from now on; the registry knows which hosts see it.
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
         self.nguid = sharing.nguid;

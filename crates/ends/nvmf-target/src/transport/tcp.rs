@@ -15,7 +15,7 @@ use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::{Connected, QueueKind};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_proto::tcp::Sink;
-use farblock_proto::tcp::controller_end::{Config, ControllerEnd, Event as TcpEvent, Part};
+use farblock_proto::tcp::controller_end::{Config, ControllerEnd, Event as TcpEvent, PushPart};
 use farblock_proto::tcp::fault::Fault;
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use farblock_tls::Named;
@@ -160,7 +160,7 @@ impl Transport for Tcp {
         let mut left = length as usize;
         // The SUCCESS flag stands for a response with nothing in it.
         let is_plain = cqe.status().is_success() && cqe.result() == 0;
-        let part = if is_plain { Part::Final } else { Part::Last };
+        let part = if is_plain { PushPart::Final } else { PushPart::Last };
         let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
         let mut digest = self.end.data_digest_of_parts();
         for buffer in parts {

@@ -178,7 +178,7 @@ impl MountShared {
         {
             inbox = mailbox.room.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
-        // Under the lock, so that who fails sees every request, or every request sees the failure.
+        // Under the lock: a core that fails sees every request, or every request the failure.
         if self.failed.load(Ordering::Acquire) {
             drop(inbox);
             return job.reply.error(Errno::EIO);

@@ -394,7 +394,7 @@ impl TickConnection for Connection {
         }
         if self.state == SessionState::Open {
             self.arm_receive(cx);
-            if cx.has_deeds() {
+            if cx.has_actions() {
                 // There may be more to look at when those are done.
                 cx.turns.list(self.key);
             }

@@ -84,7 +84,7 @@ impl Connection {
 
     /// Whether nothing more is to be looked at for now.
     fn is_held_up(&self, cx: &Context) -> bool {
-        cx.has_deeds()
+        cx.has_actions()
             || matches!(self.session, Session::Admitting(_))
             || self.output.batch.len() > limits::OUTBOX_BYTES
     }

@@ -5,7 +5,7 @@ use super::io::data_pointer;
 use super::logs::ErrorRecord;
 use super::properties::{self, Lifecycle, Properties};
 use super::registry::{Action, Registry, Teardown, TeardownReason};
-use super::reservations::Request;
+use super::reservations::KeyedCommand;
 use super::reset::Instance;
 use super::state::Controller;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
@@ -58,7 +58,7 @@ pub enum AdminOutcome {
         /// The namespace.
         namespace: NamespaceId,
         /// What is asked for.
-        request: Request,
+        request: KeyedCommand,
     },
     /// Complete it with success, then close the queue's connection ("Disconnect Command").
     Disconnect,

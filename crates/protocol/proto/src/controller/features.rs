@@ -8,7 +8,7 @@ use super::admin::AdminOutcome;
 use super::events::Notice;
 use super::io::data_pointer;
 use super::registry::Registry;
-use super::reservations::Request;
+use super::reservations::KeyedCommand;
 use super::state::Controller;
 use crate::ids::{ControllerId, NamespaceId};
 use crate::time::Instant;
@@ -285,7 +285,7 @@ impl Registry {
         if set.cdw11 & !PERSISTENCE_PTPL != 0 || namespace == NamespaceId::ALL {
             return Err(invalid);
         }
-        let request = Request::Persist { persist: set.cdw11 != 0 };
+        let request = KeyedCommand::Persist { persist: set.cdw11 != 0 };
         Ok(AdminOutcome::Reserve { namespace, request })
     }
 

@@ -63,7 +63,7 @@ pub use namespace::{NamespaceInfo, NamespaceTable};
 pub use properties::Lifecycle;
 pub use registry::{Action, ControllerSummary, Registry, Teardown, TeardownReason};
 pub use reservations::{
-    Access, AccessChange, AccessKind, HostId, Request, ReservationCommand, ReservationRequest,
+    Access, AccessChange, AccessKind, HostId, KeyedCommand, ReservationCommand, ReservationRequest,
     Reservations, Rights, Ticket,
 };
 pub use reset::Instance;

@@ -90,7 +90,7 @@ pub enum Event<'a> {
 
 /// Which part of a command's data a push is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum PushPart {
     /// More follows.
     More,
     /// The last; a response capsule follows.
@@ -417,12 +417,13 @@ impl ControllerEnd {
         slot: SlotId,
         offset: u32,
         length: u32,
-        part: Part,
+        part: PushPart,
         out: &mut impl Sink,
     ) -> bool {
         let cid = self.cid(slot);
-        let ends = self.success_flag && part == Part::Final;
-        let flags = if part != Part::More { LAST_PDU } else { 0 } | if ends { SUCCESS } else { 0 };
+        let ends = self.success_flag && part == PushPart::Final;
+        let flags =
+            if part != PushPart::More { LAST_PDU } else { 0 } | if ends { SUCCESS } else { 0 };
         let shape = self.shape::<DataPdu>(length);
         put_header(&DataPdu::c2h(cid.0, offset, shape, flags), shape, out);
         if ends {

@@ -1,8 +1,9 @@
 //! The huge pages that chunks are cut from.
 //!
 //! A chunk that is given back is used again before another page is taken, whichever page it is of:
-//! a page with one chunk in use cannot be given back, and who frees all but that one of every page
-//! must not get new pages for it. A page whose chunks are all free is given back, but for the last.
+//! a page with one chunk in use cannot be given back, and a user that frees all but that one of
+//! every page must not get new pages for it. A page whose chunks are all free is given back, but
+//! for the last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

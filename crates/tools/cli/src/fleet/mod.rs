@@ -263,7 +263,7 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
 
 /// Lets `farblock ui` and `farblock top` see the fleet. Where that cannot be, it runs all the same.
 fn watched(board: &Board) -> Option<Server> {
-    // In a user namespace everybody is root, and who it was before says where sockets are.
+    // In a user namespace everybody is root, and the user before says where sockets are.
     let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
     steer::remove_left_behind(&place);

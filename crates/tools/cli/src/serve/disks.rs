@@ -249,7 +249,7 @@ fn is_empty(path: &Path) -> bool {
 
 /// The name of a subsystem with these disks: that of the first one, so that others can be added. It
 /// stays the same for as long as the disk does. `note` is told what a person should know: this may
-/// be what gives the disk its identity, and who asks for that next finds it there.
+/// be what gives the disk its identity, and the next one to ask for that finds it there.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {

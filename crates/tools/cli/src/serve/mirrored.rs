@@ -6,7 +6,7 @@ use crate::{journal, remote};
 use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::{Availability, Namespace};
-use farblock_host::disk::{Disk, DiskOptions, Remains};
+use farblock_host::disk::{Disk, DiskOptions, OrphanedControllers};
 use farblock_host::key_file;
 use farblock_host::url::Url;
 use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, MirrorStatus, limits};
@@ -73,16 +73,16 @@ struct Remote {
     url: Url,
     options: DiskOptions,
     /// What a process that was killed may still have carried out there.
-    remains: Mutex<Remains>,
+    orphans: Mutex<OrphanedControllers>,
 }
 
 impl Remote {
     fn new(url: Url) -> Remote {
-        Remote { url, options: elsewhere::leg_options(), remains: Mutex::default() }
+        Remote { url, options: elsewhere::leg_options(), orphans: Mutex::default() }
     }
 
-    fn remains(&self) -> MutexGuard<'_, Remains> {
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orphans(&self) -> MutexGuard<'_, OrphanedControllers> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,10 +100,10 @@ impl LegSource for Remote {
         if left.is_empty() {
             return Ok(());
         }
-        let mut remains = self.remains();
-        remains.add(left.clone());
-        let ended = remains.end(&self.url, &self.options, limits::PATIENCE);
-        if remains.is_empty() {
+        let mut orphans = self.orphans();
+        orphans.add(left.clone());
+        let ended = orphans.end(&self.url, &self.options, limits::PATIENCE);
+        if orphans.is_empty() {
             return journal::ended(&self.url, &left);
         }
         let why = ended.err().map_or(String::new(), |error| format!(" ({error})"));
@@ -119,7 +119,7 @@ impl LegSource for Remote {
 
     fn open(&self) -> Opening {
         // While something may come late nothing is written to it: nobody needs to know of it.
-        let is_settled = self.remains().is_empty();
+        let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {
             None => remote::open_disk(&self.url, &self.options),

@@ -68,7 +68,7 @@ fn a_client_is_a_user() {
     assert!(UnixStream::connect(&socket).is_err());
 }
 
-/// A server that is killed is there again; who was connected connects again.
+/// A server that is killed is there again; clients connect again.
 #[test]
 fn a_killed_server_is_back() {
     let attachments = Attachments::new();

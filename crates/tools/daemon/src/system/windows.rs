@@ -1,7 +1,7 @@
 //! Windows: pipes, files that nobody else can open, and a port of 127.0.0.1 with a secret.
 //!
 //! **The control socket is a TCP port of 127.0.0.1**, whose number is in a file together with 32
-//! random bytes that who connects has to send first; only who may open the folder can read it. A
+//! random bytes that a client has to send first; only users who may open the folder can read it. A
 //! named pipe would need a security descriptor of its own and a second kind of reading and writing
 //! with timeouts; Unix sockets are not in Windows before 1803, nor in the standard library.
 
@@ -33,7 +33,7 @@ pub(in super::super) type Stream = TcpStream;
 
 /// More than any message has.
 const MAX_BYTES: u64 = 64 << 10;
-/// Bytes of the secret that who connects has to know.
+/// Bytes of the secret that a client has to know.
 const SECRET_BYTES: usize = 32;
 /// Of `CreateFile`.
 const GENERIC_WRITE: u32 = 0x4000_0000;
@@ -174,7 +174,7 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
 }
 
 /// Whether nobody else can change what is in a folder. That what we keep by ourselves is in such a
-/// one, [`base`] sees to; who names a folder says that it is.
+/// one, [`base`] sees to; users that name a folder say that it is.
 pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
 }
@@ -199,7 +199,7 @@ pub(in super::super) fn base() -> Result<PathBuf> {
         ))
     })?;
     let base = place.join("farblock");
-    // Everybody may make folders in %ProgramData%, and who made one may do what he likes in it.
+    // Everybody may make folders in %ProgramData%, and their owners may do what they like in them.
     if elevated && base.exists() {
         let trusted = calls::is_trusted(&base).map_err(|error| {
             Failure::run(format_args!("cannot see whose {} is: {}", base.display(), os(&error)))

@@ -120,7 +120,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
         }
         thread::sleep(LOOK_EVERY);
     }
-    // Nobody mounts it from here on; who has mounted it where we cannot see it is in the way.
+    // Nobody mounts it from here on; a mount that we cannot see is in the way.
     let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
     let file = match open(device, false, exclusive) {
         Err(Error::System(_, error)) if error.kind() == io::ErrorKind::ResourceBusy => {

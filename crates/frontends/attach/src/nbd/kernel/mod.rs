@@ -234,8 +234,8 @@ pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<()
     change(&mut family()?, device, &attributes)
 }
 
-/// Ends a device. What is in flight fails, and who still has it open gets errors: whether somebody
-/// has is to be asked before.
+/// Ends a device. What is in flight fails, and programs that still have it open get errors: the
+/// caller asks for them before.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -116,18 +116,18 @@ impl ReservationCommand {
     ///
     /// # Errors
     /// Data SGL Length Invalid if they are too few bytes.
-    pub fn with_keys(self, data: &[u8]) -> Result<Request, Status> {
+    pub fn with_keys(self, data: &[u8]) -> Result<KeyedCommand, Status> {
         const SHORT: Status = Status::DATA_SGL_LENGTH_INVALID.with_dnr();
         Ok(match self {
             Self::Register { action, ignore_key, persist } => {
                 let keys = RegisterData::parse(data).ok_or(SHORT)?;
                 let (current, new) = (keys.crkey.get(), keys.nrkey.get());
                 let current = (!ignore_key).then_some(current);
-                Request::Register { action, current, new, persist }
+                KeyedCommand::Register { action, current, new, persist }
             }
             Self::Acquire { action, rtype } => {
                 let keys = AcquireData::parse(data).ok_or(SHORT)?;
-                Request::Acquire {
+                KeyedCommand::Acquire {
                     action,
                     rtype,
                     current: keys.crkey.get(),
@@ -136,16 +136,16 @@ impl ReservationCommand {
             }
             Self::Release { action, rtype } => {
                 let keys = ReleaseData::parse(data).ok_or(SHORT)?;
-                Request::Release { action, rtype, current: keys.crkey.get() }
+                KeyedCommand::Release { action, rtype, current: keys.crkey.get() }
             }
-            Self::Report { bytes } => Request::Report { bytes },
+            Self::Report { bytes } => KeyedCommand::Report { bytes },
         })
     }
 }
 
 /// What a host asks of a namespace's reservations, keys included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Request {
+pub enum KeyedCommand {
     /// Reservation Register.
     Register {
         /// What to do.

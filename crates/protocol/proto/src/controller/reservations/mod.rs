@@ -29,7 +29,7 @@ mod stored;
 mod tests;
 
 pub use access::{Access, AccessKind, Rights};
-pub use command::{Request, ReservationCommand};
+pub use command::{KeyedCommand, ReservationCommand};
 pub use state::{HostId, Reservations};
 
 use super::config::{ConfigError, SubsystemId};
@@ -61,7 +61,7 @@ pub struct ReservationRequest {
     /// The namespace.
     pub namespace: NamespaceId,
     /// What is asked for.
-    pub request: Request,
+    pub request: KeyedCommand,
 }
 
 /// What the data path has to heed from now on.
@@ -340,7 +340,7 @@ impl Registry {
         asked: &ReservationRequest,
     ) {
         let Some(reserved) = self.reserved(id, namespace) else { return };
-        if let Request::Report { bytes } = asked.request {
+        if let KeyedCommand::Report { bytes } = asked.request {
             let mut page = reserved.state.report();
             page.truncate(bytes as usize);
             return self.answer(asked.ticket, Status::SUCCESS, Some(page));

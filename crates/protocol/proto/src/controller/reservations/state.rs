@@ -4,7 +4,7 @@
 //! A registrant is a host, by its Host Identifier: what one of its controllers does counts for all.
 
 use super::access::Access;
-use super::command::Request;
+use super::command::KeyedCommand;
 use crate::controller::identifiers::HostMark;
 use crate::controller::limits;
 use alloc::vec;
@@ -90,11 +90,11 @@ impl Reservations {
     pub(super) fn change(
         &mut self,
         host: HostId,
-        request: &Request,
+        request: &KeyedCommand,
         can_persist: bool,
     ) -> Result<Effects, Status> {
         match *request {
-            Request::Register { action, current, new, persist } => {
+            KeyedCommand::Register { action, current, new, persist } => {
                 if persist == Some(true) && !can_persist {
                     return Err(INVALID);
                 }
@@ -103,7 +103,7 @@ impl Reservations {
                 self.generation = self.generation.wrapping_add(1);
                 Ok(effects)
             }
-            Request::Acquire { action, rtype, current, preempted } => {
+            KeyedCommand::Acquire { action, rtype, current, preempted } => {
                 self.check_key(&host, current)?;
                 if action == AcquireAction::ACQUIRE {
                     return self.acquire(host, rtype);
@@ -115,19 +115,19 @@ impl Reservations {
                 }
                 Ok(effects)
             }
-            Request::Release { action, rtype, current } => {
+            KeyedCommand::Release { action, rtype, current } => {
                 self.check_key(&host, current)?;
                 match action {
                     ReleaseAction::CLEAR => Ok(self.clear(host)),
                     _ => self.release(host, rtype),
                 }
             }
-            Request::Persist { persist } if persist && !can_persist => Err(INVALID),
-            Request::Persist { persist } => {
+            KeyedCommand::Persist { persist } if persist && !can_persist => Err(INVALID),
+            KeyedCommand::Persist { persist } => {
                 self.persist = persist;
                 Ok(Effects::default())
             }
-            Request::Report { .. } => Ok(Effects::default()),
+            KeyedCommand::Report { .. } => Ok(Effects::default()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The rules of the specification, one after the other.
 
 use super::access::{AccessKind, Rights};
-use super::command::Request;
+use super::command::KeyedCommand;
 use super::state::{Effects, HostId, Reservations};
 use crate::controller::identifiers::HostMark;
 use crate::controller::limits;
@@ -41,7 +41,7 @@ fn register_as(
     current: Option<u64>,
     new: u64,
 ) -> Outcome {
-    state.change(host, &Request::Register { action, current, new, persist: None }, true)
+    state.change(host, &KeyedCommand::Register { action, current, new, persist: None }, true)
 }
 
 fn register(state: &mut Reservations, host: HostId) -> Outcome {
@@ -59,7 +59,11 @@ fn take(
     rtype: ReservationType,
     preempted: u64,
 ) -> Outcome {
-    state.change(host, &Request::Acquire { action, rtype, current: key(host), preempted }, true)
+    state.change(
+        host,
+        &KeyedCommand::Acquire { action, rtype, current: key(host), preempted },
+        true,
+    )
 }
 
 fn acquire(state: &mut Reservations, host: HostId, rtype: ReservationType) -> Outcome {
@@ -72,12 +76,12 @@ fn preempt(state: &mut Reservations, host: HostId, rtype: ReservationType, out: 
 
 fn release(state: &mut Reservations, host: HostId, rtype: ReservationType) -> Outcome {
     let action = ReleaseAction::RELEASE;
-    state.change(host, &Request::Release { action, rtype, current: key(host) }, true)
+    state.change(host, &KeyedCommand::Release { action, rtype, current: key(host) }, true)
 }
 
 fn clear(state: &mut Reservations, host: HostId) -> Outcome {
     let (action, rtype) = (ReleaseAction::CLEAR, ReservationType::NONE);
-    state.change(host, &Request::Release { action, rtype, current: key(host) }, true)
+    state.change(host, &KeyedCommand::Release { action, rtype, current: key(host) }, true)
 }
 
 fn registered(hosts: &[HostId]) -> Reservations {
@@ -152,7 +156,7 @@ fn only_a_registrant_with_its_key_acquires_and_releases() {
     let rtype = ReservationType::WRITE_EXCLUSIVE;
     let mut state = registered(&[A]);
     assert_eq!(acquire(&mut state, B, rtype), CONFLICT);
-    let wrong = Request::Acquire {
+    let wrong = KeyedCommand::Acquire {
         action: AcquireAction::ACQUIRE,
         rtype,
         current: key(A) + 1,
@@ -307,7 +311,7 @@ fn what_persists_is_read_as_it_was_written() {
         for number in 1..=limits::MAX_REGISTRANTS as u128 {
             let (action, new) = (RegisterAction::REGISTER, u64::MAX - number as u64);
             let persist = Some(true);
-            let request = Request::Register { action, current: None, new, persist };
+            let request = KeyedCommand::Register { action, current: None, new, persist };
             state.change(host(number), &request, true).expect("there is room");
             if marked && number != 7 {
                 state.mark(&host(number), HostMark(u64::MAX - number as u64));
@@ -315,7 +319,7 @@ fn what_persists_is_read_as_it_was_written() {
         }
         let current = u64::MAX - 5;
         let request =
-            Request::Acquire { action: AcquireAction::ACQUIRE, rtype, current, preempted: 0 };
+            KeyedCommand::Acquire { action: AcquireAction::ACQUIRE, rtype, current, preempted: 0 };
         state.change(host(5), &request, true).expect("registered");
         let text = state.to_text();
         assert!(text.len() < 3700, "{} bytes do not fit beside an identity", text.len());
@@ -324,7 +328,7 @@ fn what_persists_is_read_as_it_was_written() {
         for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
             assert_eq!(Reservations::from_text(&text[..end]), None, "{:?}", &text[..end]);
         }
-        let request = Request::Persist { persist: false };
+        let request = KeyedCommand::Persist { persist: false };
         state.change(host(5), &request, true).expect("it can be turned off");
         assert_eq!(state.to_text(), "");
     }
@@ -342,8 +346,8 @@ fn what_persists_is_read_as_it_was_written() {
 fn nothing_persists_where_it_cannot_be_kept() {
     let mut state = Reservations::default();
     let (action, persist) = (RegisterAction::REGISTER, Some(true));
-    let request = Request::Register { action, current: None, new: 1, persist };
+    let request = KeyedCommand::Register { action, current: None, new: 1, persist };
     assert_eq!(state.change(A, &request, false), INVALID);
-    assert_eq!(state.change(A, &Request::Persist { persist: true }, false), INVALID);
+    assert_eq!(state.change(A, &KeyedCommand::Persist { persist: true }, false), INVALID);
     assert_eq!(state, Reservations::default());
 }

@@ -23,7 +23,7 @@ const BATCH: u64 = 6;
 #[repr(align(4096))]
 struct Block([u8; BLOCK]);
 
-/// What writers and who breaks things for them know of each other.
+/// What writers and the thread that breaks things for them know of each other.
 #[derive(Default)]
 pub(super) struct Scene {
     /// The device, and a number for each time that it was made anew.
