@@ -1,14 +1,9 @@
 //! [`Slab`]: what is in flight in a queue, found again by a small number, which is a token.
 
-/// A vector with holes that are reused, so that a steady load allocates nothing.
-///
-/// Keys have no generation: every key here is handed to something that gives it back exactly once.
-/// Every operation goes through it, so it is not exchanged for the crate `slab` before somebody has
-/// measured that.
-pub struct Slab<T> {
-    slots: Vec<Option<T>>,
-    free: Vec<u32>,
-}
+/// The crate's `slab`, with tokens for keys: a steady load allocates nothing. Keys have no
+/// generation: every key here is handed to something that gives it back exactly once. Tables that
+/// are no slabs have their reasons in decision NN-c.
+pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {
     fn default() -> Slab<T> {
@@ -20,33 +15,24 @@ impl<T> Slab<T> {
     /// One that holds nothing.
     #[must_use]
     pub fn new() -> Slab<T> {
-        Slab { slots: Vec::new(), free: Vec::new() }
+        Slab(slab::Slab::new())
     }
 
     /// How much is in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.0.len()
     }
 
     /// Whether nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.0.is_empty()
     }
 
     /// Puts something in; gives its key.
-    ///
-    /// # Panics
-    /// If four billion are in it.
     pub fn insert(&mut self, value: T) -> u64 {
-        if let Some(at) = self.free.pop() {
-            self.slots[at as usize] = Some(value);
-            return u64::from(at);
-        }
-        let at = u32::try_from(self.slots.len()).expect("four billion operations in flight");
-        self.slots.push(Some(value));
-        u64::from(at)
+        self.0.insert(value) as u64
     }
 
     /// What is at `key`.
@@ -54,7 +40,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If nothing is: something was completed twice.
     pub fn at(&mut self, key: u64) -> &mut T {
-        self.slots[key as usize].as_mut().expect("completed twice")
+        self.0.get_mut(key as usize).expect("completed twice")
     }
 
     /// Takes out what is at `key`.
@@ -62,23 +48,18 @@ impl<T> Slab<T> {
     /// # Panics
     /// If nothing is: something was completed twice.
     pub fn remove(&mut self, key: u64) -> T {
-        let value = self.slots[key as usize].take().expect("completed twice");
-        self.free.push(key as u32);
-        value
+        self.0.try_remove(key as usize).expect("completed twice")
     }
 
     /// The keys of all that `holds` is true of.
     pub fn keys_of(&self, mut holds: impl FnMut(&T) -> bool) -> Vec<u64> {
-        let of = |(at, slot): (usize, &Option<T>)| {
-            slot.as_ref().is_some_and(&mut holds).then_some(at as u64)
-        };
-        self.slots.iter().enumerate().filter_map(of).collect()
+        let of = |(key, value): (usize, &T)| holds(value).then_some(key as u64);
+        self.0.iter().filter_map(of).collect()
     }
 
     /// Takes out everything.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.free.clear();
-        self.slots.drain(..).flatten()
+        self.0.drain()
     }
 }
 

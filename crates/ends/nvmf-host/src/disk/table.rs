@@ -27,7 +27,8 @@ struct Entry {
     begun: Option<Instant>,
 }
 
-/// See the module's text.
+/// See the module's text. It has its own list of free numbers and is no slab, since which numbers
+/// were ever in use is asked ([`Table::slots`]), also of those that are free.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
