@@ -97,7 +97,7 @@ interop: build built-for-guests
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
 
 built-for-guests:
-	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-host \
+	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-daemon -p farblock-host \
 		$(GUEST_EXAMPLES:%=--example %)
 
 EXAMPLES = $(dir $(BINARY))examples

@@ -13,8 +13,6 @@
 pub mod fuse;
 pub mod nbd;
 #[cfg(target_os = "linux")]
-pub mod nvme_fabrics;
-#[cfg(target_os = "linux")]
 pub mod ublk;
 #[cfg(target_os = "linux")]
 pub mod vhost_user;

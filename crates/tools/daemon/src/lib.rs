@@ -38,6 +38,8 @@ mod list;
 mod messages;
 #[cfg(any(target_os = "linux", windows))]
 mod metrics;
+#[cfg(target_os = "linux")]
+pub mod nvme_fabrics;
 #[cfg(any(target_os = "linux", windows))]
 mod record;
 #[cfg(target_os = "linux")]

@@ -1,10 +1,10 @@
 //! The kernel's own host, told to connect through `/dev/nvme-fabrics`. The data is none of this
 //! process's business; it only says how the kernel's connections are.
 
+use super::super::nvme_fabrics::{self, Connection, Options, Secret};
 use super::super::record::Recorder;
 use super::super::status::{AttachmentState, Use, UseKind};
 use super::{Attached, Condition, Start, StopError, sentence, system, users_of};
-use farblock_attach::nvme_fabrics::{self, Connection, Options, Secret};
 use farblock_block::Geometry;
 use farblock_host::disk::{KnownNamespace, Policy, Record};
 use farblock_host::key_file;

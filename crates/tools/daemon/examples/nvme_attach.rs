@@ -7,7 +7,7 @@
 //!
 //! Prints the controller's number and the block device: `3 /dev/nvme3n1`.
 
-use farblock_attach::nvme_fabrics::{self, Connection, Options};
+use farblock_daemon::nvme_fabrics::{self, Connection, Options};
 use std::error::Error;
 use std::path::Path;
 

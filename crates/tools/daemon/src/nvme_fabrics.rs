@@ -14,6 +14,8 @@
 //! Disconnecting one of several takes only a path away, and is refused all the same while the disk
 //! is in use: which paths are enough is not for this to judge.
 //!
+//! No namespace of ours is served here, and no data pass: it is a way to attach, and no frontend.
+//!
 //! **Not implemented.** TLS, discovery, and other transports than TCP.
 
 use farblock_frontend::modules;
