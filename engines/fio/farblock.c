@@ -37,6 +37,7 @@ struct farblock_options {
 	int fast_io_fail_tmo;
 	int keep_alive_tmo;
 	unsigned int iopolicy;
+	unsigned int spin;
 	unsigned int hdr_digest;
 	unsigned int data_digest;
 	char *hostnqn;
@@ -105,6 +106,20 @@ static struct fio_option option_list[] = {
 		FARBLOCK_OPTION(iopolicy),
 	},
 	{
+		.name = "spin",
+		.lname = "Processor time for latency",
+		.help = "Whether to look for answers before sleeping",
+		.type = FIO_OPT_STR,
+		.def = "balanced",
+		.posval = {
+			{ .ival = "efficient", .oval = FB_SPIN_EFFICIENT, .help = "Sleep at once" },
+			{ .ival = "balanced", .oval = FB_SPIN_BALANCED, .help = "Where it makes the load faster" },
+			{ .ival = "latency", .oval = FB_SPIN_LATENCY, .help = "While there is I/O" },
+			{ .ival = "always", .oval = FB_SPIN_ALWAYS, .help = "Never sleep" },
+		},
+		FARBLOCK_OPTION(spin),
+	},
+	{
 		.name = "hdr_digest",
 		.lname = "Header digest",
 		.help = "Check every header with a CRC",
@@ -169,6 +184,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 		.ctrl_loss_timeout_ms = farblock_ms(o->ctrl_loss_tmo),
 		.fast_io_fail_timeout_ms = farblock_ms(o->fast_io_fail_tmo),
 		.policy = o->iopolicy,
+		.spin = o->spin,
 	};
 	fb_status status;
 

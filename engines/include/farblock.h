@@ -158,6 +158,30 @@ typedef uint32_t fb_policy;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How much processor time waiting may take, for the sake of latency: a value of `fb_options.spin`.
+// The names are those of farblock's --spin.
+enum fb_spin
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Who waits looks for up to 200 us before it sleeps where that makes the load faster.
+  FB_SPIN_BALANCED = 0,
+  // It sleeps at once.
+  FB_SPIN_EFFICIENT = 1,
+  // It looks as long as there is I/O, and a millisecond longer: up to a processor under load.
+  FB_SPIN_LATENCY = 2,
+  // It never sleeps.
+  FB_SPIN_ALWAYS = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fb_spin fb_spin;
+#else
+typedef uint32_t fb_spin;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // What a disk as a whole can do: a value of `fb_info.state`.
 enum fb_disk_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -270,6 +294,8 @@ typedef struct fb_options {
   int32_t (*waiting)(void *user);
   // What `waiting` gets.
   void *waiting_user;
+  // An `fb_spin`.
+  uint32_t spin;
 } fb_options;
 
 // Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.

@@ -156,7 +156,7 @@ class ReconnectTest(unittest.TestCase):
             self.assertEqual([path.url for path in disk.paths], [url + "?ns=1" for url in urls])
             disk.write(0, piece(1, 2))
             self.assertEqual(disk.read(0, PIECE), piece(1, 2))
-        for options in [{"policy": "fastest"}, {"reconnect_delay": None}, {"ctrl_loss_timeout": -1}]:
+        for options in [{"policy": "fastest"}, {"spin": "fast"}, {"reconnect_delay": None}, {"ctrl_loss_timeout": -1}]:
             with self.subTest(options), self.assertRaises(ValueError):
                 farblock.connect(urls, **options)
 

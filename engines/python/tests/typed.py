@@ -16,6 +16,7 @@ def use(urls: List[str]) -> int:
     with farblock.connect(
         urls,
         policy="queue-depth",
+        spin="latency",
         reconnect_delay=1,
         ctrl_loss_timeout=None,
         fast_io_fail_timeout=5.0,

@@ -40,8 +40,8 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
-use farblock_reactor::Waker;
 use farblock_reactor::os::{self, ListenSocket, Socket};
+use farblock_reactor::{Polling, Waker};
 use farblock_secure::{Concatenation, Controller, ControllerTerms, Demand};
 use farblock_tls::Named;
 use farblock_wire::fabrics::ConnectResult;
@@ -246,6 +246,8 @@ pub(crate) struct TargetShared {
     visits: Notices,
     pub(crate) keeper: Keeper,
     core_buffer_bytes: OnceLock<usize>,
+    /// What its event loops may spend on latency.
+    polling: OnceLock<Polling>,
 }
 
 impl TargetShared {
@@ -289,6 +291,7 @@ impl TargetShared {
             visits: Notices::default(),
             keeper,
             core_buffer_bytes: OnceLock::new(),
+            polling: OnceLock::new(),
         }
     }
 
@@ -299,6 +302,10 @@ impl TargetShared {
 
     /// What peers may make each core hold, if it is not the usual part of all; set once, before any
     /// core runs.
+    pub(crate) fn set_polling(&self, polling: Polling) {
+        assert!(self.polling.set(polling).is_ok(), "it is set once");
+    }
+
     pub(crate) fn set_core_buffer_bytes(&self, bytes: usize) {
         assert!(self.core_buffer_bytes.set(bytes).is_ok(), "it is set once");
     }

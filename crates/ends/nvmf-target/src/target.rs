@@ -79,6 +79,7 @@ impl Target {
         // Cores wait for this before they run: every one needs the mailboxes of all.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
+        shared.set_polling(polling);
         let reactor = ReactorConfig { engine, polling, call_bytes, ..ReactorConfig::default() };
         let mut listeners = Some(listeners);
         for (index, &cpu) in cpus.iter().enumerate() {

@@ -21,8 +21,8 @@ pub struct Plan {
     pub prefix: &'static str,
     /// How many.
     pub count: usize,
-    /// Which event loop.
-    pub engine: EngineKind,
+    /// Their event loops.
+    pub reactor: Config,
     /// What each thread does first.
     pub begin: fn(),
 }
@@ -99,7 +99,7 @@ impl Cores {
     ) -> Result<Cores, StartError> {
         let gate = Arc::new(OnceLock::new());
         let (make, failed) = (Arc::new(make), Arc::new(failed));
-        let mut cores = Cores { threads: Vec::new(), engine: plan.engine };
+        let mut cores = Cores { threads: Vec::new(), engine: plan.reactor.engine };
         let mut wakers = Vec::new();
         for index in 0..plan.count {
             let (sender, receiver) = mpsc::channel();
@@ -213,9 +213,9 @@ impl Start {
     }
 
     fn seat(&self) -> Result<Seat, StartError> {
-        let engine = self.plan.engine;
-        let config = Config { engine, ..Config::default() };
-        let reactor = Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))?;
+        let config = &self.plan.reactor;
+        let failed = |error| StartError::Reactor(config.engine, error);
+        let reactor = Reactor::new(config).map_err(failed)?;
         let queue_task = reactor.add_task();
         let queue = self.namespace.open(&reactor, queue_task).map_err(StartError::Open)?;
         let mail = reactor.add_task();

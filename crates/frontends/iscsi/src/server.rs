@@ -6,7 +6,7 @@ use crate::shared::{Message, PortalShared};
 use crate::text;
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -37,6 +37,8 @@ pub struct Config {
     pub read_only: bool,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
 }
 
 impl Config {
@@ -45,7 +47,8 @@ impl Config {
     pub fn new(listen: SocketAddr, name: &str) -> Config {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).as_u64_pair();
         let (name, serial) = (name.to_owned(), format!("{hash:016x}"));
-        Config { listen, name, serial, read_only: false, engine: EngineKind::Auto }
+        let (engine, polling) = Default::default();
+        Config { listen, name, serial, read_only: false, engine, polling }
     }
 }
 
@@ -139,7 +142,7 @@ impl Server {
         let disk = Disk::new(namespace, config.read_only);
         let known = disk.geometry();
         let shared = Arc::new(PortalShared::new(disk, identity));
-        let cores = start(config.engine, &shared, listener)?;
+        let cores = start(ReactorConfig::new(config.engine, config.polling), &shared, listener)?;
         let told = Arc::clone(&shared);
         let changed = move || told.post(Message::Resized);
         let changes = Some(GeometryWatch::start("iscsi-changes", shared.disk(), known, changed));
@@ -227,11 +230,11 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
 
 /// Starts the one thread. If it fails, nobody else is there to be told.
 fn start(
-    engine: EngineKind,
+    reactor: ReactorConfig,
     shared: &Arc<PortalShared>,
     listener: TcpListener,
 ) -> Result<Cores, StartError> {
-    let plan = Plan { prefix: THREAD_NAME_PREFIX, count: 1, engine, begin: || {} };
+    let plan = Plan { prefix: THREAD_NAME_PREFIX, count: 1, reactor, begin: || {} };
     let theirs = Arc::clone(shared);
     let listener = Mutex::new(Some(listener));
     let make = move |seat| {

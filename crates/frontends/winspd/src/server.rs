@@ -7,7 +7,7 @@ use crate::shared::{End, UnitShared};
 use crate::uapi::{CACHE_SUPPORTED, EJECT_DISABLED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -49,6 +49,8 @@ pub struct Options {
     pub read_only: bool,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
     /// The folder of WinSpd's library. Without it: where WinSpd was installed.
     pub library: Option<PathBuf>,
 }
@@ -60,8 +62,8 @@ impl Options {
         let product = name.chars().take(PRODUCT_BYTES);
         let product = product.map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect();
         let guid = guid(name);
-        let engine = EngineKind::Auto;
-        Options { device, guid, product, read_only: false, engine, library: None }
+        let (engine, polling) = Default::default();
+        Options { device, guid, product, read_only: false, engine, polling, library: None }
     }
 }
 
@@ -232,7 +234,8 @@ impl Server {
         let unit = Unit::create(library, device, &params, Arc::clone(&shared))
             .map_err(|number| StartError::from_number(&options.device, number))?;
         let unit = Arc::new(unit);
-        let worker = start_worker(options.engine, &shared, &unit)?;
+        let worker =
+            start_worker(ReactorConfig::new(options.engine, options.polling), &shared, &unit)?;
         // From here on, dropping it ends everything.
         let device = options.device.clone();
         let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
@@ -391,11 +394,11 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
 
 /// Starts the thread that works on requests. The worker's end is told by the worker.
 fn start_worker(
-    engine: EngineKind,
+    reactor: ReactorConfig,
     shared: &Arc<UnitShared>,
     unit: &Arc<Unit>,
 ) -> Result<Cores, StartError> {
-    let plan = Plan { prefix: WORKER_NAME_PREFIX, count: 1, engine, begin: || {} };
+    let plan = Plan { prefix: WORKER_NAME_PREFIX, count: 1, reactor, begin: || {} };
     let (theirs, unit) = (Arc::clone(shared), Arc::clone(unit));
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs), Arc::clone(&unit)));
     let set_waker = |wakers: Vec<_>| wakers.into_iter().for_each(|waker| shared.set_waker(waker));

@@ -65,25 +65,84 @@ impl FromStr for EngineKind {
     }
 }
 
-/// What a loop does before it sleeps.
+/// How long a loop that is told to look while it is busy ([`Polling::Busy`]) believes that it still
+/// is: a solid-state disk over a network has answered by then, and what a keep-alive every few
+/// seconds costs cannot be told.
+const BUSY_IDLE: Duration = Duration::from_millis(1);
+
+/// What a loop does before it sleeps: how much processor time may be spent on looking for work, for
+/// the sake of the wake-ups that it saves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polling {
-    /// It sleeps at once.
+    /// `efficient`: it sleeps at once.
     Never,
-    /// It looks for work for a while, up to `longest`, where that makes the same load faster and
-    /// takes no more than six times the time of the work. It finds out by trying, and stops at once
-    /// when there is nothing to do.
+    /// `balanced`: it looks for work for a while, up to `longest`, where that makes the same load
+    /// faster and takes no more than six times the time of the work. It finds out by trying, and
+    /// stops at once when there is nothing to do.
     Adaptive {
         /// The longest time that it looks before it sleeps.
         longest: Duration,
     },
-    /// It never sleeps, and uses its processor all the time.
+    /// `latency`: it looks until nothing has come for so long, whatever it gains. Under load it uses
+    /// its processor all the time, and hardly any when it is idle.
+    Busy {
+        /// Longer than what is waited for takes.
+        idle: Duration,
+    },
+    /// `always`: it never sleeps, and uses its processor all the time.
     Always,
+}
+
+impl Polling {
+    /// What people call them, the one that costs the least first.
+    pub const NAMES: &[&str] = &["efficient", "balanced", "latency", "always"];
+
+    /// Its name among [`Polling::NAMES`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Polling::Never => "efficient",
+            Polling::Adaptive { .. } => "balanced",
+            Polling::Busy { .. } => "latency",
+            Polling::Always => "always",
+        }
+    }
 }
 
 impl Default for Polling {
     fn default() -> Polling {
         Polling::Adaptive { longest: Duration::from_micros(200) }
+    }
+}
+
+impl fmt::Display for Polling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text named no [`Polling`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParsePollingError(String);
+
+impl fmt::Display for ParsePollingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is none of {}", self.0, Polling::NAMES.join(", "))
+    }
+}
+
+impl std::error::Error for ParsePollingError {}
+
+impl FromStr for Polling {
+    type Err = ParsePollingError;
+
+    fn from_str(text: &str) -> Result<Polling, ParsePollingError> {
+        match text {
+            "efficient" => Ok(Polling::Never),
+            "balanced" => Ok(Polling::default()),
+            "latency" => Ok(Polling::Busy { idle: BUSY_IDLE }),
+            "always" => Ok(Polling::Always),
+            _ => Err(ParsePollingError(text.to_owned())),
+        }
     }
 }
 
@@ -117,6 +176,14 @@ pub struct Config {
     pub call_bytes: CallBytes,
 }
 
+impl Config {
+    /// The usual, but for these.
+    #[must_use]
+    pub fn new(engine: EngineKind, polling: Polling) -> Config {
+        Config { engine, polling, ..Config::default() }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         // Not more than the files' own queues are worth. Linux, where this engine is the second
@@ -132,10 +199,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engine_names_round_trip() {
+    fn names_round_trip() {
         for kind in [EngineKind::Auto, EngineKind::Uring, EngineKind::Portable] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
+        for name in Polling::NAMES {
+            assert_eq!(name.parse::<Polling>().unwrap().name(), *name);
+        }
+        assert_eq!("balanced".parse(), Ok(Polling::default()));
+        let refused = "fast".parse::<Polling>().unwrap_err().to_string();
+        assert_eq!(refused, "\"fast\" is none of efficient, balanced, latency, always");
         assert!("epoll".parse::<EngineKind>().unwrap_err().to_string().contains("epoll"));
     }
 }

@@ -99,7 +99,7 @@ mod waker;
 pub use batch::SendBatch;
 #[doc(hidden)]
 pub use config::CallBytes;
-pub use config::{Config, EngineKind, ParseEngineError, Polling};
+pub use config::{Config, EngineKind, ParseEngineError, ParsePollingError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use reactor::Reactor;
 pub use task_map::TaskMap;

@@ -59,8 +59,8 @@ struct LoopState {
     offers: Offers,
 }
 
-/// How often a loop that never sleeps offers its processor to others. One that sleeps is judged by
-/// what its looking gives ([`Spin`]), and was no faster with more offers.
+/// How often a loop that looks in any case offers its processor to others. One that is judged by
+/// what its looking gives ([`Spin`]) was no faster with more offers.
 struct Offers {
     /// In a row, since somebody last took it.
     in_vain: u32,
@@ -406,7 +406,7 @@ impl LoopState {
                 return Ok(true);
             }
             looks += 1;
-            let is_shared = end.is_none() && self.offers.are_taken();
+            let is_shared = self.spin.is_unjudged() && self.offers.are_taken();
             if is_shared || looks % LOOKS_PER_CLOCK == 0 {
                 let now = os::now();
                 if until.is_some_and(|until| now >= until) {

@@ -153,7 +153,7 @@ impl Spin {
     fn longest(&self) -> Duration {
         match self.polling {
             Polling::Adaptive { longest } => longest,
-            Polling::Never | Polling::Always => Duration::ZERO,
+            Polling::Never | Polling::Busy { .. } | Polling::Always => Duration::ZERO,
         }
     }
 
@@ -161,9 +161,15 @@ impl Spin {
     pub(crate) fn budget(&self) -> Budget {
         match (self.polling, self.phase) {
             (Polling::Always, _) => Budget::Unlimited,
+            (Polling::Busy { idle }, _) => Budget::Limited(idle),
             (Polling::Never, _) | (_, Phase::Asleep) => Budget::None,
             (Polling::Adaptive { longest }, _) => Budget::Limited(longest),
         }
+    }
+
+    /// Whether it looks without asking what that gains.
+    pub(crate) fn is_unjudged(&self) -> bool {
+        matches!(self.polling, Polling::Busy { .. } | Polling::Always)
     }
 
     /// Whether time needs to be measured.
@@ -346,6 +352,23 @@ mod tests {
             host.cycle(answer);
         }
         (host.now - begun) / cycles
+    }
+
+    #[test]
+    fn what_is_told_how_to_wait_does_not_ask_what_that_gains() {
+        let budget = |name: &str| {
+            let mut told = Spin::new(name.parse().unwrap());
+            let first = told.budget();
+            for number in 1..1000 {
+                told.worked(us(1));
+                told.slept(us(60), number);
+            }
+            assert_eq!(told.budget(), first, "{name}");
+            first
+        };
+        assert_eq!(budget("efficient"), Budget::None);
+        assert!(matches!(budget("latency"), Budget::Limited(idle) if idle > LONGEST));
+        assert_eq!(budget("always"), Budget::Unlimited);
     }
 
     #[test]

@@ -291,7 +291,8 @@ fn processor_time() -> Option<Duration> {
 /// Not one that is told to look for ever.
 #[test]
 fn an_idle_loop_uses_no_processor() {
-    for event_loop in [Loop::uring(), Some(Loop::portable())].into_iter().flatten() {
+    let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];
+    for event_loop in loops.into_iter().flatten() {
         uses_no_processor(event_loop);
     }
 }

@@ -39,6 +39,10 @@ pub struct Status {
     /// What its process cannot do; none where nothing is known of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
+    /// What its event loops may spend on latency: `efficient`, `balanced`, `latency` or `always`;
+    /// nothing where an older version says nothing of it.
+    #[serde(default)]
+    pub spin: String,
     /// What it shares.
     pub subsystems: Vec<SubsystemStatus>,
     /// The controllers that hosts have on it.
@@ -138,6 +142,7 @@ impl Status {
             connections: report.connections,
             warnings: warnings(report),
             confinement: None,
+            spin: report.polling.to_string(),
             subsystems: report.subsystems.iter().map(|one| subsystem(one, legs, paths)).collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }

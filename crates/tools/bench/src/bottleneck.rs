@@ -40,12 +40,14 @@ impl PatternReport {
         }
         let busy = busy(remote, cores);
         let sleeps = local.sleeps_per_io.zip(remote.sleeps_per_io);
-        Some(match sleeps.filter(|(local, remote)| remote - local >= FEW_SLEEPS) {
+        let most = match sleeps.filter(|(local, remote)| remote - local >= FEW_SLEEPS) {
             Some((local, remote)) => {
                 format!("wake-ups: {longer}{busy}, {remote:.1} sleeps an I/O (local {local:.1})")
             }
             None => format!("the way there and back: {longer}{busy}"),
-        })
+        };
+        let floor = floor_ns.map(|floor_ns| format!("; bare sockets: {} µs", format::us(floor_ns)));
+        Some(most + &floor.unwrap_or_default())
     }
 }
 
@@ -143,7 +145,8 @@ mod tests {
         let text = says(&report, 2, "the network");
         assert!(text.ends_with("bare sockets alone take 100.0 µs"), "{text}");
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
-        says(&report, 2, "the way there and back");
+        let text = says(&report, 2, "the way there and back");
+        assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::generator::{self, RunSpec, Sample, Tick};
 use crate::limits::DRAIN_LIMIT;
 use crate::machine::{self, Machine};
 use crate::pattern::Pattern;
-use crate::plan::{Plan, Side};
+use crate::plan::{Plan, Side, Times};
 use crate::progress::{Cancel, Phase, Progress, SideName, Snapshot};
 use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SCHEMA};
 use farblock_random::Random;
@@ -83,6 +83,14 @@ impl<'a> Under<'a> {
         match self {
             Under::Disk(side) => side.namespace.describe(),
             Under::Floor(floor) => floor.describe(),
+        }
+    }
+
+    /// The phases of a run, where a disk's has these.
+    fn times(self, disk: Times) -> Times {
+        match self {
+            Under::Disk(_) => disk,
+            Under::Floor(floor) => floor.times(disk),
         }
     }
 
@@ -239,24 +247,24 @@ impl Session<'_> {
         let plan = self.plan;
         let (name, under) = self.sides[place.side];
         let pattern = &self.patterns[place.pattern];
-        let warm_up = if place.run == 0 { plan.warm_up } else { Duration::ZERO };
+        let times = under.times(plan.times(place.run));
         let parts = [place.pattern as u64, name as u64, u64::from(place.run)];
         let load = Load {
             plan,
             pattern,
             seed: Random::mix(&[plan.seed, parts[0], parts[1], parts[2]]),
-            ramp: warm_up + plan.ramp,
+            times,
         };
         let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();
         let (progress, runs_done) = (&mut *self.progress, f64::from(self.runs_done));
         let pattern_count = self.patterns.len();
         let mut on_tick = |tick: Tick| {
-            let (phase, elapsed, planned) = phase_of(tick, warm_up, plan);
+            let (phase, elapsed, planned) = phase_of(tick, times);
             let so_far = match tick.phase {
                 Phase::Ramp => tick.elapsed,
-                _ => warm_up + plan.ramp + tick.elapsed,
+                _ => times.warm_up + times.ramp + tick.elapsed,
             };
-            let whole = (warm_up + plan.ramp + plan.runtime).as_secs_f64();
+            let whole = (times.warm_up + times.ramp + times.runtime).as_secs_f64();
             let run_fraction = match tick.phase {
                 Phase::Drain => 1.0,
                 _ if whole > 0.0 => (so_far.as_secs_f64() / whole).min(1.0),
@@ -318,7 +326,7 @@ struct Load<'a> {
     plan: &'a Plan,
     pattern: &'a Pattern,
     seed: u64,
-    ramp: Duration,
+    times: Times,
 }
 
 impl Load<'_> {
@@ -328,7 +336,7 @@ impl Load<'_> {
         cancel: &Cancel,
         on_tick: &mut dyn FnMut(Tick),
     ) -> Result<Result<Sample, RunError>, BenchError> {
-        let Load { plan, pattern, seed, ramp } = *self;
+        let Load { plan, pattern, seed, times } = *self;
         let geometry = side.namespace.geometry();
         let span = check_fit(&geometry, &side.namespace.describe(), pattern, plan.size)?;
         let spec = RunSpec {
@@ -338,8 +346,8 @@ impl Load<'_> {
             connections: plan.connections,
             seed,
             start: None,
-            ramp,
-            runtime: Some(plan.runtime).filter(|runtime| !runtime.is_zero()),
+            ramp: times.warm_up + times.ramp,
+            runtime: Some(times.runtime).filter(|runtime| !runtime.is_zero()),
             io_size: plan.io_size,
             drain_limit: DRAIN_LIMIT,
             meters: &side.meters,
@@ -359,8 +367,8 @@ impl Load<'_> {
             connections: self.plan.connections,
             threads: floor.threads,
             cpus: &[],
-            ramp: self.ramp,
-            runtime: self.plan.runtime,
+            ramp: self.times.warm_up + self.times.ramp,
+            runtime: self.times.runtime,
             seed: self.seed,
             meters: &floor.meters,
         };
@@ -394,12 +402,13 @@ fn explain(disk: Option<&Side>, error: &RunError) -> String {
 }
 
 /// The phase that people are told, with the time in it and the time planned for it.
-fn phase_of(tick: Tick, warm_up: Duration, plan: &Plan) -> (Phase, Duration, Option<Duration>) {
+fn phase_of(tick: Tick, times: Times) -> (Phase, Duration, Option<Duration>) {
+    let Times { warm_up, ramp, runtime } = times;
     match tick.phase {
         Phase::Ramp if tick.elapsed < warm_up => (Phase::WarmUp, tick.elapsed, Some(warm_up)),
-        Phase::Ramp => (Phase::Ramp, tick.elapsed.saturating_sub(warm_up), Some(plan.ramp)),
+        Phase::Ramp => (Phase::Ramp, tick.elapsed.saturating_sub(warm_up), Some(ramp)),
         Phase::Measure => {
-            let planned = Some(plan.runtime).filter(|runtime| !runtime.is_zero());
+            let planned = Some(runtime).filter(|runtime| !runtime.is_zero());
             (Phase::Measure, tick.elapsed, planned)
         }
         phase => (phase, tick.elapsed, None),
@@ -417,10 +426,12 @@ fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
     let average = "Figures are the mean of the runs; percentiles and maxima are of all runs' I/Os \
                    together.";
     let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
-               the load generator.";
+               the load generator. How much of it may go into latency, --spin says.";
+    let brief = "The floor's runs are shorter: bare sockets are sooner known than a disk.";
     let floor = "The floor is the same load on bare sockets: as many connections, bytes and I/Os \
                  in flight, no protocol and no disk. Its threads never sleep, so they are no more \
                  than there are cores, and its CPU is what they burn.";
+    let is_brief = plan.floor.as_ref().is_some_and(|floor| floor.briefly.is_some());
     let notes = [
         (sides.len() > 1, order),
         (true, latency),
@@ -428,6 +439,7 @@ fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
         (plan.runs > 1, average),
         (true, cpu),
         (plan.floor.is_some(), floor),
+        (is_brief, brief),
     ];
     let applies = notes.into_iter().filter(|(applies, _)| *applies);
     Method {
@@ -435,6 +447,7 @@ fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
         ramp_seconds: plan.ramp.as_secs_f64(),
         warm_up_seconds: plan.warm_up.as_secs_f64(),
         runs: plan.runs,
+        spin: plan.reactor.polling.to_string(),
         size_bytes: plan.size,
         io_size_bytes: plan.io_size,
         notes: applies.map(|(_, note)| note.to_owned()).collect(),

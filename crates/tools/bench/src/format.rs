@@ -93,6 +93,7 @@ pub(crate) fn method(method: &Method) -> String {
     if method.warm_up_seconds > 0.0 {
         parts.push(format!("warm-up of {} before the first", seconds(method.warm_up_seconds)));
     }
+    parts.push(format!("--spin {}", method.spin));
     if let Some(size) = method.size_bytes {
         parts.push(format!("on the first {}", Size(size)));
     }
@@ -148,7 +149,8 @@ mod tests {
         let mut report = crate::testing::report();
         assert_eq!(
             method(&report.method),
-            "3 runs of 30 s, averaged, after 5 s unmeasured, warm-up of 30 s before the first"
+            "3 runs of 30 s, averaged, after 5 s unmeasured, warm-up of 30 s before the first, \
+             --spin balanced"
         );
         report.method = Method {
             runs: 1,
@@ -160,7 +162,7 @@ mod tests {
         };
         assert_eq!(
             method(&report.method),
-            "one run of 30 s, on the first 1 GiB, at most 1 MiB per job"
+            "one run of 30 s, --spin balanced, on the first 1 GiB, at most 1 MiB per job"
         );
     }
 }

@@ -78,13 +78,22 @@ impl Plan {
         }
     }
 
-    /// How long it takes on so many sides, the floor being one, filling aside.
-    pub fn duration(&self, sides: usize) -> Duration {
-        let runs = self.runs.saturating_mul(u32::try_from(sides).unwrap_or(u32::MAX));
-        let side = u32::try_from(sides).unwrap_or(u32::MAX);
-        let pattern =
-            (self.runtime + self.ramp).saturating_mul(runs) + self.warm_up.saturating_mul(side);
+    /// How long it takes on so many disks and the floor, filling aside.
+    pub fn duration(&self, disks: usize) -> Duration {
+        let of_side = |times: Times| {
+            (times.ramp + times.runtime).saturating_mul(self.runs).saturating_add(times.warm_up)
+        };
+        let times = self.times(0);
+        let disks = of_side(times).saturating_mul(u32::try_from(disks).unwrap_or(u32::MAX));
+        let floor = self.floor.as_ref().map(|floor| of_side(floor.times(times)));
+        let pattern = disks.saturating_add(floor.unwrap_or_default());
         pattern.saturating_mul(u32::try_from(self.patterns.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The phases of a pattern's run on a disk, counted from 0.
+    pub(crate) fn times(&self, run: u32) -> Times {
+        let warm_up = if run == 0 { self.warm_up } else { Duration::ZERO };
+        Times { warm_up, ramp: self.ramp, runtime: self.runtime }
     }
 
     /// The patterns as they are run here: no more jobs than cores.
@@ -119,6 +128,15 @@ impl Plan {
         }
         self.floor.as_ref().map_or(Ok(()), |floor| floor.check(self))
     }
+}
+
+/// The phases of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) warm_up: Duration,
+    pub(crate) ramp: Duration,
+    /// Zero: until the I/Os are done.
+    pub(crate) runtime: Duration,
 }
 
 impl Default for Plan {
@@ -230,6 +248,17 @@ mod tests {
         let quick = Plan::quick();
         assert_eq!(quick.duration(2), Duration::from_secs(6 * 2 * 6));
         assert_eq!(Plan::full().duration(1), Duration::from_secs(6 * (30 + 3 * 35)));
+        let floor = |briefly| {
+            let (address, meters) = (([127, 0, 0, 1], 1).into(), Meters::default());
+            Some(Floor { address, threads: 1, meters, briefly })
+        };
+        let longer = Plan { floor: floor(None), ..Plan::full() };
+        assert_eq!(longer.duration(1), Plan::full().duration(2));
+        let longer = Plan { floor: floor(Some(Duration::from_secs(1))), ..Plan::full() };
+        let brief = Duration::from_millis(6 * 3 * 1500);
+        assert_eq!(longer.duration(1), Plan::full().duration(1) + brief);
+        let brief = Plan { runtime: Duration::from_millis(400), ..longer };
+        assert_eq!(brief.duration(1), Plan { floor: None, ..brief.clone() }.duration(2));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::latency::{Latencies, LatencySummary};
 use crate::machine::Machine;
 use crate::pattern::Pattern;
 use crate::progress::SideName;
+use farblock_reactor::Polling;
 
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
@@ -77,12 +78,20 @@ pub struct Method {
     pub warm_up_seconds: f64,
     /// Runs of each pattern and side, averaged.
     pub runs: u32,
+    /// What the generator's event loops may spend on latency, as `--spin` has it.
+    #[serde(default = "usual_spin")]
+    pub spin: String,
     /// Bytes used of each namespace, from its start; `null` is all of it.
     pub size_bytes: Option<u64>,
     /// Bytes after which each job of a run was done.
     pub io_size_bytes: Option<u64>,
     /// In words: order of the runs, regions of sequential jobs, what is averaged.
     pub notes: Vec<String>,
+}
+
+/// What reports that do not say had.
+fn usual_spin() -> String {
+    Polling::default().to_string()
 }
 
 /// One pattern on all sides.

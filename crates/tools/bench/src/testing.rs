@@ -121,6 +121,7 @@ pub(crate) fn report() -> Report {
             ramp_seconds: 5.0,
             warm_up_seconds: 30.0,
             runs: 3,
+            spin: "balanced".to_owned(),
             size_bytes: None,
             io_size_bytes: None,
             notes: vec!["One side right after the other.".to_owned()],

@@ -139,7 +139,7 @@ fn plan(address: SocketAddr) -> Plan {
         ramp: Duration::ZERO,
         max_jobs: Some(2),
         connections: 3,
-        floor: Some(Floor { address, threads: 1, meters: Meters::default() }),
+        floor: Some(Floor { address, threads: 1, meters: Meters::default(), briefly: None }),
         ..Plan::quick()
     }
 }

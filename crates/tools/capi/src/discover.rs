@@ -60,12 +60,12 @@ pub unsafe extern "C" fn fb_discover(
 ) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        let (address, (options, waiting)) = unsafe {
+        let (address, given) = unsafe {
             give(discovery, std::ptr::null_mut(), "discovery")?;
             (text(address, "the address")?, options::read(options)?)
         };
         let address = address.to_owned();
-        let entries = waiting.run(move || ask(&address, &options.connection))?;
+        let entries = given.waiting.run(move || ask(&address, &given.disk.connection))?;
         let found = Box::new(fb_discovery { entries: entries.iter().map(Texts::new).collect() });
         // SAFETY: the caller's promise.
         unsafe { give(discovery, Box::into_raw(found), "discovery") }

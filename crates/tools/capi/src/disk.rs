@@ -3,7 +3,7 @@
 use crate::fork::Process;
 use crate::limits;
 use crate::memory::{Memory, give, handle, text, write_sized};
-use crate::options::{self, fb_options};
+use crate::options::{self, Given, fb_options};
 use crate::paths::{Grants, fb_disk_state};
 use crate::status::{Failure, Outcome, fb_status, guard};
 use crate::waiting::Waiting;
@@ -11,7 +11,7 @@ use crate::worker::{QueueRequest, Worker};
 use farblock_block::{Command, Geometry, Namespace};
 use farblock_host::disk::{DiskOptions, PathState, PathStatus};
 use farblock_host::{Controller, Disk, Options, Url};
-use farblock_reactor::EngineKind;
+use farblock_reactor::Config;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -44,7 +44,7 @@ pub struct fb_disk {
     pub(crate) urls: Vec<CString>,
     namespace_id: u32,
     pub(crate) grants: Grants,
-    pub(crate) engine: EngineKind,
+    pub(crate) reactor: Config,
     process: Process,
     waiting: Waiting,
 }
@@ -104,12 +104,12 @@ pub unsafe extern "C" fn fb_connect(
 ) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        let (url, (options, waiting)) = unsafe {
+        let (url, given) = unsafe {
             give(disk, std::ptr::null_mut(), "disk")?;
             (text(url, "the URL")?, options::read(options)?)
         };
         let url = url.to_owned();
-        let connected = waiting.run(move || fb_disk::connect(&url, &options, waiting))?;
+        let connected = given.waiting.run(move || fb_disk::connect(&url, given))?;
         let connected = Box::new(connected);
         // SAFETY: the caller's promise.
         unsafe { give(disk, Box::into_raw(connected), "disk") }
@@ -245,10 +245,11 @@ pub unsafe extern "C" fn fb_deallocate(
 }
 
 impl fb_disk {
-    fn connect(text: &str, options: &DiskOptions, waiting: Waiting) -> Result<fb_disk, Failure> {
+    fn connect(text: &str, given: Given) -> Result<fb_disk, Failure> {
+        let Given { disk: options, waiting, reactor } = given;
         let urls = addresses(text)?;
-        let urls = with_namespace(urls, options)?;
-        let disk = Disk::connect(&urls, options)?;
+        let urls = with_namespace(urls, &options)?;
+        let disk = Disk::connect(&urls, &options)?;
         let description = CString::new(disk.describe()).unwrap_or_default();
         let text = |url: &Url| CString::new(url.to_string()).unwrap_or_default();
         Ok(fb_disk {
@@ -257,7 +258,7 @@ impl fb_disk {
             urls: urls.iter().map(text).collect(),
             namespace_id: urls[0].namespace.unwrap_or(1),
             grants: Grants::default(),
-            engine: options.connection.engine,
+            reactor,
             process: Process::current(),
             waiting,
             disk,
@@ -341,7 +342,7 @@ impl fb_disk {
         if let Some(worker) = &*worker {
             return Ok(Arc::clone(worker));
         }
-        let started = Arc::new(Worker::start(&self.disk, self.engine)?);
+        let started = Arc::new(Worker::start(&self.disk, &self.reactor)?);
         Ok(Arc::clone(worker.insert(started)))
     }
 

@@ -5,7 +5,7 @@ use crate::status::Failure;
 use crate::waiting::Waiting;
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::{HostId, Options, TcpOptions};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config, EngineKind, Polling};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
@@ -39,6 +39,21 @@ pub enum fb_policy {
     RoundRobin = 1,
     /// The one with the fewest operations of the same queue in flight.
     QueueDepth = 2,
+}
+
+/// How much processor time waiting may take, for the sake of latency: a value of `fb_options.spin`.
+/// The names are those of farblock's --spin.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fb_spin {
+    /// Who waits looks for up to 200 us before it sleeps where that makes the load faster.
+    Balanced = 0,
+    /// It sleeps at once.
+    Efficient = 1,
+    /// It looks as long as there is I/O, and a millisecond longer: up to a processor under load.
+    Latency = 2,
+    /// It never sleeps.
+    Always = 3,
 }
 
 /// How to connect, and how to go on when a connection is lost. Set all to zero, then `size` to
@@ -98,21 +113,36 @@ pub struct fb_options {
     pub waiting: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
     /// What `waiting` gets.
     pub waiting_user: *mut c_void,
+    /// An `fb_spin`.
+    pub spin: u32,
 }
 
-/// What the caller wants, over the defaults, and whom to ask while a call waits.
+/// What options say.
+#[derive(Default)]
+pub(crate) struct Given {
+    pub(crate) disk: DiskOptions,
+    /// Whom to ask while a call waits.
+    pub(crate) waiting: Waiting,
+    /// Of each event loop.
+    pub(crate) reactor: Config,
+}
+
+/// What the caller wants, over the defaults.
 ///
 /// # Safety
 /// A pointer that is not null is one to options, as long as their size says, with texts that end in
 /// a zero byte, and with a function as [`Waiting::new`] wants it.
-pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<(DiskOptions, Waiting), Failure> {
+pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> {
     if pointer.is_null() {
-        return Ok(Default::default());
+        return Ok(Given::default());
     }
     // SAFETY: the caller's promise; the structure is numbers and pointers.
     let given = unsafe { read_sized(pointer, "fb_options") }?;
+    let reactor = Config::new(engine(given.engine)?, spin(given.spin)?);
     // SAFETY: the caller's promises.
-    unsafe { Ok((disk(&given)?, Waiting::new(given.waiting, given.waiting_user))) }
+    let (disk, waiting) =
+        unsafe { (disk(&given)?, Waiting::new(given.waiting, given.waiting_user)) };
+    Ok(Given { disk, waiting, reactor })
 }
 
 /// # Safety
@@ -219,6 +249,19 @@ fn engine(given: u32) -> Result<EngineKind, Failure> {
     .into_iter()
     .find_map(|(name, kind)| (name as u32 == given).then_some(kind))
     .ok_or_else(|| Failure::argument(format!("no engine has the number {given}")))
+}
+
+fn spin(given: u32) -> Result<Polling, Failure> {
+    let name = [
+        (fb_spin::Balanced, "balanced"),
+        (fb_spin::Efficient, "efficient"),
+        (fb_spin::Latency, "latency"),
+        (fb_spin::Always, "always"),
+    ]
+    .into_iter()
+    .find_map(|(mode, name)| (mode as u32 == given).then_some(name));
+    let spin = name.and_then(|name| name.parse().ok());
+    spin.ok_or_else(|| Failure::argument(format!("no way to spin has the number {given}")))
 }
 
 fn policy(given: u32) -> Result<Policy, Failure> {

@@ -7,7 +7,7 @@ use crate::memory::{Loans, Memory, give, handle};
 use crate::status::{Failure, Outcome, block_status, fb_status, guard, guarded};
 use farblock_block::{Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_host::Disk;
-use farblock_reactor::{Config, Reactor, TaskId};
+use farblock_reactor::{Reactor, TaskId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -238,9 +238,8 @@ pub unsafe extern "C" fn fb_poll(
 
 impl fb_queue {
     fn open(disk: &fb_disk) -> Result<fb_queue, Failure> {
-        let config = Config { engine: disk.engine, ..Config::default() };
         let system = |error| Failure::from(farblock_host::Error::System(Arc::new(error)));
-        let reactor = Reactor::new(&config).map_err(system)?;
+        let reactor = Reactor::new(&disk.reactor).map_err(system)?;
         let task = reactor.add_task();
         let mut inner = Inner {
             disks: Vec::new(),

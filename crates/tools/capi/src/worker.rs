@@ -5,7 +5,7 @@ use crate::status::{Failure, Outcome};
 use crate::waiting::Waiting;
 use farblock_block::{Command, Completion, Namespace, Op, Queue};
 use farblock_host::Disk;
-use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
+use farblock_reactor::{Config, Reactor, TaskId, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,11 +46,11 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts the thread, and waits until it has its queue.
-    pub(crate) fn start(disk: &Disk, engine: EngineKind) -> Result<Worker, Failure> {
+    pub(crate) fn start(disk: &Disk, reactor: &Config) -> Result<Worker, Failure> {
         let inbox = Arc::new(Mutex::new(Inbox::default()));
-        let (disk, theirs) = (disk.clone(), Arc::clone(&inbox));
+        let (disk, reactor, theirs) = (disk.clone(), reactor.clone(), Arc::clone(&inbox));
         let (opened, opening) = sync_channel(1);
-        let body = move || match Service::open(&disk, engine, theirs) {
+        let body = move || match Service::open(&disk, &reactor, theirs) {
             Ok(mut service) => {
                 let _ = opened.send(Ok(service.reactor.waker(service.task)));
                 service.run();
@@ -115,9 +115,8 @@ struct Service {
 }
 
 impl Service {
-    fn open(disk: &Disk, engine: EngineKind, inbox: Arc<Mutex<Inbox>>) -> Result<Service, Failure> {
-        let config = Config { engine, ..Config::default() };
-        let reactor = Reactor::new(&config).map_err(farblock_host_error)?;
+    fn open(disk: &Disk, reactor: &Config, inbox: Arc<Mutex<Inbox>>) -> Result<Service, Failure> {
+        let reactor = Reactor::new(reactor).map_err(farblock_host_error)?;
         let task = reactor.add_task();
         let queue = disk.open(&reactor, task)?;
         let (loans, callers, free) = (Loans::default(), Vec::new(), Vec::new());

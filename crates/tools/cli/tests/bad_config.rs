@@ -105,6 +105,16 @@ const MISTAKES: &[Mistake] = &[
     ("listeners", "referrals = [\"host\"]\nlisteners", &[":1: referrals[0]: ", "no IP address"]),
     ("= [\"127.0.0.1:0\"]", "= [", &[":4:1: nqn: this is not TOML", "comma"]),
     ("nqn = ", "nqn ", &[":4:", "this is not TOML"]),
+    (
+        "listeners = ",
+        "spin = \"fast\"\nlisteners = ",
+        &[":1: spin: \"fast\" is none of efficient, balanced, latency, always"],
+    ),
+    (
+        "listeners = ",
+        "spin = \"latency\"\npoll = true\nlisteners = ",
+        &[":1: spin: it and poll say the same", "leave poll out"],
+    ),
     ("true", "true\nallow_any_host = true", &[":6:", "allow_any_host", "duplicate key"]),
 ];
 

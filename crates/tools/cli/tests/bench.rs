@@ -44,12 +44,31 @@ fn the_demonstration_measures_both_sides_and_leaves_nothing() {
                 assert!(target.as_f64().unwrap() > 0.0, "{engine}: {pattern}");
             }
             assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
+            let has_floor = pattern["floor"]["iops"].as_f64().is_some_and(|iops| iops > 0.0);
+            assert_eq!(has_floor, several_processors(), "unasked: {pattern}");
         }
+        assert_eq!(report["method"]["spin"], "balanced");
         assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
         let page = String::from_utf8(read(&html)).unwrap();
         assert!(page.contains("</html>") && page.contains("<svg"), "{page}");
         assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "self-contained");
     }
+}
+
+/// The floor's threads never sleep: with one processor there is none unless it is asked for.
+fn several_processors() -> bool {
+    std::thread::available_parallelism().is_ok_and(|count| count.get() > 1)
+}
+
+#[test]
+fn a_demonstration_without_a_floor_that_never_looks() {
+    let scratch = Scratch::new();
+    let options = "--size 64m --patterns 4k-random-read --floor none --spin efficient --json -";
+    let report = bench(&scratch, &options.split(' ').collect::<Vec<_>>()).ok().json();
+    assert!(report["floor"].is_null(), "{report}");
+    assert_eq!(report["method"]["spin"], "efficient");
+    let fast = ["mem:64MiB", "--rw", "read", "--spin", "fast"];
+    bench(&scratch, &fast).fails_in_a_line(2, &["fast", "efficient", "balanced", "latency"]);
 }
 
 #[test]

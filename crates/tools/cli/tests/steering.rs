@@ -103,6 +103,22 @@ fn namespaces_come_change_and_go_under_load() {
 }
 
 #[test]
+fn what_waiting_may_cost_is_in_the_file_and_the_status() {
+    let scratch = Scratch::new();
+    let text = "spin = 'latency'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\nnqn = 'nqn.2026-11.a:b'\n\
+                allow_any_host = true\n[[subsystems.namespaces]]\npath = 'mem:1MiB'\n";
+    let config = scratch.file("farblock.toml", text.as_bytes());
+    for (options, wanted) in [(&[][..], "latency"), (&["--spin", "efficient"], "efficient")] {
+        let server = scratch.serve([&["--config", &config][..], options].concat());
+        assert!(server.said.contains(&format!("engine, spin {wanted}")), "{}", server.said);
+        assert_eq!(scratch.status()["spin"], wanted);
+        let people = scratch.run(["status"]).ok().out();
+        assert!(people.contains(&format!("spin: {wanted}")), "{people}");
+        server.stop();
+    }
+}
+
+#[test]
 fn what_cannot_be_done_changes_nothing_and_is_said() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);

@@ -24,8 +24,25 @@ pub struct Global {
     #[arg(help_heading = "Global options")]
     pub engine: EngineKind,
 
-    /// Never sleep: the lowest latency, for a processor that is busy all the time
-    #[arg(long, global = true)]
+    /// Processor time to spend on latency: efficient, balanced, latency or always
+    ///
+    /// What an event loop does before it sleeps. efficient: nothing. balanced: it looks for work
+    /// for up to 200 µs where that makes the load faster, for at most six times the time of the
+    /// work. latency: it looks for as long as there is I/O, and a millisecond after that: up to a
+    /// whole processor for each loop under load, none when idle. always: it never sleeps, idle or
+    /// not.
+    #[arg(
+        long,
+        global = true,
+        value_name = "MODE",
+        hide_possible_values = true,
+        value_parser = values::one_of(Polling::NAMES, Polling::from_str)
+    )]
+    #[arg(help_heading = "Global options")]
+    pub spin: Option<Polling>,
+
+    /// As --spin always: never sleep
+    #[arg(long, global = true, conflicts_with = "spin")]
     #[arg(help_heading = "Global options")]
     pub poll: bool,
 
@@ -50,14 +67,19 @@ pub struct Global {
 }
 
 impl Global {
+    /// What was said of what an event loop does before it sleeps.
+    pub fn spin(&self) -> Option<Polling> {
+        if self.poll { Some(Polling::Always) } else { self.spin }
+    }
+
     /// What an event loop does before it sleeps.
     pub fn polling(&self) -> Polling {
-        if self.poll { Polling::Always } else { Polling::default() }
+        self.spin().unwrap_or_default()
     }
 
     /// How event loops are made.
     pub fn reactor(&self) -> Config {
-        Config { engine: self.engine, polling: self.polling(), ..Config::default() }
+        Config::new(self.engine, self.polling())
     }
 }
 

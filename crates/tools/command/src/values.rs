@@ -352,15 +352,22 @@ pub enum FloorPlace {
     Here,
     /// In a `farblock bench --floor-serve`.
     There(SocketAddr),
+    /// Nowhere: it is not measured.
+    Nowhere,
 }
 
 /// What `--floor` without an address stands for.
 pub const FLOOR_HERE: &str = "here";
 
+/// What is said for no floor at all.
+const NO_FLOOR: &str = "none";
+
 /// Where the floor's other end is: `ADDR:PORT`.
 pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
-    if text == FLOOR_HERE {
-        return Ok(FloorPlace::Here);
+    match text {
+        FLOOR_HERE => return Ok(FloorPlace::Here),
+        NO_FLOOR => return Ok(FloorPlace::Nowhere),
+        _ => {}
     }
     let hint = "after --floor comes the ADDR:PORT of a `farblock bench --floor-serve`, or nothing \
                 if it is the last option";
@@ -465,6 +472,7 @@ mod tests {
         let there = FloorPlace::There(SocketAddr::from(([192, 0, 2, 7], 4421)));
         assert_eq!(floor_driven("192.0.2.7:4421"), Ok(there));
         assert_eq!(floor_driven(FLOOR_HERE), Ok(FloorPlace::Here));
+        assert_eq!(floor_driven("none"), Ok(FloorPlace::Nowhere));
         for text in ["disk.img", "mem:64MiB", "192.0.2.7"] {
             let error = floor_driven(text).unwrap_err();
             assert!(error.contains("--floor-serve"), "{error}");

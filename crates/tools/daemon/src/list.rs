@@ -16,6 +16,7 @@ use farblock_block::size::Size;
 use farblock_command::error::Result;
 use farblock_command::output;
 use farblock_command::table::{Align, Table, printable};
+use farblock_reactor::Polling;
 use std::path::Path;
 use std::time::Duration;
 
@@ -167,6 +168,7 @@ fn gone(
         cpu_ms: None,
         users,
         confinement: None,
+        spin: None,
         latency: None,
     })
 }
@@ -205,7 +207,9 @@ fn table(all: &[Status]) -> String {
             pid.map_or("-".to_owned(), |pid| pid.to_string()),
         ]);
         let mut note = |text: String| notes.push_str(&format!("  {}\n", printable(&text)));
-        let heading = paths.len() + users.len() + lacks.len() + usize::from(trouble.is_some()) > 0;
+        let spin = status.spin.as_deref().filter(|spin| *spin != Polling::default().name());
+        let told = usize::from(trouble.is_some()) + usize::from(spin.is_some());
+        let heading = paths.len() + users.len() + lacks.len() + told > 0;
         if heading {
             note(format!("{}:", offer.name));
         }
@@ -222,6 +226,7 @@ fn table(all: &[Status]) -> String {
             note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));
         }
         users.iter().for_each(|user| note(format!("  used: {user}")));
+        spin.iter().for_each(|spin| note(format!("  spin: {spin}")));
         lacks.iter().for_each(|lack| note(format!("  sandbox: {lack}")));
     }
     let between = if notes.is_empty() { "" } else { "\n" };

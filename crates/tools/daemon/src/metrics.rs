@@ -231,6 +231,7 @@ mod tests {
             cpu_ms: Some(1250),
             users: Vec::new(),
             confinement: None,
+            spin: None,
             latency: None,
         }
     }

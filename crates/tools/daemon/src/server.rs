@@ -438,6 +438,7 @@ impl DaemonShared {
             confinement: super::confined::seen(),
             #[cfg(not(target_os = "linux"))]
             confinement: None,
+            spin: Some(self.settings.spin().to_string()),
             latency: self.disk.as_ref().and_then(status::latency),
         }
     }

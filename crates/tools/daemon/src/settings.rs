@@ -11,7 +11,7 @@ use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
 use farblock_host::{Group, Hash, HostId, Options, TcpOptions, url::Url};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{EngineKind, Polling};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -86,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) no_sandbox: bool,
     #[serde(deserialize_with = "text", serialize_with = "as_text")]
     pub(crate) engine: Option<EngineKind>,
+    #[serde(deserialize_with = "text", serialize_with = "as_text")]
+    pub(crate) spin: Option<Polling>,
 }
 
 fn texts<'de, D: Deserializer<'de>, T: FromStr>(from: D) -> Result<Vec<T>, D::Error>
@@ -238,6 +240,7 @@ impl Settings {
         if self.engine.is_none() || global.engine != EngineKind::Auto {
             self.engine = Some(global.engine);
         }
+        over(&mut self.spin, &global.spin());
     }
 
     /// What can be said before anything is tried.
@@ -373,6 +376,11 @@ impl Settings {
         self.engine.unwrap_or(EngineKind::Auto)
     }
 
+    /// How much processor time may be spent on looking for work.
+    pub(crate) fn spin(&self) -> Polling {
+        self.spin.unwrap_or_default()
+    }
+
     /// 0: as many as suit the machine.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
@@ -419,7 +427,7 @@ mod tests {
             "urls = ['nvme+tcp://a/n?ns=1', 'nvme+tcp://b/n?ns=1']\nas = 'iscsi'\n\
              iopolicy = 'round-robin'\nreconnect-delay = '500ms'\nctrl-loss-timeout = -1\n\
              fast-io-fail-timeout = 5\nkeep-alive = 0\nquiesce = '2s'\n\
-             connect-wait = '1m'\nengine = 'portable'\nthreads = 2\n\
+             connect-wait = '1m'\nengine = 'portable'\nspin = 'latency'\nthreads = 2\n\
              uuid = '2d6f12ca-6c90-538f-a383-5ab39f554825'\n\
              hostnqn = 'nqn.2026-11.h:a'\nhostid = '01234567-89ab-cdef-0123-456789abcdef'\n",
         )
@@ -437,13 +445,13 @@ mod tests {
         let host = options.connection.identity();
         let id = "01234567-89ab-cdef-0123-456789abcdef";
         assert_eq!((host.nqn.as_str(), host.id.to_string().as_str()), ("nqn.2026-11.h:a", id));
-        assert_eq!(settings.engine(), EngineKind::Portable);
+        assert_eq!((settings.engine(), settings.spin().name()), (EngineKind::Portable, "latency"));
         assert_eq!(settings.way, As::Iscsi);
         // As the daemon gets it.
         let json = serde_json::to_string(&settings).expect("JSON");
         let again: Settings = serde_json::from_str(&json).expect("our own");
         assert_eq!(again.disk_options(), options);
-        assert_eq!(again.urls, settings.urls);
+        assert_eq!((again.urls, again.spin), (settings.urls, settings.spin));
     }
 
     #[test]

@@ -94,6 +94,9 @@ pub(super) struct Status {
     /// What the server's process cannot do (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confinement: Option<Confinement>,
+    /// What its event loops may spend on latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) spin: Option<String>,
     /// How long operations took, if that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) latency: Option<Latency>,

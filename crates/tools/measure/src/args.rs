@@ -85,7 +85,8 @@ pub struct BenchArgs {
     /// Beside them, the same load on bare sockets: what the network allows
     ///
     /// No protocol, no disk, nothing written. Alone, both ends are in this process, over loopback;
-    /// with an address, the other end is a `farblock bench --floor-serve` there.
+    /// with an address, the other end is a `farblock bench --floor-serve` there. Without disks and
+    /// --rw it is measured anyway, a second for each pattern; none leaves that out.
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
     #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
     #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]

@@ -10,6 +10,7 @@ use farblock_command::reachable::reachable;
 use farblock_command::signals::Stop;
 use farblock_command::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// The floor, and its other end if that is here.
 pub(super) struct Open {
@@ -24,10 +25,17 @@ impl Open {
     }
 }
 
+/// Measured time of a run of the floor that nobody asked for: nine seconds for the six patterns.
+const BRIEFLY: Duration = Duration::from_secs(1);
+
 /// Finds or starts the other end, before disks are opened and filled.
-pub(super) fn open(place: FloorPlace, args: &BenchArgs) -> Result<Open> {
+pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
+    let Some(place) = args.floor else {
+        return is_shown_unasked(args).then(|| here(Some(BRIEFLY))).transpose();
+    };
     match place {
-        FloorPlace::Here => here(),
+        FloorPlace::Nowhere => Ok(None),
+        FloorPlace::Here => here(None).map(Some),
         FloorPlace::There(_) if args.disks.is_empty() => Err(Failure::usage(
             "without disks the bench stays in this process, so --floor takes no address: name the \
              REMOTE-URL on that machine as well, or leave the address out",
@@ -35,20 +43,27 @@ pub(super) fn open(place: FloorPlace, args: &BenchArgs) -> Result<Open> {
         FloorPlace::There(address) => {
             probe(address)
                 .map_err(|error| super::explain(&BenchError::Floor { address, error }))?;
-            let floor = Floor { address, threads: cores(), meters: Meters::default() };
-            Ok(Open { floor, _server: None })
+            let (threads, meters) = (cores(), Meters::default());
+            let floor = Floor { address, threads, meters, briefly: None };
+            Ok(Some(Open { floor, _server: None }))
         }
     }
 }
 
-/// Both ends here, each with half of the processors: none of their threads ever sleeps.
-fn here() -> Result<Open> {
+/// Beside the demonstration's six patterns, people see what loopback alone takes. It wants two
+/// processors at least, since none of its threads ever sleeps.
+fn is_shown_unasked(args: &BenchArgs) -> bool {
+    args.disks.is_empty() && args.rw.is_none() && cores() > 1
+}
+
+/// Both ends here, each with half of the processors.
+fn here(briefly: Option<Duration>) -> Result<Open> {
     let threads = (cores() / 2).max(1);
     let server = Server::start((Ipv4Addr::LOCALHOST, 0), threads as usize, &[]);
     let server = server.map_err(|error| {
         Failure::run(format_args!("cannot start the floor's server: {}", os(&error)))
     })?;
-    let floor = Floor { address: server.address(), threads, meters: meters()? };
+    let floor = Floor { address: server.address(), threads, meters: meters()?, briefly };
     Ok(Open { floor, _server: Some(server) })
 }
 

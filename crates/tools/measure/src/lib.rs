@@ -37,7 +37,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
         return floor::serve(address, &stop, global);
     }
     let mut plan = plan::plan(args, global)?;
-    let floor = args.floor.map(|place| floor::open(place, args)).transpose()?;
+    let floor = floor::open(args)?;
     plan.floor = floor.as_ref().map(floor::Open::side);
     // Before hours are spent on what cannot be kept.
     let files = report::Files::open(args)?;
@@ -48,8 +48,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     if !global.quiet {
         sides.notes.iter().for_each(|note| output::note(note));
         let disks = [&sides.local, &sides.remote].into_iter().flatten().count();
-        let count = disks + usize::from(plan.floor.is_some());
-        output::note(&format!("this takes about {}", words(plan.duration(count))));
+        output::note(&format!("this takes about {}", words(plan.duration(disks))));
     }
     let cancel = Cancel::new();
     watch(&stop, &cancel)?;

@@ -52,6 +52,12 @@ _ffi = cffi.FFI()
 _ffi.cdef(_declarations())
 _library = _ffi.dlopen(str(_FOLDER / "libfarblock.so"))
 _FOREVER = 0xFFFFFFFF
+_SPINS = {
+    "efficient": _library.FB_SPIN_EFFICIENT,
+    "balanced": _library.FB_SPIN_BALANCED,
+    "latency": _library.FB_SPIN_LATENCY,
+    "always": _library.FB_SPIN_ALWAYS,
+}
 _POLICIES = {
     "numa": _library.FB_POLICY_NUMA,
     "round-robin": _library.FB_POLICY_ROUND_ROBIN,
@@ -205,6 +211,7 @@ def connect(
     url,
     *,
     policy="numa",
+    spin="balanced",
     reconnect_delay=10.0,
     ctrl_loss_timeout=600.0,
     fast_io_fail_timeout=None,
@@ -220,7 +227,8 @@ def connect(
     """Connects to what a URL names, and waits for it. Times are in seconds; None is no limit.
 
     `url` is a text, or several: paths to one disk. The `policy` says which of them an operation
-    takes: "numa" (the first that is usable), "round-robin" or "queue-depth".
+    takes: "numa" (the first that is usable), "round-robin" or "queue-depth". `spin` says how much
+    processor time may be spent on latency: "efficient", "balanced", "latency" or "always".
 
     A path that is lost is connected again, with pauses of up to `reconnect_delay`, and is given up
     after `ctrl_loss_timeout`. Calls wait meanwhile, and fail when the last path is given up or none
@@ -230,6 +238,8 @@ def connect(
     """
     if policy not in _POLICIES:
         raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
+    if spin not in _SPINS:
+        raise ValueError(f"there is no way to spin {spin!r}: use one of {', '.join(_SPINS)}")
     urls = [url] if isinstance(url, str) else url
     try:
         urls = b" ".join(_text("URL", one) for one in urls)
@@ -240,6 +250,7 @@ def connect(
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     options.queues = 1
     options.policy = _POLICIES[policy]
+    options.spin = _SPINS[spin]
     options.reconnect_delay_ms = _milliseconds("reconnect_delay", reconnect_delay)
     options.ctrl_loss_timeout_ms = _milliseconds("ctrl_loss_timeout", ctrl_loss_timeout)
     options.fast_io_fail_timeout_ms = _milliseconds("fast_io_fail_timeout", fast_io_fail_timeout)

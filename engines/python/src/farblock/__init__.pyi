@@ -68,6 +68,7 @@ def connect(
     url: Union[str, Iterable[str]],
     *,
     policy: Literal["numa", "round-robin", "queue-depth"] = ...,
+    spin: Literal["efficient", "balanced", "latency", "always"] = ...,
     reconnect_delay: float = ...,
     ctrl_loss_timeout: Optional[float] = ...,
     fast_io_fail_timeout: Optional[float] = ...,

@@ -4,6 +4,7 @@ use super::TargetShared;
 use crate::config::TlsPolicy;
 use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
 use farblock_proto::ids::ControllerId;
+use farblock_reactor::Polling;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -20,6 +21,8 @@ pub struct Report {
     pub connections: usize,
     /// Who has to use TLS there, by address.
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
+    /// What its event loops may spend on latency.
+    pub polling: Polling,
     /// Its subsystems.
     pub subsystems: Vec<SubsystemReport>,
     /// The controllers that hosts have on it.
@@ -135,6 +138,7 @@ impl TargetShared {
             uptime: farblock_reactor::os::elapsed(self.epoch),
             tls: self.listening.policies(&self.tls),
             connections: self.connections.load(Ordering::Relaxed),
+            polling: self.polling.get().copied().unwrap_or_default(),
             subsystems,
             controllers,
         }

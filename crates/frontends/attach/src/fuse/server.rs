@@ -9,7 +9,7 @@ use super::shared::MountShared;
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{Listed, User};
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use fuser::{Notifier, Session, SessionACL};
 use std::fmt;
 use std::io;
@@ -36,6 +36,8 @@ pub struct Config {
     pub name: String,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
     /// So many threads read requests, and so many carry them out. 0: half as many as there are
     /// processors, but at most four.
     pub threads: usize,
@@ -56,6 +58,7 @@ impl Config {
             mountpoint,
             name: "disk".into(),
             engine: EngineKind::Auto,
+            polling: Polling::default(),
             threads: 0,
             read_only: false,
             allow_other: false,
@@ -486,7 +489,7 @@ fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, Star
     let plan = Plan {
         prefix: CORE_NAME_PREFIX,
         count: threads(config),
-        engine: config.engine,
+        reactor: ReactorConfig::new(config.engine, config.polling),
         begin: flushes_for_the_kernel,
     };
     let theirs = Arc::clone(shared);

@@ -6,7 +6,7 @@ use super::limits;
 use super::shared::{ExportShared, Message};
 use farblock_block::Namespace;
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Plan};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io;
@@ -36,6 +36,8 @@ pub struct Config {
     pub read_only: bool,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
     /// Threads, each with a queue into the namespace; connections are dealt to them in turn.
     /// 0: as many as there are processors, but at most four.
     pub threads: usize,
@@ -45,8 +47,8 @@ impl Config {
     /// The usual: nameless, as writable as the namespace, at this address.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
-        let engine = EngineKind::Auto;
-        Config { listen, export: String::new(), read_only: false, engine, threads: 0 }
+        let (export, engine, polling) = Default::default();
+        Config { listen, export, read_only: false, engine, polling, threads: 0 }
     }
 }
 
@@ -261,7 +263,8 @@ fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, Sta
         0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS),
         threads => threads.min(limits::MAX_THREADS),
     };
-    let plan = Plan { prefix: THREAD_NAME_PREFIX, count, engine: config.engine, begin: || {} };
+    let reactor = ReactorConfig::new(config.engine, config.polling);
+    let plan = Plan { prefix: THREAD_NAME_PREFIX, count, reactor, begin: || {} };
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Clients::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.mailboxes.open(wakers);

@@ -8,7 +8,7 @@ use super::worker::{Order, UblkShared, Worker};
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{self, Listed, User};
 use farblock_frontend::{self as frontend, Cores, Disk, GeometryWatch, Mailboxes, Plan, Seat};
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt;
@@ -44,6 +44,8 @@ pub struct Config {
     pub depth: u16,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
     /// Refuse writes, even if the namespace would take them.
     pub read_only: bool,
     /// The device outlives this process: its users wait until [`Server::recover`].
@@ -63,6 +65,7 @@ impl Default for Config {
             queues: 0,
             depth: DEFAULT_DEPTH,
             engine: EngineKind::Auto,
+            polling: Polling::default(),
             read_only: false,
             recoverable: true,
             identifier: String::new(),
@@ -72,6 +75,10 @@ impl Default for Config {
 }
 
 impl Config {
+    fn reactor(&self) -> ReactorConfig {
+        ReactorConfig::new(self.engine, self.polling)
+    }
+
     fn check(&self, geometry: &Geometry) -> Result<(), StartError> {
         if self.queues > limits::MAX_QUEUES {
             return Err(StartError::Queues(self.queues));
@@ -263,7 +270,7 @@ impl Server {
             identity: config.identity(),
             state: 0,
         })?;
-        let started = Server::serve(disk, info, config.engine).and_then(|mut server| {
+        let started = Server::serve(disk, info, config.reactor()).and_then(|mut server| {
             let params = Params::of(&geometry, info.request_bytes);
             driver.set_params(info.id, &params)?;
             driver.start(info.id)?;
@@ -279,7 +286,7 @@ impl Server {
     }
 
     /// Serves the device of a server that has died or [left](Server::leave), as it is: only
-    /// `identifier`, `engine`, `read_only` and `settle` of the configuration matter. What its users
+    /// `identifier`, `engine`, `polling`, `read_only` and `settle` of the configuration matter. What its users
     /// asked for in the meantime waits, and so does what the other server had not answered.
     ///
     /// # Errors
@@ -298,7 +305,7 @@ impl Server {
         let shown = driver.params(id)?;
         check_device(&info, &shown, config, &geometry)?;
         wait_for_the_dead(&mut driver, &info)?;
-        let mut server = Server::serve(disk, info, config.engine)?;
+        let mut server = Server::serve(disk, info, config.reactor())?;
         thread::sleep(settled.saturating_duration_since(Instant::now()));
         driver.end_recovery(id)?;
         if shown.sectors != Params::of(&geometry, info.request_bytes).sectors
@@ -326,12 +333,12 @@ impl Server {
     ///
     /// Nothing is asked of the kernel before every worker can: a server that dies when only some
     /// have asked leaves a device that Linux 6.12 may fall over when it is recovered.
-    fn serve(disk: Disk, info: Info, engine: EngineKind) -> Result<Server, StartError> {
+    fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
         let shared = Arc::new(UblkShared { disk, orders: Mailboxes::default() });
         let (asked, answers) = mpsc::channel();
-        let workers = start_workers(info, engine, &shared, node, asked)?;
+        let workers = start_workers(info, reactor, &shared, node, asked)?;
         let mut server = Server { shared, info, path, workers, changes: None };
         let ended = |_| io::Error::other("a thread ended at once");
         let served = (0..info.queues).try_for_each(|_| answers.recv().map_err(ended).flatten());
@@ -558,7 +565,7 @@ fn is_alive(pid: i32) -> bool {
 /// `asked` hears from each whether it could.
 fn start_workers(
     info: Info,
-    engine: EngineKind,
+    reactor: ReactorConfig,
     shared: &Arc<UblkShared>,
     node: File,
     asked: Sender<io::Result<()>>,
@@ -566,7 +573,7 @@ fn start_workers(
     let plan = Plan {
         prefix: THREAD_NAME_PREFIX,
         count: usize::from(info.queues),
-        engine,
+        reactor,
         begin: flushes_for_the_kernel,
     };
     let theirs = Arc::clone(shared);

@@ -11,7 +11,7 @@ use farblock_block::Namespace;
 use farblock_frontend::{
     self as frontend, Complaints, Cores, Disk, GeometryWatch, Mailboxes, Plan,
 };
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling};
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io;
@@ -46,6 +46,8 @@ pub struct Config {
     pub queues: usize,
     /// Which event loop.
     pub engine: EngineKind,
+    /// How much processor time it may spend on looking for work.
+    pub polling: Polling,
     /// The disk's serial number: at most 20 bytes of ASCII. Linux shows it in
     /// `/sys/block/vda/serial`.
     pub serial: String,
@@ -57,8 +59,8 @@ impl Config {
     /// The usual: nameless, as writable as the namespace.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Config {
-        let (engine, serial) = (EngineKind::Auto, String::new());
-        Config { socket: socket.into(), queues: 0, engine, serial, read_only: false }
+        let (engine, polling, serial) = Default::default();
+        Config { socket: socket.into(), queues: 0, engine, polling, serial, read_only: false }
     }
 }
 
@@ -232,7 +234,7 @@ impl Server {
         // From here on, dropping it ends the threads.
         let mut server = Server {
             shared: Arc::clone(&shared),
-            workers: start_workers(config.engine, &shared)?,
+            workers: start_workers(ReactorConfig::new(config.engine, config.polling), &shared)?,
             control: None,
             changes: None,
             socket: config.socket.clone(),
@@ -316,9 +318,9 @@ impl Drop for Server {
     }
 }
 
-fn start_workers(engine: EngineKind, shared: &Arc<DeviceShared>) -> Result<Cores, StartError> {
+fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<Cores, StartError> {
     let device = &shared.device;
-    let plan = Plan { prefix: THREAD_NAME_PREFIX, count: device.queues, engine, begin: || {} };
+    let plan = Plan { prefix: THREAD_NAME_PREFIX, count: device.queues, reactor, begin: || {} };
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);

@@ -75,6 +75,11 @@ impl Loop {
         Loop::uring_if_there(Polling::Always)
     }
 
+    /// The same, and it looks while there is something to do.
+    pub fn uring_busy() -> Option<Loop> {
+        Loop::uring_if_there("latency".parse().unwrap())
+    }
+
     fn uring_if_there(polling: Polling) -> Option<Loop> {
         match Reactor::new(&Config { engine: EngineKind::Uring, polling, ..Config::default() }) {
             Ok(reactor) => Some(Loop::new(reactor)),

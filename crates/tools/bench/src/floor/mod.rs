@@ -56,7 +56,7 @@ use crate::cpu::Meters;
 use crate::error::{BenchError, RunError};
 use crate::limits::FLOOR_MAX_BYTES;
 use crate::pattern::Pattern;
-use crate::plan::Plan;
+use crate::plan::{Plan, Times};
 use crate::progress::Cancel;
 use crate::result::Figures;
 
@@ -71,11 +71,20 @@ pub struct Floor {
     pub threads: u32,
     /// What is measured beside the I/Os.
     pub meters: Meters,
+    /// Measured time of each run, where the plan's is longer: bare sockets are sooner known than a
+    /// disk. Then there is no warm-up, and a ramp of half of this.
+    pub briefly: Option<Duration>,
 }
 
 impl Floor {
     pub(crate) fn describe(&self) -> String {
         format!("bare sockets to {}, no protocol and no disk", self.address)
+    }
+
+    /// The phases of one of its runs, where a disk's has these.
+    pub(crate) fn times(&self, disk: Times) -> Times {
+        let Some(runtime) = self.briefly.filter(|brief| *brief < disk.runtime) else { return disk };
+        Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }
     }
 
     /// Checks that the plan can be put on it, and that it is there.

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 /// Measure how near a remote disk is to a local one
 ///
 /// Without arguments it makes a disk file here, measures it, shares it from a target in this
-/// process over loopback TCP, measures it again through that, and compares. No root, nothing to
-/// configure, nothing left behind, less than two minutes.
+/// process over loopback TCP, measures it again through that, and compares, with what bare sockets
+/// take beside it. No root, nothing to configure, nothing left behind, less than two minutes.
 ///
 /// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
 #[derive(Args, Debug)]

@@ -5,6 +5,7 @@ use crate::output;
 use crate::table::{Align, Table};
 use farblock_block::size::Size;
 use farblock_command::reachable::reachable;
+use farblock_reactor::Polling;
 use farblock_target::{Subsystem, Target, TargetConfig, TlsPolicy};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -116,7 +117,11 @@ pub(super) fn announce(
 
 fn describe(text: &mut String, target: &Target, config: &TargetConfig, reachable: SocketAddr) {
     let version = env!("CARGO_PKG_VERSION");
-    let _ = writeln!(text, "farblock {version}, {} engine\n", target.engine());
+    let spin = match config.polling {
+        Polling::Adaptive { .. } => String::new(),
+        polling => format!(", spin {polling}"),
+    };
+    let _ = writeln!(text, "farblock {version}, {} engine{spin}\n", target.engine());
     for subsystem in &config.subsystems {
         let _ = writeln!(text, "Subsystem {}", subsystem.config.nqn);
         let _ = writeln!(text, "{}", hosts(subsystem));

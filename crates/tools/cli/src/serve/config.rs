@@ -35,6 +35,7 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 struct FileConfig {
     engine: Option<Spanned<String>>,
+    spin: Option<Spanned<String>>,
     #[serde(default)]
     poll: bool,
     cores: Option<Spanned<String>>,
@@ -282,7 +283,13 @@ fn check(
         let parsed = engine.as_ref().parse();
         config.engine = parsed.map_err(|error| source.error(engine.span(), "engine", error))?;
     }
-    if file.poll {
+    if let Some(spin) = &file.spin {
+        if file.poll {
+            return Err(value(spin, "spin", "it and poll say the same: leave poll out".to_owned()));
+        }
+        let parsed = spin.as_ref().parse();
+        config.polling = parsed.map_err(|error| source.error(spin.span(), "spin", error))?;
+    } else if file.poll {
         config.polling = Polling::Always;
     }
     if let Some(cores) = &file.cores {

@@ -8,8 +8,9 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 21] = [
+const EXAMPLES: [(&str, &str); 22] = [
     ("engine", "engine = \"auto\""),
+    ("spin", "spin = \"balanced\""),
     ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
     ("listeners", "listeners = [\"127.0.0.1:4420\"]"),

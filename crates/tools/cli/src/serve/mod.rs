@@ -169,9 +169,7 @@ fn asked_for<'a>(
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
         shares.config.engine = global.engine;
     }
-    if global.poll {
-        shares.config.polling = global.polling();
-    }
+    shares.config.polling = global.spin().unwrap_or(shares.config.polling);
     keys::add_tls(args, &mut shares.config)?;
     Ok((shares, opening))
 }

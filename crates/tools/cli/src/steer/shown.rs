@@ -18,6 +18,9 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
         duration(status.uptime_seconds),
         status.listening.join(", ")
     );
+    if !status.spin.is_empty() {
+        let _ = writeln!(text, "spin: {}", printable(&status.spin));
+    }
     for warning in &status.warnings {
         let _ = writeln!(text, "warning: {}", printable(warning));
     }

@@ -50,7 +50,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let mountpoint = mountpoint(start.folder, settings);
     let mut config = Config::new(mountpoint.clone());
     config.name.clone_from(&start.name);
-    config.engine = settings.engine();
+    (config.engine, config.polling) = (settings.engine(), settings.spin());
     config.threads = settings.threads();
     config.read_only = settings.read_only;
     config.allow_other = settings.allow_other;

@@ -23,7 +23,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     // Names of units know neither capitals nor underscores (RFC 7143, 4.2.7).
     let unit = start.name.to_lowercase().replace('_', "-");
     let mut config = Config::new(listen, &format!("{NAME}{unit}"));
-    config.engine = settings.engine();
+    (config.engine, config.polling) = (settings.engine(), settings.spin());
     config.read_only = settings.read_only;
     if let Some(serial) = &settings.serial {
         config.serial.clone_from(serial);

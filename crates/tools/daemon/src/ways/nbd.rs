@@ -62,7 +62,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         (None, None) => Some(device::usual_address(start.folder)),
     };
     let mut config = Config::new(listen);
-    config.engine = settings.engine();
+    (config.engine, config.polling) = (settings.engine(), settings.spin());
     config.threads = settings.threads();
     config.read_only = settings.read_only;
     let namespace = start.namespace()?;

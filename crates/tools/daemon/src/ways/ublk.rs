@@ -32,6 +32,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let config = Config {
         queues: u16::try_from(settings.threads()).unwrap_or(u16::MAX),
         engine: settings.engine(),
+        polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
         // Everything has settled before a way is asked to go on.

@@ -19,7 +19,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
     let socket = settings.socket.clone().unwrap_or_else(|| start.folder.path("vhost-user.sock"));
     let mut config = Config::new(socket.clone());
-    config.engine = settings.engine();
+    (config.engine, config.polling) = (settings.engine(), settings.spin());
     config.queues = settings.threads();
     config.read_only = settings.read_only;
     config.serial = settings.serial.clone().unwrap_or_else(|| {

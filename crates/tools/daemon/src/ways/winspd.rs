@@ -17,7 +17,7 @@ pub(super) fn available() -> Result<(), String> {
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
     let mut options = Options::new(Device::Driver, &start.name);
-    options.engine = settings.engine();
+    (options.engine, options.polling) = (settings.engine(), settings.spin());
     options.read_only = settings.read_only;
     let server = Server::start(&options, start.namespace()?).map_err(sentence)?;
     Ok(Box::new(WinSpd { server: Some(server) }))
