@@ -83,8 +83,8 @@ pub enum Polling {
         /// The longest time that it looks before it sleeps.
         longest: Duration,
     },
-    /// `latency`: it looks until nothing has come for so long, whatever it gains. Under load it uses
-    /// its processor all the time, and hardly any when it is idle.
+    /// `latency`: it looks until nothing has come for so long, whatever it gains. Under load it
+    /// uses its processor all the time, and hardly any when it is idle.
     Busy {
         /// Longer than what is waited for takes.
         idle: Duration,

@@ -46,8 +46,6 @@ fn options_that_make_no_sense() {
         (&["serve", "mem:1MiB", "--cores", "3-1"], &["backwards"]),
         (&["serve", "mem:1MiB", "--config", "x"], &["cannot be used with"]),
         (&["serve", "mem:1MiB", "--engine", "epoll"], &["auto, uring or portable"]),
-        (&["serve", "mem:1MiB", "--spin", "fast"], &["efficient, balanced, latency, always"]),
-        (&["serve", "mem:1MiB", "--spin", "latency", "--poll"], &["cannot be used with"]),
         (&["serve", "mem:lots"], &["must begin with a number"]),
         (&["serve", "mem:1GB"], &["write 1GiB"]),
         (&["serve", "nvme+tcp://127.0.0.1/n"], &["remote already"]),

@@ -105,7 +105,8 @@ fn namespaces_come_change_and_go_under_load() {
 #[test]
 fn what_waiting_may_cost_is_in_the_file_and_the_status() {
     let scratch = Scratch::new();
-    let text = "spin = 'latency'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\nnqn = 'nqn.2026-11.a:b'\n\
+    let text = "spin = 'latency'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\n\
+                nqn = 'nqn.2026-11.a:b'\n\
                 allow_any_host = true\n[[subsystems.namespaces]]\npath = 'mem:1MiB'\n";
     let config = scratch.file("farblock.toml", text.as_bytes());
     for (options, wanted) in [(&[][..], "latency"), (&["--spin", "efficient"], "efficient")] {
@@ -116,6 +117,10 @@ fn what_waiting_may_cost_is_in_the_file_and_the_status() {
         assert!(people.contains(&format!("spin: {wanted}")), "{people}");
         server.stop();
     }
+    let names = "efficient, balanced, latency, always";
+    scratch.run(["serve", "mem:1MiB", "--spin", "fast"]).fails(2, &["fast", names]);
+    let both = ["serve", "mem:1MiB", "--spin", "latency", "--poll"];
+    scratch.run(both).fails(2, &["cannot be used with"]);
 }
 
 #[test]

@@ -286,8 +286,9 @@ impl Server {
     }
 
     /// Serves the device of a server that has died or [left](Server::leave), as it is: only
-    /// `identifier`, `engine`, `polling`, `read_only` and `settle` of the configuration matter. What its users
-    /// asked for in the meantime waits, and so does what the other server had not answered.
+    /// `identifier`, `engine`, `polling`, `read_only` and `settle` of the configuration matter.
+    /// What its users asked for in the meantime waits, and so does what the other server had not
+    /// answered.
     ///
     /// # Errors
     /// The device goes on waiting then.
