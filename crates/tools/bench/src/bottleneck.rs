@@ -33,7 +33,8 @@ impl PatternReport {
         }
         let longer_ns = (remote.latency.mean_ns - local.latency.mean_ns).max(0.0);
         let longer = format!("{} µs longer", format::us(longer_ns));
-        let floor_ns = self.floor.as_ref().map(|floor| floor.latency.mean_ns);
+        let floor = self.floor.as_ref().filter(|_| self.floor_doubt().is_none());
+        let floor_ns = floor.map(|floor| floor.latency.mean_ns);
         if let Some(floor_ns) = floor_ns.filter(|floor_ns| floor_ns * 2.0 >= longer_ns) {
             let floor = format::us(floor_ns);
             return Some(format!("the network: {longer}, and bare sockets alone take {floor} µs"));
@@ -80,6 +81,7 @@ fn busy(remote: &Figures, cores: u32) -> String {
 mod tests {
     use super::*;
     use crate::pattern::{Pattern, Rw};
+    use crate::result::Percent;
     use crate::testing::{compared, figures};
 
     /// Both sides of two jobs of 4k writes: I/Os per second, mean latency, and processor time per
@@ -147,6 +149,13 @@ mod tests {
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
         let text = says(&report, 2, "the way there and back");
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
+        // One that is slower than the remote disk explains nothing.
+        let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
+        let remote = report.remote.as_ref().expect("measured");
+        report.remote_percent_of_floor = Percent::new(&slow_floor, remote);
+        report.floor = Some(slow_floor);
+        let text = says(&report, 2, "the way there and back");
+        assert!(!text.contains("sockets"), "{text}");
     }
 
     #[test]

@@ -210,13 +210,19 @@ fn remarks(report: &Report, columns: usize) -> String {
         if let Some(note) = &pattern.pattern.note {
             line(format!("{name}: {note}"));
         }
-        if let Some(doubt) = pattern.floor_doubt() {
-            line(format!("{name}: {doubt}"));
-        }
         for failure in &pattern.errors {
             let (side, run) = (failure.side.name(), failure.run + 1);
             line(format!("{name}: {side}, run {run}: {}", failure.message));
         }
+    }
+    let doubted: Vec<_> = report
+        .patterns
+        .iter()
+        .filter_map(|one| Some((&one.pattern.name, one.floor_doubt()?)))
+        .collect();
+    if let Some((_, doubt)) = doubted.first() {
+        let names: Vec<&str> = doubted.iter().map(|(name, _)| name.as_str()).collect();
+        line(format!("{}: {doubt}", names.join(", ")));
     }
     if report.interrupted {
         line("interrupted: later runs and patterns were not measured".to_owned());
