@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "target",
         ],
     ),
-    ("capi", &["block", "host", "reactor"]),
+    ("capi", &["block", "host", "reactor", "tls"]),
     // The whole product in one thread.
     (
         "sim",
@@ -61,7 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "admin", "attach", "backends", "bench", "block", "command", "daemon", "fleet",
             "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "state", "target",
-            "volumes", "wire",
+            "tls", "volumes", "wire",
         ],
     ),
 ];

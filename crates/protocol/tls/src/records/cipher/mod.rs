@@ -1,10 +1,10 @@
-//! AES-GCM, by whichever of two libraries is faster on this processor (decision NN-b).
+//! AES-GCM, by whichever of two libraries is faster on this processor (decision 86).
 //!
 //! Both seal and open from one place to another. `wide` does that in one pass, by the widest
 //! instructions; `narrow` copies first, and is for every other processor and system.
 
 mod narrow;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
 mod wide;
 
 use super::TAG_BYTES;
@@ -16,7 +16,7 @@ pub(super) const NONCE_BYTES: usize = 12;
 /// A key of the suite with this hash, as long as that wants it.
 pub(super) enum Cipher {
     Narrow(narrow::Key),
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
     Wide(wide::Key),
 }
 
@@ -41,7 +41,7 @@ impl Cipher {
 
     /// With the faster of the two libraries.
     pub(super) fn new(key: &[u8]) -> Option<Self> {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
         if wide::is_fast() {
             return wide::Key::new(key).map(Self::Wide);
         }
@@ -53,7 +53,7 @@ impl Cipher {
         assert!(body.len() == what.content.len() + 1 + TAG_BYTES, "the body has another length");
         match self {
             Self::Narrow(key) => key.seal(what, body),
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
             Self::Wide(key) => key.seal(what, body),
         }
     }
@@ -67,7 +67,7 @@ impl Cipher {
     ) -> Option<()> {
         match self {
             Self::Narrow(key) => key.seal_in_place(nonce, header, body),
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
             Self::Wide(key) => key.seal_in_place(nonce, header, body),
         }
     }
@@ -84,13 +84,13 @@ impl Cipher {
         assert!(plain.len() == body.len(), "{} bytes for {}", plain.len(), body.len());
         match self {
             Self::Narrow(key) => key.open(nonce, header, body, plain),
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
             Self::Wide(key) => key.open(nonce, header, body, plain),
         }
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(test, feature = "wide", target_arch = "x86_64", target_os = "linux"))]
 mod tests {
     use super::*;
 
