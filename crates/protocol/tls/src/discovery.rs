@@ -2,8 +2,8 @@
 //!
 //! An identity with a digest tells which key is meant. One without (`NVMe0R`) may stand for each,
 //! and a stranger may have them tried: so [some](limits::DISCOVERY_KEYS) are tried with one first
-//! message, the next ones with the next. The one that was right last time comes before these,
-//! whoever else has asked since.
+//! message, the next ones with the next that has this identity. The one that was right last time
+//! comes before these, whoever else has asked since.
 
 use crate::keys::Named;
 use crate::limits;
@@ -20,8 +20,9 @@ pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
-    /// Every copy has the same, until the keys are others.
-    turns: Arc<Mutex<Turns>>,
+    /// Of identities with more keys than are tried at a time. Every copy has the same, until the
+    /// keys are others.
+    turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
 /// See the module's text.
@@ -91,21 +92,23 @@ impl ForDiscovery {
             return (None, self.of(identity).collect());
         };
         let mut turns = self.turns();
-        let next = turns.next % count;
-        turns.next = next + limits::DISCOVERY_KEYS;
-        let right = turns.right.clone().filter(|named| named.psk.identity == identity);
+        let turn = turns.entry(identity.to_owned()).or_default();
+        let next = turn.next % count;
+        turn.next = next + limits::DISCOVERY_KEYS;
+        let right = turn.right.clone();
         let keys = self.of(identity).cycle().skip(next);
         (right, keys.take(limits::DISCOVERY_KEYS).collect())
     }
 
     /// A host has this key.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
-        if self.too_many(&named.psk.identity).is_some() {
-            self.turns().right = Some(Arc::clone(named));
+        let identity = &named.psk.identity;
+        if self.too_many(identity).is_some() {
+            self.turns().entry(identity.clone()).or_default().right = Some(Arc::clone(named));
         }
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
+    fn turns(&self) -> MutexGuard<'_, BTreeMap<String, Turns>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -219,6 +219,12 @@ impl Report {
     pub fn has_errors(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.errors.is_empty())
     }
+
+    /// Some run of a disk did.
+    pub fn disks_have_errors(&self) -> bool {
+        let mut errors = self.patterns.iter().flat_map(|pattern| &pattern.errors);
+        errors.any(|failure| failure.side != SideName::Floor)
+    }
 }
 
 impl Report {

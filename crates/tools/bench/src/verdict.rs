@@ -289,7 +289,9 @@ impl Report {
         };
         let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
         let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
-        self.figures(pattern).map(move |(side, figures)| Load {
+        // The floor is no disk: it is there to be looked at, not to be judged.
+        let disks = self.figures(pattern).filter(|(side, _)| *side != SideName::Floor);
+        disks.map(move |(side, figures)| Load {
             name: format!("{}, {}", p.name, side.name()),
             setup: setup.clone(),
             series: figures.map_or_else(Vec::new, |f| series(f, p.block_size_bytes)),

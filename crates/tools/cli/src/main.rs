@@ -103,8 +103,17 @@ fn has_json(cli: &Cli) -> Result<()> {
     }
 }
 
+/// The parser compares what stands on one side of the command only.
+fn spins_one_way(global: &Global) -> Result<()> {
+    match global.poll && global.spin.is_some() {
+        true => Err(Failure::usage("--poll says --spin always: leave one of the two out")),
+        false => Ok(()),
+    }
+}
+
 fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
+    spins_one_way(global)?;
     has_json(&cli)?;
     match cli.command {
         Command::Serve(mut args) => {

@@ -113,7 +113,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "listeners = ",
         "spin = \"latency\"\npoll = true\nlisteners = ",
-        &[":1: spin: it and poll say the same", "leave poll out"],
+        &[":1: spin: poll = true says spin = \"always\"", "leave one of the two out"],
     ),
     ("true", "true\nallow_any_host = true", &[":6:", "allow_any_host", "duplicate key"]),
 ];

@@ -95,6 +95,13 @@ fn options_that_make_no_sense() {
     }
 }
 
+/// Options of all commands stand before them and behind.
+#[test]
+fn two_ways_to_wait() {
+    let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];
+    Scratch::new().run(both).fails_in_a_line(2, &["leave one of the two out"]);
+}
+
 #[test]
 fn disks_that_cannot_be_shared() {
     let scratch = Scratch::new();

@@ -30,7 +30,7 @@ pub struct Global {
     /// for up to 200 µs where that makes the load faster, for at most six times the time of the
     /// work. latency: it looks for as long as there is I/O, and a millisecond after that: up to a
     /// whole processor for each loop under load, none when idle. always: it never sleeps, idle or
-    /// not.
+    /// not. Copies, and the hosts and targets of a fleet, are balanced whatever is said here.
     #[arg(
         long,
         global = true,

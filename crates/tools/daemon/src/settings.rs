@@ -306,7 +306,8 @@ impl Settings {
             ("allow-other", self.allow_other, &[Fuse]),
             ("serial", self.serial.is_some(), &[VhostUser, Iscsi]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
-            // The kernel's own host has no such option.
+            // The kernel's own host has no such options.
+            ("spin", self.spin.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
             ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
         ] {
             if given && !ways.contains(&way) {

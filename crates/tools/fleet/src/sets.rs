@@ -73,7 +73,10 @@ fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<u
 fn in_turn(share: &Share) -> Result<Vec<Vec<usize>>, String> {
     let (count, sets) = (share.drives.len(), share.sets);
     if !count.is_multiple_of(sets) {
-        return Err(format!("{count} drives do not make {sets} equal sets"));
+        return Err(format!(
+            "{count} drives do not make {sets} equal sets: name a multiple of {sets}, or another \
+             sets_per_target"
+        ));
     }
     let all: Vec<usize> = (0..count).collect();
     Ok(all.chunks(count / sets).map(<[usize]>::to_vec).collect())

@@ -28,10 +28,11 @@ impl Open {
 /// Measured time of a run of the floor that nobody asked for: nine seconds for the six patterns.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// Finds or starts the other end, before disks are opened and filled.
+/// Finds or starts the other end, before disks are opened and filled. Where nobody asked for a
+/// floor, there is none if it cannot be.
 pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     let Some(place) = args.floor else {
-        return is_shown_unasked(args).then(|| here(Some(BRIEFLY))).transpose();
+        return Ok(is_shown_unasked(args).then(|| here(Some(BRIEFLY)).ok()).flatten());
     };
     match place {
         FloorPlace::Nowhere => Ok(None),

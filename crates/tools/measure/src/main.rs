@@ -18,6 +18,7 @@ struct Alone {
 
 fn main() -> ExitCode {
     let Alone { global, bench } = Alone::parse();
+    farblock_command::signals::survive_file_size_limit();
     let open = |spec: &_, block_size, read_only| {
         farblock_backends::Spec::open(spec, block_size, read_only)
     };

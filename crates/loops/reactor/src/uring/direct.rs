@@ -187,6 +187,7 @@ impl Stream {
                 self.drained = false;
                 Ok(*done)
             }
+            Some(Err(_)) if *done > 0 => Ok(*done),
             Some(Err(error)) => Err(error),
         };
         let Recv::Into { buffer, .. } = mem::replace(&mut self.recv, Recv::None) else {

@@ -460,6 +460,8 @@ fn received_into(
             closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Err(_) if !closing && is_transient(completion.errno()) => None,
+        // What came before it may say why; the error, or the end behind it, comes again.
+        Err(_) if *done > 0 && !closing => Some(Ok(*done)),
         Err(error) => Some(Err(stream_error(error, closing))),
     }
 }

@@ -31,6 +31,8 @@ What the network allows, both ends here or with `farblock bench --floor-serve 0.
   farblock bench --floor
   farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421"
 )]
+// What is flattened into it is a group of this name already.
+#[group(skip)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     command: Option<BenchCommand>,

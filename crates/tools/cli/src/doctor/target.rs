@@ -231,7 +231,7 @@ fn protocol(
 }
 
 fn connected(controller: &Controller, settings: &Options, took: Duration) -> Finding {
-    // Discovery is what does without (`Options::concatenate`).
+    // Discovery is what does without (`TcpOptions::concatenate`).
     let concatenates = settings.tcp.concatenate && !controller.info().discovery;
     let tls = match (settings.tcp.tls_key.is_some(), concatenates) {
         (true, _) => " over TLS",

@@ -285,7 +285,11 @@ fn check(
     }
     if let Some(spin) = &file.spin {
         if file.poll {
-            return Err(value(spin, "spin", "it and poll say the same: leave poll out".to_owned()));
+            return Err(value(
+                spin,
+                "spin",
+                "poll = true says spin = \"always\": leave one of the two out".to_owned(),
+            ));
         }
         let parsed = spin.as_ref().parse();
         config.polling = parsed.map_err(|error| source.error(spin.span(), "spin", error))?;

@@ -25,7 +25,7 @@ use crate::memory::footprint;
 use crate::notices::NoticeKind;
 use crate::session::Session;
 use farblock_reactor::{Buffer, BufferPool, SendBatch};
-use farblock_tls::limits::{PORTION_BYTES, SEALED_BYTES};
+use farblock_tls::limits::{OPENED_BYTES, PORTION_BYTES, SEALED_BYTES};
 use farblock_tls::{Named, Portions, ServerKeys, Tls, TlsError};
 use farblock_wire::nqn;
 use std::net::IpAddr;
@@ -227,8 +227,8 @@ impl Session<Tcp> {
         let Some((slot, offset, left)) = self.transport.end.data_wanted() else {
             return (0, None);
         };
-        // What is over has no place any more.
-        if !is_large(left) || !self.takes_commands() {
+        // What is over has no place any more, and where no full record fits none is needed.
+        if !is_large(left) || (left as usize) < OPENED_BYTES || !self.takes_commands() {
             return (0, None);
         }
         let mut buffer = self.take_landing(cx, slot);
