@@ -121,7 +121,10 @@ mod tests {
         let why = Some("the machine has one node".to_owned());
         assert_eq!(of(&four, 2, true), Ok((halves, why)));
         let odd = of(&four[..3], 2, true).unwrap_err();
-        assert_eq!(odd, "3 drives do not make 2 equal sets");
+        assert_eq!(
+            odd,
+            "3 drives do not make 2 equal sets: name a multiple of 2, or another sets_per_target"
+        );
     }
 
     /// A machine of two nodes, where these files' disks are: files of file systems that every Linux
