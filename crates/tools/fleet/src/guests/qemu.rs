@@ -111,7 +111,7 @@ impl Guest {
         loop {
             let line = match self.said.try_recv() {
                 Ok(line) => line,
-                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Empty) => return self.goes_on().map(|()| None),
                 Err(TryRecvError::Disconnected) => return Err(self.gone()),
             };
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -128,6 +128,12 @@ impl Guest {
     /// QEMU's.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A guest that KVM can no longer run is stopped, and QEMU stays: its complaint is all there is.
+    fn goes_on(&self) -> Result<(), String> {
+        let complaints = fs::read(&self.logs[0]).unwrap_or_default();
+        failed_by_kvm(&String::from_utf8_lossy(&complaints)).map_or(Ok(()), Err)
     }
 
     fn gone(&mut self) -> String {
@@ -177,6 +183,11 @@ fn quoted(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
+fn failed_by_kvm(complaints: &str) -> Option<String> {
+    let line = complaints.lines().find(|line| line.starts_with("KVM internal error"))?;
+    Some(format!("the processor cannot run it: {line}"))
+}
+
 /// A line, or what there is of one that does not end.
 fn line(reader: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
@@ -197,6 +208,14 @@ mod tests {
         assert_eq!(line(&mut reader).map(|line| line.len() as u64), Some(GUEST_LINE_BYTES));
         assert_eq!(line(&mut &b"READY 1 x\r\n"[..]).as_deref(), Some("READY 1 x"));
         assert_eq!(line(&mut &b""[..]), None);
+    }
+
+    #[test]
+    fn a_guest_that_kvm_has_stopped_is_known_by_its_complaint() {
+        let complaints = "warning: host lacks it\nKVM internal error. Suberror: 1\nRAX=0";
+        let said = failed_by_kvm(complaints);
+        assert_eq!(said.unwrap(), "the processor cannot run it: KVM internal error. Suberror: 1");
+        assert_eq!(failed_by_kvm("warning: host lacks it\n"), None);
     }
 
     #[test]
