@@ -130,7 +130,8 @@ impl Guest {
         self.child.id()
     }
 
-    /// A guest that KVM can no longer run is stopped, and QEMU stays: its complaint is all there is.
+    /// A guest that KVM can no longer run is stopped, and QEMU stays: its complaint is all there
+    /// is.
     fn goes_on(&self) -> Result<(), String> {
         let complaints = fs::read(&self.logs[0]).unwrap_or_default();
         failed_by_kvm(&String::from_utf8_lossy(&complaints)).map_or(Ok(()), Err)
