@@ -15,7 +15,7 @@
 //! into a buffer of the pool, and goes the way of what comes in plain; records that have nothing
 //! but data of a large payload are opened straight into its place.
 
-use super::{Tcp, is_large};
+use super::Tcp;
 use crate::admissions::Reason;
 use crate::config::TlsPolicy;
 use crate::core::Context;
@@ -228,7 +228,7 @@ impl Session<Tcp> {
             return (0, None);
         };
         // What is over has no place any more, and where no full record fits none is needed.
-        if !is_large(left) || (left as usize) < OPENED_BYTES || !self.takes_commands() {
+        if (left as usize) < OPENED_BYTES || !self.takes_commands() {
             return (0, None);
         }
         let mut buffer = self.take_landing(cx, slot);
