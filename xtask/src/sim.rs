@@ -31,7 +31,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return run_mirrors(options);
     }
     let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "farblock-sim", "--example", "hours", "--"]);
+    command.args(["run", "--quiet", "--profile", "checked"]);
+    command.args(["--package", "farblock-sim", "--example", "hours", "--"]);
     command.args(["--hours", &options.hours.to_string()]);
     if let Some(from) = options.from {
         command.args(["--from", &from.to_string()]);
@@ -51,7 +52,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
     let from = options.from.unwrap_or(now.as_secs() << 20);
     let test = || {
         let mut command = cargo();
-        command.args(["test", "--quiet", "--release", "--package", "farblock-volumes"]);
+        command.args(["test", "--quiet", "--profile", "checked", "--package", "farblock-volumes"]);
         command.args(["--test", "lives"]);
         command
     };

@@ -9,6 +9,9 @@ const USAGE: &str = "usage: cargo xtask sim [--hours N] [--from SEED]
   --hours N    how long, 1 by default; a part of an hour is 0.1, for example
   --from SEED  where to begin, instead of somewhere else each time";
 
+/// How often it says how far it is.
+const EVERY: Duration = Duration::from_secs(60);
+
 fn main() -> ExitCode {
     let (hours, from) = match arguments(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -19,7 +22,14 @@ fn main() -> ExitCode {
     };
     let until = Instant::now() + Duration::from_secs_f64(hours * 3600.0);
     let (mut seed, mut failures, mut faults) = (from, 0, 0);
+    let mut said = Instant::now();
     while Instant::now() < until {
+        if said.elapsed() >= EVERY {
+            said = Instant::now();
+            let left = until.saturating_duration_since(said).as_secs() / 60;
+            let seeds = seed.wrapping_sub(from);
+            eprintln!("{seeds} seeds, {failures} failed, {faults} faults; {left} min to go");
+        }
         match std::panic::catch_unwind(|| product::run(seed)) {
             Ok(outcome) => faults += outcome.faults,
             Err(_) => {
