@@ -16,9 +16,9 @@ struct Segment {
     len: usize,
 }
 
-/// How far a batch has been sent.
+/// A place in a batch: how far it has been sent, or made into something else that is sent.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Cursor {
+pub struct Cursor {
     segment: usize,
     offset: usize,
 }
@@ -133,8 +133,8 @@ impl SendBatch {
         }
     }
 
-    /// What is left to send, piece by piece.
-    pub(crate) fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
+    /// What is left from there on, piece by piece.
+    pub fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
         let mut skip = cursor.offset;
         self.segments[cursor.segment..].iter().map(move |segment| {
             let source: &[u8] = match segment.source {
@@ -146,8 +146,12 @@ impl SendBatch {
         })
     }
 
-    /// Notes that `sent` more bytes are on their way; true when that was all.
-    pub(crate) fn advance(&self, cursor: &mut Cursor, mut sent: usize) -> bool {
+    /// Moves the place by so many bytes; true when nothing is behind it.
+    ///
+    /// # Panics
+    ///
+    /// If fewer bytes are behind it.
+    pub fn advance(&self, cursor: &mut Cursor, mut sent: usize) -> bool {
         while let Some(segment) = self.segments.get(cursor.segment) {
             let left = segment.len - cursor.offset;
             if sent < left {

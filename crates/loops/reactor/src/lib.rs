@@ -96,7 +96,7 @@ mod timers;
 mod uring;
 mod waker;
 
-pub use batch::SendBatch;
+pub use batch::{Cursor, SendBatch};
 #[doc(hidden)]
 pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, ParsePollingError, Polling};

@@ -49,7 +49,7 @@ pub use openssl::draw_from;
 pub use openssl::{available, client, server};
 #[doc(hidden)]
 pub use openssl::{client_with, server_with};
-pub use portions::Portions;
+pub use portions::portion;
 #[cfg(unix)]
 #[doc(hidden)]
 pub use records::fuzzed as records_of;

@@ -84,7 +84,8 @@ impl Tcp {
 
     /// Whether more answers may be made before some are sent; `coming` bytes are on their way.
     fn has_room(&self, coming: usize) -> bool {
-        let answers_fit = !self.sending || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
+        let is_sending = self.sending || self.guard.as_ref().is_some_and(|guard| guard.has_more());
+        let answers_fit = !is_sending || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
         answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
     }
 }
@@ -203,6 +204,9 @@ impl Transport for Tcp {
 
     fn save_memory(&mut self) {
         self.spare.shrink_to(0);
+        if let Some(guard) = &mut self.guard {
+            guard.shrink_to(0);
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -222,6 +226,7 @@ impl Transport for Tcp {
         for (held_bytes, buffer) in outbox.take_payloads() {
             session.give_back(cx, held_bytes as usize, buffer);
         }
+        session.give_back_sealed(cx);
         if let Some((buffer, _)) = session.transport.unread.take() {
             cx.reactor.buffers().give(buffer);
         }

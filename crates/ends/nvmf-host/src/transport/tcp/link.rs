@@ -19,9 +19,9 @@ use crate::transport::{Commands, Loss, Order, Transport};
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event as Protocol, HostEnd, Transfer};
 use farblock_proto::tcp::{Sink, SlotId};
-use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId, TaskId};
+use farblock_reactor::{Buffer, BufferPool, Cursor, Event, Reactor, SendBatch, StreamId, TaskId};
 use farblock_tls::limits::{OPENED_BYTES, PORTION_BYTES, SEALED_BYTES};
-use farblock_tls::{Portions, Tls, TlsError};
+use farblock_tls::{Tls, TlsError, portion};
 use std::io;
 use std::ops::Range;
 
@@ -77,7 +77,36 @@ pub(crate) struct Link {
     /// What comes and goes is sealed, if that was agreed on.
     tls: Option<Box<dyn Tls>>,
     /// What is being sent in records.
-    sealed: Option<SendBatch>,
+    sealing: Option<Sealing>,
+}
+
+/// A batch that is sealed and sent, a portion at a time: what is sent is still in the processor's
+/// cache then.
+struct Sealing {
+    plain: SendBatch,
+    /// How far it is sealed.
+    sealed: Cursor,
+    /// What is left of it.
+    left_bytes: usize,
+}
+
+impl Sealing {
+    fn new(plain: SendBatch) -> Sealing {
+        let left_bytes = plain.len();
+        Sealing { plain, sealed: Cursor::default(), left_bytes }
+    }
+
+    /// Puts the next portion, in records, into a batch: in a buffer of a size that the pool keeps.
+    /// A connection that has failed says what there is: the end of it is on its way.
+    fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
+        let bytes = self.left_bytes.min(PORTION_BYTES);
+        let mut records = pool.take(tls.sealed_bytes(bytes));
+        let rest = self.plain.slices_from(self.sealed);
+        let length = tls.seal(&mut portion(rest, bytes), &mut records).unwrap_or_default();
+        batch.payload(0, records, 0..length);
+        self.plain.advance(&mut self.sealed, bytes);
+        self.left_bytes -= bytes;
+    }
 }
 
 impl Transport for Link {
@@ -105,7 +134,7 @@ impl Transport for Link {
             state: LinkState::Open,
             loss: None,
             tls,
-            sealed: None,
+            sealing: None,
         };
         link.take_apart(&input, commands);
         link.receive(commands);
@@ -213,8 +242,19 @@ impl Link {
         let batch = std::mem::replace(&mut self.out.batch, std::mem::take(&mut self.spare));
         self.out.number += 1;
         self.sending = true;
-        let batch = if self.tls.is_some() { self.seal(batch) } else { batch };
-        self.reactor.send(self.stream, batch);
+        match self.tls.is_some() {
+            true => self.send_sealed(Sealing::new(batch), SendBatch::new()),
+            false => self.reactor.send(self.stream, batch),
+        }
+    }
+
+    /// Sends the next portion of a batch in records, in a batch that is empty.
+    fn send_sealed(&mut self, mut sealing: Sealing, mut records: SendBatch) {
+        if let Some(tls) = &mut self.tls {
+            sealing.seal(&mut **tls, self.reactor.buffers(), &mut records);
+        }
+        self.sealing = Some(sealing);
+        self.reactor.send(self.stream, records);
     }
 
     /// Ends the connection, and tells the controller what it did wrong.
@@ -247,28 +287,6 @@ impl Link {
         let mut sealed = vec![0; tls.sealed_bytes(words.len())];
         let length = tls.seal(&mut std::iter::once(&words[..]), &mut sealed).unwrap_or_default();
         sealed.truncate(length);
-        sealed
-    }
-
-    /// Puts what a batch says, in records, in front of it, and keeps it for when that is sent. A
-    /// connection that has failed sends what there is: the end of it is on its way.
-    fn seal(&mut self, plain: SendBatch) -> SendBatch {
-        let mut sealed = SendBatch::new();
-        if let Some(tls) = &mut self.tls {
-            let (mut portions, mut left) = (Portions::new(plain.slices()), plain.len());
-            loop {
-                let bytes = left.min(PORTION_BYTES);
-                let mut records = self.reactor.buffers().take(tls.sealed_bytes(bytes));
-                let portion = &mut portions.portion(bytes);
-                let length = tls.seal(portion, &mut records).unwrap_or_default();
-                sealed.payload(0, records, 0..length);
-                left -= bytes;
-                if left == 0 {
-                    break;
-                }
-            }
-        }
-        self.sealed = Some(plain);
         sealed
     }
 
@@ -417,12 +435,15 @@ impl Link {
         result: io::Result<()>,
         commands: &mut impl Commands<Link>,
     ) {
-        self.sending = false;
-        if let Some(plain) = self.sealed.take() {
-            let mut records = std::mem::replace(&mut batch, plain);
+        if let Some(sealing) = self.sealing.take() {
             let pool = self.reactor.buffers();
-            records.take_payloads().for_each(|(_, buffer)| pool.give(buffer));
+            batch.take_payloads().for_each(|(_, buffer)| pool.give(buffer));
+            if sealing.left_bytes > 0 && result.is_ok() && self.state == LinkState::Open {
+                return self.send_sealed(sealing, batch);
+            }
+            batch = sealing.plain;
         }
+        self.sending = false;
         for (tag, buffer) in batch.take_payloads() {
             moving::returned(commands, tag, buffer);
         }

@@ -11,9 +11,10 @@
 //!    Over: the alert is sent, and the connection closed
 //! ```
 //!
-//! What a tick produced is sealed at once when it is sent, in full records. What comes is opened
-//! into a buffer of the pool, and goes the way of what comes in plain; records that have nothing
-//! but data of a large payload are opened straight into its place.
+//! What a tick produced is sealed when it is sent, in full records: a portion, which is sent while
+//! it is still in the processor's cache, and then the next one. What comes is opened into a buffer
+//! of the pool, and goes the way of what comes in plain; records that have nothing but data of a
+//! large payload are opened straight into its place.
 
 use super::Tcp;
 use crate::admissions::Reason;
@@ -24,9 +25,9 @@ use crate::limits;
 use crate::memory::footprint;
 use crate::notices::NoticeKind;
 use crate::session::Session;
-use farblock_reactor::{Buffer, BufferPool, SendBatch};
+use farblock_reactor::{Buffer, BufferPool, Cursor, SendBatch};
 use farblock_tls::limits::{OPENED_BYTES, PORTION_BYTES, SEALED_BYTES};
-use farblock_tls::{Named, Portions, ServerKeys, Tls, TlsError};
+use farblock_tls::{Named, ServerKeys, Tls, TlsError, portion};
 use farblock_wire::nqn;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,7 +36,17 @@ use std::sync::Arc;
 const HANDSHAKE: u8 = 22;
 
 /// See the module's text.
-pub(crate) enum Guard {
+pub(crate) struct Guard {
+    stage: Stage,
+    /// What is sealed and sent, a portion at a time.
+    plain: SendBatch,
+    /// How far.
+    sealed: Cursor,
+    /// What is left of it.
+    left_bytes: usize,
+}
+
+enum Stage {
     /// Nothing has come yet.
     Undecided {
         keys: Arc<ServerKeys>,
@@ -49,60 +60,106 @@ pub(crate) enum Guard {
 
 impl Guard {
     pub(crate) fn new(keys: Arc<ServerKeys>, policy: TlsPolicy) -> Self {
-        Self::Undecided { keys, policy }
+        let stage = Stage::Undecided { keys, policy };
+        Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
     /// For whom the host's key is.
     pub(super) fn peer(&self) -> Option<&Named> {
-        match self {
-            Guard::Open(tls) => tls.peer().map(|named| &**named),
+        match &self.stage {
+            Stage::Open(tls) => tls.peer().map(|named| &**named),
             _ => None,
         }
     }
 
-    /// Whether it has nothing to send of its own.
+    /// Whether some of what was begun is sealed and sent later.
+    pub(super) fn has_more(&self) -> bool {
+        self.left_bytes > 0
+    }
+
+    /// Whether it has nothing to send: of what was begun, and of its own.
     pub(super) fn is_silent(&self) -> bool {
+        !self.has_more() && self.stage.is_silent()
+    }
+
+    /// Takes what was sealed, or is not any more.
+    fn take_plain(&mut self) -> SendBatch {
+        (self.sealed, self.left_bytes) = (Cursor::default(), 0);
+        std::mem::take(&mut self.plain)
+    }
+
+    /// Gives back what it keeps beyond so many bytes, if it is not in use.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        if self.left_bytes == 0 {
+            self.plain.shrink_to(bytes);
+        }
+    }
+
+    /// Begins with what an outbox has, if nothing is left of what was in one before.
+    fn begin(&mut self, outbox: &mut SendBatch) {
+        if self.left_bytes == 0 {
+            std::mem::swap(&mut self.plain, outbox);
+            self.left_bytes = self.plain.len();
+        }
+    }
+
+    /// Puts the next portion, in records, into a batch: in a buffer of a size that the pool keeps.
+    fn seal(&mut self, pool: &BufferPool, batch: &mut SendBatch) -> Result<(), TlsError> {
+        let bytes = self.left_bytes.min(PORTION_BYTES);
+        let tls = self.stage.tls().ok_or(TlsError::Closed)?;
+        let mut sealed = pool.take(tls.sealed_bytes(bytes));
+        let rest = self.plain.slices_from(self.sealed);
+        let length = tls.seal(&mut portion(rest, bytes), &mut sealed)?;
+        batch.payload(0, sealed, 0..length);
+        self.plain.advance(&mut self.sealed, bytes);
+        self.left_bytes -= bytes;
+        Ok(())
+    }
+}
+
+impl Stage {
+    fn is_silent(&self) -> bool {
         match self {
-            Guard::Handshake(tls) | Guard::Open(tls) | Guard::Over(Some(tls)) => {
+            Stage::Handshake(tls) | Stage::Open(tls) | Stage::Over(Some(tls)) => {
                 tls.output_bytes() == 0
             }
-            Guard::Undecided { .. } | Guard::Over(None) => true,
+            Stage::Undecided { .. } | Stage::Over(None) => true,
         }
     }
 
     fn tls(&mut self) -> Option<&mut dyn Tls> {
         match self {
-            Guard::Handshake(tls) | Guard::Open(tls) | Guard::Over(Some(tls)) => Some(&mut **tls),
-            Guard::Undecided { .. } | Guard::Over(None) => None,
+            Stage::Handshake(tls) | Stage::Open(tls) | Stage::Over(Some(tls)) => Some(&mut **tls),
+            Stage::Undecided { .. } | Stage::Over(None) => None,
         }
     }
 
     /// Takes what came, as far as to a handshake's end; true if it is not TLS and need not be.
     fn feed(&mut self, bytes: &[u8]) -> Result<bool, TlsError> {
-        if let Guard::Undecided { keys, policy } = self {
+        if let Stage::Undecided { keys, policy } = self {
             let is_tls = bytes.first() == Some(&HANDSHAKE);
             match policy {
                 TlsPolicy::Allowed if !is_tls => return Ok(true),
                 TlsPolicy::Plain => return Ok(true),
                 TlsPolicy::Required if !is_tls => return Err(TlsError::NotTls),
-                _ => *self = Guard::Handshake(farblock_tls::server(Arc::clone(keys))?),
+                _ => *self = Stage::Handshake(farblock_tls::server(Arc::clone(keys))?),
             }
         }
         self.tls().ok_or(TlsError::Closed)?.feed(bytes);
-        if let Guard::Handshake(tls) = self
+        if let Stage::Handshake(tls) = self
             && tls.handshake()?
-            && let Guard::Handshake(tls) = std::mem::replace(self, Guard::Over(None))
+            && let Stage::Handshake(tls) = std::mem::replace(self, Stage::Over(None))
         {
-            *self = Guard::Open(tls);
+            *self = Stage::Open(tls);
         }
         Ok(false)
     }
 
     /// It has failed: only an alert is left to be sent.
     fn end(&mut self) {
-        let is = std::mem::replace(self, Guard::Over(None));
-        if let Guard::Handshake(tls) | Guard::Open(tls) = is {
-            *self = Guard::Over(Some(tls));
+        let is = std::mem::replace(self, Stage::Over(None));
+        if let Stage::Handshake(tls) | Stage::Open(tls) = is {
+            *self = Stage::Over(Some(tls));
         }
     }
 }
@@ -112,18 +169,18 @@ impl Session<Tcp> {
     /// end with a record if all are full; else for whatever comes.
     pub(super) fn receive_sealed(&mut self, cx: &mut Context) {
         let tcp = &mut self.transport;
+        let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
+        let kept = match tcp.guard.as_deref().map(|guard| &guard.stage) {
+            Some(Stage::Open(tls)) => Some(tls.openable_bytes(0)),
+            _ => None,
+        };
         if cx.memory.is_pressed() {
             return cx.reactor.recv_at_most(tcp.stream, limits::SMALL_RECEIVE_BYTES);
         }
-        let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
         let whole =
             left.min(limits::DIRECT_RECEIVE_MAX_BYTES) as usize / SEALED_BYTES * SEALED_BYTES;
-        let kept = match tcp.guard.as_deref() {
-            Some(Guard::Open(tls)) => tls.openable_bytes(0),
-            _ => whole,
-        };
         // A record is no shorter than its data.
-        match whole.checked_sub(kept).filter(|bytes| *bytes > 0) {
+        match kept.and_then(|kept| whole.checked_sub(kept)).filter(|bytes| *bytes > 0) {
             Some(bytes) => {
                 let buffer = cx.reactor.buffers().take(bytes);
                 tcp.receiving_bytes = footprint(bytes);
@@ -159,11 +216,11 @@ impl Session<Tcp> {
     /// Takes what came through TLS.
     pub(super) fn unseal(&mut self, cx: &mut Context, buffer: Buffer) {
         let guard = self.transport.guard.as_mut().expect("checked by the caller");
-        if let Guard::Open(_) = **guard {
+        if let Stage::Open(_) = guard.stage {
             self.list(cx);
             return self.open_records(cx, Some(buffer));
         }
-        match guard.feed(&buffer) {
+        match guard.stage.feed(&buffer) {
             Ok(true) => {
                 self.transport.guard = None;
                 self.transport.unread = Some((buffer, 0));
@@ -188,7 +245,8 @@ impl Session<Tcp> {
     fn open_records(&mut self, cx: &mut Context, sealed: Option<Buffer>) {
         let mut bytes = sealed.as_deref().unwrap_or(&[]);
         let (placed, mut ended) = self.open_into_place(cx, &mut bytes);
-        let Some(Guard::Open(tls)) = self.transport.guard.as_deref_mut() else {
+        let stage = self.transport.guard.as_deref_mut().map(|guard| &mut guard.stage);
+        let Some(Stage::Open(tls)) = stage else {
             return self.arm_receive(cx);
         };
         let mut plain = cx.reactor.buffers().take(tls.openable_bytes(bytes.len()));
@@ -233,7 +291,7 @@ impl Session<Tcp> {
         }
         let mut buffer = self.take_landing(cx, slot);
         let Tcp { guard, end, .. } = &mut self.transport;
-        let Some(Guard::Open(tls)) = guard.as_deref_mut() else {
+        let Some(Stage::Open(tls)) = guard.as_deref_mut().map(|guard| &mut guard.stage) else {
             self.put_landing(slot, buffer);
             return (0, None);
         };
@@ -266,25 +324,36 @@ impl Session<Tcp> {
             }
         });
         if let Some(guard) = &mut self.transport.guard {
-            guard.end();
+            guard.stage.end();
         }
         self.close_after_sending(cx);
     }
 
-    /// What is to be sent, in records; none if that fails.
+    /// The next of what is to be sent, in records; none if that fails.
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
-        let mut plain = std::mem::take(&mut self.transport.outbox);
-        let tls = self.transport.guard.as_mut().and_then(|guard| guard.tls());
-        let mut batch = std::mem::take(&mut self.transport.spare);
-        let sealed = tls
-            .ok_or(TlsError::Closed)
-            .and_then(|tls| seal(tls, &plain, cx.reactor.buffers(), &mut batch));
+        let Tcp { guard, outbox, spare, .. } = &mut self.transport;
+        let guard = guard.as_mut().expect("checked by the caller");
+        guard.begin(outbox);
+        let mut batch = std::mem::take(spare);
+        let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();
+        // Whoever has failed says no more than why.
+        if guard.left_bytes == 0 || matches!(guard.stage, Stage::Over(_)) {
+            self.give_back_sealed(cx);
+        }
+        is_sealed.then_some(batch)
+    }
+
+    /// Gives back what was sealed, or is not any more.
+    pub(super) fn give_back_sealed(&mut self, cx: &mut Context) {
+        let Some(guard) = &mut self.transport.guard else { return };
+        let mut plain = guard.take_plain();
         for (held_bytes, buffer) in plain.take_payloads() {
             self.give_back(cx, held_bytes as usize, buffer);
         }
         plain.shrink_to(if cx.memory.is_pressed() { 0 } else { limits::KEPT_BATCH_BYTES });
-        self.transport.outbox = plain;
-        sealed.ok().map(|()| batch)
+        if let Some(guard) = &mut self.transport.guard {
+            guard.plain = plain;
+        }
     }
 }
 
@@ -302,24 +371,4 @@ fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     };
     let (host, subsystem) = (name(), name());
     Event::Refused { host, address, subsystem, reason: error.to_string() }
-}
-
-/// Puts what is to be sent, in records, into a batch: in buffers of a size that the pool keeps.
-fn seal(
-    tls: &mut dyn Tls,
-    plain: &SendBatch,
-    pool: &BufferPool,
-    batch: &mut SendBatch,
-) -> Result<(), TlsError> {
-    let (mut portions, mut left) = (Portions::new(plain.slices()), plain.len());
-    loop {
-        let bytes = left.min(PORTION_BYTES);
-        let mut sealed = pool.take(tls.sealed_bytes(bytes));
-        let length = tls.seal(&mut portions.portion(bytes), &mut sealed)?;
-        batch.payload(0, sealed, 0..length);
-        left -= bytes;
-        if left == 0 {
-            return Ok(());
-        }
-    }
 }
