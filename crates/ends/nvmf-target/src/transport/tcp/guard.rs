@@ -175,7 +175,7 @@ impl Session<Tcp> {
             _ => None,
         };
         if cx.memory.is_pressed() {
-            return cx.reactor.recv_at_most(tcp.stream, limits::SMALL_RECEIVE_BYTES);
+            return cx.reactor.recv_at_most(tcp.stream, pressed_bytes(left, kept));
         }
         let whole =
             left.min(limits::DIRECT_RECEIVE_MAX_BYTES) as usize / SEALED_BYTES * SEALED_BYTES;
@@ -357,6 +357,14 @@ impl Session<Tcp> {
     }
 }
 
+/// What is received at once while memory is short: one record of a large payload, which is opened
+/// as a whole, and into its place, so that nothing of it is kept; else little.
+fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
+    let of_payload = kept.filter(|_| left >= SEALED_BYTES as u32);
+    let record_bytes = of_payload.map_or(0, |kept| SEALED_BYTES.saturating_sub(kept) as u32);
+    record_bytes.max(limits::SMALL_RECEIVE_BYTES)
+}
+
 /// A host that came to nothing by TLS, with the names that it gave there, if it gave some.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
@@ -371,4 +379,20 @@ fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     };
     let (host, subsystem) = (name(), name());
     Event::Refused { host, address, subsystem, reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_of_memory_a_payload_comes_by_the_record_and_all_else_by_little() {
+        let (record, little) = (SEALED_BYTES as u32, limits::SMALL_RECEIVE_BYTES);
+        assert_eq!(pressed_bytes(1 << 20, Some(0)), record);
+        assert_eq!(pressed_bytes(record, Some(6000)), record - 6000);
+        assert_eq!(pressed_bytes(record, Some(SEALED_BYTES + 22)), little);
+        assert_eq!(pressed_bytes(record - 1, Some(0)), little, "more than the payload may come");
+        assert_eq!(pressed_bytes(0, Some(0)), little);
+        assert_eq!(pressed_bytes(1 << 20, None), little, "it may be no record");
+    }
 }
