@@ -58,7 +58,8 @@ impl Target {
         let listeners = bind_all(&config.listeners, sockets)?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
-        let tls = TlsTerms::new(config).map_err(StartError::Tls)?;
+        let seed = u64::from_ne_bytes(draw()?);
+        let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
         let (registry, exports, stores) = register(config, &addresses, &tls)?;
         raise_file_limit();
         let volumes = exports.count() * cores(config).len();
@@ -390,17 +391,22 @@ fn register_listeners(
     Ok(())
 }
 
+/// Bytes that nobody can guess.
+fn draw<const BYTES: usize>() -> Result<[u8; BYTES], StartError> {
+    let mut bytes = [0; BYTES];
+    if !os::fill_simulated(&mut bytes) {
+        getrandom::fill(&mut bytes).map_err(|error| StartError::Random(error.into()))?;
+    }
+    Ok(bytes)
+}
+
 fn register(
     config: &TargetConfig,
     addresses: &[SocketAddr],
     tls: &TlsTerms,
 ) -> Result<(Registry, Exports, Stores), StartError> {
     let mut registry = Registry::new();
-    let mut key = [0; 16];
-    if !os::fill_simulated(&mut key) {
-        getrandom::fill(&mut key).map_err(|error| StartError::Random(error.into()))?;
-    }
-    registry.set_instance_key(key);
+    registry.set_instance_key(draw()?);
     registry
         .set_controller_ids(config.controller_ids.clone())
         .map_err(StartError::ControllerIds)?;

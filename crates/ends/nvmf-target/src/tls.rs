@@ -37,10 +37,12 @@ pub(crate) struct Stay {
 impl TlsTerms {
     /// What a target is started with.
     ///
+    /// `seed` is of random numbers that no stranger knows.
+    ///
     /// # Errors
     /// Somebody has to use TLS, and there is no library for it.
-    pub(crate) fn new(config: &TargetConfig) -> Result<Self, TlsError> {
-        let mut keys = ServerKeys::default();
+    pub(crate) fn new(config: &TargetConfig, seed: u64) -> Result<Self, TlsError> {
+        let mut keys = ServerKeys::new(seed);
         for (host, of_host) in &config.tls_keys {
             of_host.iter().for_each(|key| keys.add(key.clone(), host));
         }
@@ -224,7 +226,8 @@ mod tests {
 
     fn named(key: &TlsKey, subsystem: &str) -> Named {
         let psk = key.psks(HOST, subsystem).swap_remove(0);
-        Named { psk, host: HOST.to_owned(), subsystem: subsystem.to_owned() }
+        let (host, subsystem) = (HOST.to_owned(), subsystem.to_owned());
+        Named { psk, made_of: Some(key.clone()), host, subsystem }
     }
 
     fn terms(policy: TlsPolicy) -> TlsTerms {

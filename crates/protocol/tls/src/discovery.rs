@@ -3,10 +3,12 @@
 //! An identity with a digest tells which key is meant. One without (`NVMe0R`) may stand for each,
 //! and a stranger may have them tried: so [some](limits::DISCOVERY_KEYS) are tried with one first
 //! message, the next ones with the next that has this identity. The one that was right last time
-//! comes before these, whoever else has asked since.
+//! comes before these, whoever else has asked since. Each round of all keys begins at a place that
+//! nobody knows: a stranger who takes turns of it cannot know which it leaves to the host.
 
 use crate::keys::Named;
 use crate::limits;
+use farblock_random::Random;
 use farblock_secure::TlsKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +34,28 @@ struct Turns {
     right: Option<Arc<Named>>,
     /// The place of the key that is tried next.
     next: usize,
+    /// How many turns the round has still.
+    left: usize,
+}
+
+/// Where rounds begin.
+#[derive(Debug)]
+pub(crate) struct Places(Mutex<Random>);
+
+impl Places {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Mutex::new(Random::new(seed)))
+    }
+
+    fn below(&self, count: usize) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).index(count)
+    }
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self::new(0)
+    }
 }
 
 impl ForDiscovery {
@@ -87,14 +111,23 @@ impl ForDiscovery {
     }
 
     /// The keys that are tried now for an identity, and what comes before them.
-    pub(crate) fn turn(&self, identity: &str) -> (Option<Arc<Named>>, Vec<&TlsKey>) {
+    pub(crate) fn turn(
+        &self,
+        identity: &str,
+        places: &Places,
+    ) -> (Option<Arc<Named>>, Vec<&TlsKey>) {
         let Some(count) = self.too_many(identity) else {
             return (None, self.of(identity).collect());
         };
         let mut turns = self.turns();
         let turn = turns.entry(identity.to_owned()).or_default();
+        if turn.left == 0 {
+            turn.next = places.below(count);
+            turn.left = count.div_ceil(limits::DISCOVERY_KEYS);
+        }
         let next = turn.next % count;
         turn.next = next + limits::DISCOVERY_KEYS;
+        turn.left -= 1;
         let right = turn.right.clone();
         let keys = self.of(identity).cycle().skip(next);
         (right, keys.take(limits::DISCOVERY_KEYS).collect())

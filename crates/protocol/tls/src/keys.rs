@@ -1,6 +1,6 @@
 //! The keys that a server knows.
 
-use crate::discovery::{DISCOVERY_NQN, ForDiscovery};
+use crate::discovery::{DISCOVERY_NQN, ForDiscovery, Places};
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -12,6 +12,8 @@ use std::time::Instant;
 pub struct Named {
     /// The key.
     pub psk: TlsPsk,
+    /// The configured key that it was made of; none if it came of an authentication.
+    pub made_of: Option<TlsKey>,
     /// The host.
     pub host: String,
     /// The subsystem.
@@ -28,6 +30,8 @@ pub struct ServerKeys {
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// The same keys as they are good for discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
+    /// Where rounds of these begin. Every copy has the same.
+    places: Arc<Places>,
     /// Keys that came of authentications. Every copy has the same.
     generated: Arc<Generated>,
     /// Hosts that were lost when they were asked for new keys of a connection. Every copy has the
@@ -70,6 +74,13 @@ impl Generated {
 }
 
 impl ServerKeys {
+    /// None yet. Which keys of a host are tried first for discovery follows from the seed, which no
+    /// stranger is to know.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { places: Arc::new(Places::new(seed)), ..Self::default() }
+    }
+
     /// Adds a key that a host has for every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
         let known = self.by_host.entry(host.to_owned()).or_default();
@@ -123,7 +134,7 @@ impl ServerKeys {
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
-            Arc::new(Named { psk, host, subsystem })
+            Arc::new(Named { psk, made_of: None, host, subsystem })
         };
         let made = Made { at: now, keys: psks.into_iter().map(named).collect() };
         let mut all = self.generated.all();
@@ -209,16 +220,15 @@ impl ServerKeys {
         own.map(|(host, _)| host).chain(self.by_host.keys())
     }
 
-    /// Whether the key that a peer has shown is good still.
+    /// Whether the key that a peer has shown is good still. Nothing is derived for that: a host may
+    /// have thousands of keys that its identity stands for.
     #[must_use]
     pub fn is_good(&self, shown: &Named) -> bool {
-        if shown.psk.is_generated() {
+        let Some(key) = &shown.made_of else {
             let known = self.generated.of(&shown.host, &shown.subsystem);
             return known.iter().any(|known| known.psk == shown.psk);
-        }
-        let keys = self.meant(&shown.psk.identity, &shown.host, &shown.subsystem);
-        let mut psks = keys.iter().flat_map(|key| key.psks(&shown.host, &shown.subsystem));
-        psks.any(|psk| psk == shown.psk)
+        };
+        self.meant(&shown.psk.identity, &shown.host, &shown.subsystem).contains(&key)
     }
 
     /// What an identity may stand for: of each key of its host both derivations, unless a digest in
@@ -243,18 +253,21 @@ impl ServerKeys {
         let discovery = self.for_discovery.get(host).filter(|_| subsystem == DISCOVERY_NQN);
         let (right, keys) = match discovery {
             Some(discovery) => {
-                let (right, own) = discovery.turn(identity);
+                let (right, own) = discovery.turn(identity, &self.places);
                 let for_all = self.by_host.get(host).into_iter().flatten();
                 (right, for_all.chain(own).collect())
             }
             None => (None, self.meant(identity, host, subsystem)),
         };
-        let psks = keys.iter().flat_map(|key| key.psks(host, subsystem));
-        let named = |psk| {
+        let named = |psk: TlsPsk, key: &TlsKey| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
-            Arc::new(Named { psk, host, subsystem })
+            Arc::new(Named { psk, made_of: Some(key.clone()), host, subsystem })
         };
-        right.into_iter().chain(psks.filter(|psk| psk.identity == identity).map(named)).collect()
+        let made = keys.into_iter().flat_map(|key| {
+            let psks = key.psks(host, subsystem).into_iter();
+            psks.filter(|psk| psk.identity == identity).map(move |psk| named(psk, key))
+        });
+        right.into_iter().chain(made).collect()
     }
 
     /// A host has shown a key.
@@ -289,7 +302,8 @@ mod tests {
 
     fn named(key: &TlsKey, subsystem: &str) -> Named {
         let psk = key.psks(HOST, subsystem).swap_remove(0);
-        Named { psk, host: HOST.to_owned(), subsystem: subsystem.to_owned() }
+        let (host, subsystem) = (HOST.to_owned(), subsystem.to_owned());
+        Named { psk, made_of: Some(key.clone()), host, subsystem }
     }
 
     #[test]
@@ -316,6 +330,45 @@ mod tests {
         assert!(keys.is_empty());
     }
 
+    /// What is made of a key is not made anew to see whether that is there still.
+    #[test]
+    fn nothing_is_derived_for_a_key_that_was_shown() {
+        let mut keys = ServerKeys::default();
+        keys.set(HOST, DISK, &[key(1)]);
+        for subsystem in [DISK, DISCOVERY_NQN] {
+            let mut shown = named(&key(1), subsystem);
+            shown.psk.key.fill(0);
+            assert!(keys.is_good(&shown), "{subsystem}");
+            shown.made_of = Some(key(2));
+            assert!(!keys.is_good(&shown), "{subsystem}");
+            shown.made_of = None;
+            assert!(!keys.is_good(&shown), "{subsystem}");
+        }
+    }
+
+    /// Whoever takes turns between those of a host does not know which it leaves to that.
+    #[test]
+    fn a_stranger_cannot_keep_its_turn_from_a_key() {
+        const KEYS: u8 = 16;
+        let round = usize::from(KEYS) / limits::DISCOVERY_KEYS;
+        let psks = (0..KEYS).map(|number| key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap());
+        let psks: Vec<_> = psks.collect();
+        let mut keys = ServerKeys::new(7);
+        for number in 0..KEYS {
+            keys.set(HOST, &format!("{DISK}{number}"), &[key(number)]);
+        }
+        // The host has one turn of each round, and always the same one.
+        let mut tried = vec![false; psks.len()];
+        for _ in 0..20 {
+            let found = keys.find(psks[0].identity.as_bytes());
+            tried.iter_mut().zip(&psks).for_each(|(tried, psk)| {
+                *tried |= found.iter().any(|one| one.psk == *psk);
+            });
+            (1..round).for_each(|_| drop(keys.find(psks[0].identity.as_bytes())));
+        }
+        assert!(tried.iter().all(|&tried| tried), "{tried:?}");
+    }
+
     fn generated(seed: u8) -> Vec<TlsPsk> {
         let mut psk = key(seed).psks(HOST, DISK).swap_remove(0);
         psk.identity = format!("NVMe1G01 {HOST} {DISK} {seed}");
@@ -336,6 +389,7 @@ mod tests {
         assert!(copy.is_good(&found[0]), "a connection has it");
         let shown = Named {
             psk: found[0].psk.clone(),
+            made_of: None,
             host: HOST.to_owned(),
             subsystem: "nqn.2026-11.s:more".to_owned(),
         };
@@ -379,7 +433,11 @@ mod tests {
         };
         let mut keys = ServerKeys::default();
         keys.set(HOST, DISK, &[given(DISK)]);
-        let (shown, listed) = (named(&key(1), DISK), named(&key(1), DISCOVERY_NQN));
+        let shown_of = |subsystem: &str| Named {
+            made_of: Some(given(subsystem)),
+            ..named(&key(1), subsystem)
+        };
+        let (shown, listed) = (shown_of(DISK), shown_of(DISCOVERY_NQN));
         let finds = |keys: &ServerKeys, shown: &Named| {
             let found = keys.find(shown.psk.identity.as_bytes());
             assert!(found.iter().all(|one| one.psk == shown.psk));
@@ -417,12 +475,14 @@ mod tests {
             for keys in [&own, &given] {
                 let found = keys.find(shown.psk.identity.as_bytes());
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
-                assert!(keys.is_good(&shown), "{number}");
+                assert!(keys.is_good(&found[0]), "{number}");
             }
             // Without a digest it has its turn.
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
-            let mut turns = (0..3).flat_map(|_| own.find(names.identity.as_bytes()));
+            let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
+            // What is left of a round, and then a whole one.
+            let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }
         for number in 0..SUBSYSTEMS {

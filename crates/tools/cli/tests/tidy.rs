@@ -10,7 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
     ("secure", &["wire"]),
-    ("tls", &["secure"]),
+    ("tls", &["random", "secure"]),
     ("random", &[]),
     ("mem", &[]),
     ("reactor", &["mem", "random"]),
