@@ -290,8 +290,11 @@ impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
-                // A comma ends a leg of a mirror.
-                '%' | '?' | '#' | '&' | '+' | ' ' | ',' => write!(f, "%{:02x}", u32::from(c))?,
+                // A comma ends a leg of a mirror; an apostrophe, what a shell takes for one word:
+                // URLs stand in commands that people are told to type, and a peer chooses names.
+                '%' | '?' | '#' | '&' | '+' | ' ' | ',' | '\'' => {
+                    write!(f, "%{:02x}", u32::from(c))?;
+                }
                 c => write!(f, "{c}")?,
             }
         }
@@ -391,6 +394,9 @@ mod tests {
         assert_eq!(limited.dhchap_dhgroups, [Group::Ffdhe2048]);
         assert_eq!(parse(&limited.to_string()), limited);
         assert!(!limited.to_string().contains(','), "{limited}");
+        let quoted = parse("nvme+tcp://a/n';id;'");
+        assert_eq!(quoted.to_string(), "nvme+tcp://a/n%27;id;%27");
+        assert_eq!(parse(&quoted.to_string()), quoted);
         assert_eq!(limited.without_keys(), parse("nvme+tcp://a/n"));
         let url = parse(text);
         assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));

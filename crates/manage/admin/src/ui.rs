@@ -187,7 +187,9 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
 }
 
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    // Schemes are written in any case (RFC 9110, 11.1).
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// Answers only whoever calls this by an address, or does not say what: a browser always does.

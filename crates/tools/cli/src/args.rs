@@ -507,15 +507,18 @@ pub(crate) enum KeysCommand {
 /// A key, and between whom it is.
 #[derive(Args, Debug)]
 pub(crate) struct PairArgs {
+    /// The host's name, which `farblock whoami` tells there
     #[arg(value_name = "HOSTNQN", value_parser = values::nqn)]
     pub(crate) host: String,
 
+    /// The subsystem's name
     #[arg(value_name = "SUBNQN", value_parser = values::nqn)]
     pub(crate) subsystem: String,
 
-    /// The key file; it is made if it is not there
+    /// The key file; it is made if it is not there. If none is named, host.key or tls.key is made
+    /// here
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    pub(crate) file: Option<PathBuf>,
 
     /// Make a key for TLS, not a secret for authentication
     #[arg(long)]

@@ -53,7 +53,7 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
             std::io::ErrorKind::AlreadyExists => {
                 format!(
                     "{shown} is there already, and a key in use must not be lost: remove it, \
-                         or take another name"
+                         or name another file"
                 )
             }
             _ => format!("cannot write {shown}: {}", crate::error::os(error)),

@@ -79,6 +79,11 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         let served = said.lines().find(|line| line.contains("farblock serve")).unwrap();
         assert!(served.contains(&format!("--nqn {subsystem}")), "{said}");
     }
+    // Without a file there is a new one, and never one that was there.
+    let unnamed = ["keys", "pair", HOST, subsystem];
+    assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
+    scratch.run(["keys", "check", "host.key"]).ok();
+    scratch.run(unnamed).fails_in_a_line(1, &["host.key is there already", "name another file"]);
     std::fs::write(scratch.path("odd.key"), "odd").unwrap();
     scratch.run(["keys", "pair", HOST, subsystem, "odd.key"]).fails_in_a_line(1, &["odd.key"]);
 }
@@ -129,6 +134,13 @@ fn with_tls_or_not_at_all() {
     let server = Server::start(scratch.command(serve));
     scratch.run(["id", &server.url(1)]).ok();
     scratch.run(["id", &format!("{}&hostnqn={HOST}", server.url(1))]).fails_in_a_line(1, &[HOST]);
+    server.stop();
+    // And both ends say so where there is no TLS for somebody who has a key.
+    let server = scratch.serve(["mem:8MiB"]);
+    let outcome = scratch.run(["id", &server.url(1), "--tls-key", &key]);
+    outcome.fails_in_a_line(1, &["answers without TLS", "leave --tls-key out"]);
+    let log = server.stop().stderr;
+    assert!(log.contains("it came with TLS, and there is none here"), "{log}");
 }
 
 #[cfg(unix)]
@@ -163,6 +175,11 @@ fn only_who_has_the_key_gets_in() {
     keys.scratch
         .run(["id", &stranger, "--dhchap-secret", &keys.host, "--dhchap-ctrl-secret", &keys.target])
         .fails_in_a_line(1, &["authenti"]);
+    // Each of those who did not get in is a line in the target's log, and nobody else is.
+    let log = server.stop().stderr;
+    let expected = ["left when it was asked to", "does not fit the secret", "the host ended it"];
+    assert_eq!(log.lines().count(), expected.len(), "{log}");
+    assert!(expected.iter().all(|part| log.contains(part)), "{log}");
 }
 
 /// By options, in a URL, and in the file of an attachment.

@@ -90,6 +90,8 @@ fn neither_pages_nor_who_guesses_get_anything() {
     let (_server, url) = start(&scratch);
     let good = bearer(ADMIN);
     assert!(ask(&url, "GET /v1/status", &good).starts_with("HTTP/1.1 200"));
+    let otherwise = good.replace("Bearer", "bearer");
+    assert!(ask(&url, "GET /v1/status", &otherwise).starts_with("HTTP/1.1 200"));
     let page = format!("{good}Origin: http://127.0.0.1\r\n");
     assert!(ask(&url, "GET /v1/status", &page).starts_with("HTTP/1.1 421"));
     let rebound = good.replace("Host: 127.0.0.1", "Host: evil.example");

@@ -158,7 +158,29 @@ impl<T: Transport> Session<T> {
             let host = self.host_to_authenticate();
             tracing::warn!(peer = %self.peer, %host, "it did not authenticate in time: closing");
         });
+        self.authentication = None;
         self.close(cx);
+    }
+
+    /// The connection ends. If its host has to prove who it is, was asked, and has not said why it
+    /// goes, nobody else says so: one without a secret hangs up.
+    pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
+        let Some(authentication) = &self.authentication else { return };
+        let machine = authentication.machine.as_ref().filter(|_| self.is_locked());
+        let is_open = |machine: &Controller| {
+            machine.progress() == Progress::Open && machine.failure().is_none()
+        };
+        if self.state != SessionState::Open || !machine.is_some_and(|it| is_open(it)) {
+            return;
+        }
+        let how = match authentication.messages {
+            0 => "it has to authenticate here, and left when it was asked to",
+            _ => "it has to authenticate here, and left in the middle of it",
+        };
+        cx.notice(NoticeKind::Refused, self.peer.ip(), || {
+            let host = self.host_to_authenticate();
+            tracing::warn!(peer = %self.peer, %host, "{how}");
+        });
     }
 
     fn host_to_authenticate(&self) -> &str {

@@ -568,6 +568,7 @@ impl<T: Transport> Session<T> {
         if self.is_closed() {
             return;
         }
+        self.ends_unproved(cx);
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
         self.waiting.for_buffers.clear();

@@ -408,7 +408,15 @@ impl Session<Tcp> {
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
         cx.shared.admissions.fault(fault);
         cx.notice(NoticeKind::Fault, self.peer.ip(), || {
-            tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
+            let peer = self.peer;
+            match fault.is_tls() {
+                true => tracing::warn!(
+                    %peer,
+                    "refused: it came with TLS, and there is none here: tls = \"plain\" is said \
+                     of this listener, or no host has a key for TLS"
+                ),
+                false => tracing::warn!(%peer, "closing the connection: {fault}"),
+            }
         });
         self.read_expected(cx, 0);
         let tcp = &mut self.transport;

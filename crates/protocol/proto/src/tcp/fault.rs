@@ -31,6 +31,14 @@ impl Fault {
         Self { status, information, reason, header: carried.into() }
     }
 
+    /// Whether what came is the beginning of TLS, which is no PDU: a record of a handshake.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        /// Type and version of the first record, whatever the version of TLS (RFC 8446, 5.1).
+        const RECORD: [u8; 2] = [22, 3];
+        self.header.starts_with(&RECORD)
+    }
+
     /// A header field that cannot be: `offset` is where it starts.
     pub(crate) fn field(offset: u32, reason: &'static str, header: &[u8]) -> Self {
         Self::new(FatalErrorStatus::INVALID_PDU_HEADER_FIELD, offset, reason, header)

@@ -6,20 +6,24 @@ use crate::error::Result;
 use crate::output;
 use crate::serve::{key_reference, quoted};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Makes the key if there is none, and prints what both ends need. The key itself is not printed.
 pub(super) fn pair(args: &PairArgs) -> Result<()> {
-    if !args.file.exists() {
-        super::write_new(&args.file, &super::made(args.tls, None, args.hash)?)?;
+    // A file that nobody has named is not taken for these two if it is there: it may be others'.
+    let usual = Path::new(if args.tls { "tls.key" } else { "host.key" });
+    let file = args.file.as_deref().unwrap_or(usual);
+    if args.file.is_none() || !file.exists() {
+        super::write_new(file, &super::made(args.tls, None, args.hash)?)?;
     }
     let words = Words {
-        file: quoted(&args.file.to_string_lossy()),
-        absolute: quoted(&key_reference(&args.file)),
+        file: quoted(&file.to_string_lossy()),
+        absolute: quoted(&key_reference(file)),
         host: quoted(&args.host),
         subsystem: quoted(&args.subsystem),
         url: quoted(&format!("nvme+tcp://TARGET/{}?hostnqn={}", args.subsystem, args.host)),
     };
-    let text = match read(&args.file)? {
+    let text = match read(file)? {
         Keys::Secrets(_) => words.secret(),
         Keys::Tls(_) => words.tls(),
     };
