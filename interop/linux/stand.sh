@@ -43,7 +43,7 @@ serve() {
     "$farblock" serve "$@" >"$log" 2>&1 </dev/null &
     server=$!
     for ((try = 0; try < 300; try++)); do
-        ! grep -q '^listening' "$log" || return 0
+        ! grep -qs '^listening' "$log" || return 0
         kill -0 $server 2>/dev/null || break
         sleep 0.1
     done
