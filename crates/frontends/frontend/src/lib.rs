@@ -21,6 +21,11 @@ mod mailboxes;
 #[cfg(target_os = "linux")]
 pub mod modules;
 pub mod pieces;
+/// What threads share, for [`mailboxes`].
+mod sync {
+    pub(crate) use farblock_reactor::Waker;
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
 mod turns;
 #[cfg(target_os = "linux")]
 pub mod users;

@@ -1,7 +1,9 @@
 //! How a server's threads are told something: a mailbox each.
 
-use farblock_reactor::Waker;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+// The standard library's and the reactor's; `tests/mailboxes.rs` has others that try every order of
+// threads.
+use crate::sync::{Mutex, MutexGuard, Waker};
+use std::sync::{OnceLock, PoisonError};
 
 /// The mailboxes of a server's threads. Until [`Mailboxes::open`] there are none.
 pub struct Mailboxes<M> {
@@ -77,7 +79,9 @@ impl<M> Mailboxes<M> {
     /// an answer sees that there is none.
     pub fn close(&self, core: usize) {
         if self.all.get().is_some() {
-            *self.of(core).lock() = None;
+            // They are dropped when the lock is free again: what a message does then may post.
+            let unread = self.of(core).lock().take();
+            drop(unread);
         }
     }
 }

@@ -1,0 +1,190 @@
+//! What is posted to a thread is found by it, or dropped when it has ended, in whatever order
+//! threads run: the code of mailboxes and wakers with loom's locks and atomics, which tries orders.
+#![cfg(target_os = "linux")]
+
+#[path = "../src/mailboxes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod mailboxes;
+#[path = "../../../loops/reactor/src/waker.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waker;
+
+/// What `waker` has of its crate.
+mod event {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskId(pub(crate) u32);
+}
+mod sync {
+    pub(crate) use crate::waker::Waker;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+}
+
+use event::TaskId;
+use loom::sync::Notify;
+use loom::thread::JoinHandle;
+use mailboxes::Mailboxes;
+use std::sync::Weak;
+use sync::Arc;
+use waker::{Alarm, Waker, WakerShared};
+
+/// What threads are told.
+#[allow(dead_code)]
+enum Message {
+    /// Its weak ends say whether it was dropped.
+    Work(std::sync::Arc<()>),
+    /// Tells another thread something when it is dropped.
+    Telling(Teller),
+    Answer,
+}
+
+struct Teller {
+    mailboxes: Arc<Mailboxes<Message>>,
+    core: usize,
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.mailboxes.post(self.core, Message::Answer);
+    }
+}
+
+/// The system call that ends a sleep.
+struct NotifyAlarm(Arc<Notify>);
+
+impl Alarm for NotifyAlarm {
+    fn ring(&self) {
+        self.0.notify();
+    }
+}
+
+/// The event loop of one thread of a server.
+struct Loop {
+    shared: Arc<WakerShared>,
+    alarm: Arc<Notify>,
+}
+
+impl Loop {
+    fn new() -> Loop {
+        let (shared, alarm) = (WakerShared::new(), Arc::new(Notify::new()));
+        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&alarm))));
+        Loop { shared, alarm }
+    }
+
+    /// Sleeps until there is something to look at.
+    fn poll(&self) {
+        if self.shared.try_sleep() {
+            self.alarm.wait();
+        }
+        if self.shared.awake() {
+            self.shared.drain(&mut Vec::new(), |_| ());
+        }
+    }
+
+    /// Runs until so many messages have come; loom sees to it that this ends.
+    fn take(&self, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            self.poll();
+            taken.extend(mailboxes.take(core));
+        }
+        assert_eq!(taken.len(), count, "a message came twice");
+        taken
+    }
+}
+
+/// A server's threads and their mailboxes.
+fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
+    let loops: Vec<_> = (0..threads).map(|_| Loop::new()).collect();
+    let mailboxes = Mailboxes::default();
+    mailboxes
+        .open(loops.iter().map(|one| Waker::new(Arc::clone(&one.shared), TaskId(0))).collect());
+    (loops, Arc::new(mailboxes))
+}
+
+/// Has another thread post work; what is dropped has no strong end any more.
+fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()>, Weak<()>) {
+    let (mailboxes, work) = (Arc::clone(mailboxes), std::sync::Arc::new(()));
+    let dropped = std::sync::Arc::downgrade(&work);
+    (loom::thread::spawn(move || mailboxes.post(core, Message::Work(work))), dropped)
+}
+
+/// Every order in which threads are interrupted at most twice, as for wakers.
+fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(check);
+}
+
+#[test]
+fn what_two_threads_post_is_found_by_one_that_sleeps() {
+    in_every_order(|| {
+        let (loops, mailboxes) = server(1);
+        let posted = [post_work(&mailboxes, 0), post_work(&mailboxes, 0)];
+        drop(loops[0].take(&mailboxes, 0, 2));
+        for (thread, dropped) in posted {
+            thread.join().unwrap();
+            assert_eq!(dropped.strong_count(), 0, "something keeps a message that was taken");
+        }
+    });
+}
+
+#[test]
+fn what_is_posted_to_all_is_found_by_each() {
+    in_every_order(|| {
+        let (mut loops, mailboxes) = server(2);
+        let (second, seen) = (loops.remove(1), Arc::clone(&mailboxes));
+        let other = loom::thread::spawn(move || drop(second.take(&seen, 1, 1)));
+        mailboxes.post_all(|| Message::Answer);
+        drop(loops[0].take(&mailboxes, 0, 1));
+        other.join().unwrap();
+    });
+}
+
+/// Before the thread's end, during it or after it: what nobody reads is not kept, so
+/// that whoever waits for an answer sees that none will come.
+#[test]
+fn what_is_posted_while_a_thread_ends_is_dropped() {
+    in_every_order(|| {
+        let (loops, mailboxes) = server(1);
+        let posted = [post_work(&mailboxes, 0), post_work(&mailboxes, 0)];
+        drop(mailboxes.take(0));
+        mailboxes.close(0);
+        drop(loops);
+        for (thread, dropped) in posted {
+            thread.join().unwrap();
+            assert_eq!(dropped.strong_count(), 0, "an ended thread's mailbox keeps a message");
+        }
+        assert!(mailboxes.take(0).is_empty());
+    });
+}
+
+/// A message that is dropped unread may post, to the very thread that ends, too.
+#[test]
+fn what_is_dropped_unread_may_tell_any_thread() {
+    in_every_order(|| {
+        let (loops, mailboxes) = server(2);
+        for core in [0, 1] {
+            let mailboxes = Arc::clone(&mailboxes);
+            mailboxes.clone().post(0, Message::Telling(Teller { mailboxes, core }));
+        }
+        let ends = Arc::clone(&mailboxes);
+        let ended = loom::thread::spawn(move || ends.close(0));
+        let answers = loops[1].take(&mailboxes, 1, 1);
+        assert!(matches!(answers[..], [Message::Answer]));
+        ended.join().unwrap();
+        assert!(mailboxes.take(0).is_empty(), "an ended thread's mailbox keeps a message");
+    });
+}
+
+#[test]
+fn what_is_unread_goes_with_the_mailboxes() {
+    in_every_order(|| {
+        let (loops, mailboxes) = server(1);
+        let (thread, dropped) = post_work(&mailboxes, 0);
+        // Whoever has the last share of them drops them: either thread.
+        drop((loops, mailboxes));
+        thread.join().unwrap();
+        assert_eq!(dropped.strong_count(), 0, "a message outlives its mailbox");
+    });
+}
