@@ -20,6 +20,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/root" "$work/groups" "$work/out"
+cp "$here/tests/job-begins.sh" "$work/"
 if [ -d "$1" ]; then
     DESTDIR=$work/installed "$here/install.sh" "$1" /usr/local
     cp "$here/tests/systemd-job.sh" "$work/job.sh"
@@ -87,7 +88,7 @@ done
 touch dev/console
 mount --bind "$(tty)" dev/console
 ln -s /proc/self/fd dev/fd
-cp "$work/job.sh" root/
+cp "$work/job.sh" "$work/job-begins.sh" root/
 cat >etc/systemd/system/job.service <<UNIT
 [Service]
 Type=oneshot

@@ -1,31 +1,13 @@
 #!/usr/bin/env bash
 # What test-systemd.sh has done where its systemd runs.
-set -Eeux -o pipefail
-failed() {
-    set +x
-    journalctl --no-pager --unit farblock.service | grep -v ':   ' | tail -n 20
-    echo "line $1 failed: $2"
-}
-trap 'failed $LINENO "$BASH_COMMAND"' ERR
-nqn=nqn.2026-11.org.example:disks
-url="nvme+tcp://127.0.0.1/$nqn?ns=1"
+# shellcheck source=job-begins.sh
+. "$(dirname "$0")/job-begins.sh"
 
-# What docs/guides/share.md says: disks in /var/lib/farblock, and what is shared in /etc/farblock.
-mkdir -p /var/lib/farblock /etc/farblock
-truncate -s 64M /var/lib/farblock/disk.img
-cat >/etc/farblock/farblock.toml <<TOML
-[[subsystems]]
-nqn = "$nqn"
-allow_any_host = true
-
-[[subsystems.namespaces]]
-path = "limit:64MiB/s,/var/lib/farblock/disk.img"
-TOML
-systemctl enable --now farblock.socket farblock.service
+share 64
 systemctl is-active farblock.socket farblock.service
 systemctl status --no-pager farblock | grep 'sharing 1 namespace at 127.0.0.1:4420'
 journalctl --no-pager --unit farblock | grep 'uring engine'
-pid=$(systemctl show --property MainPID --value farblock)
+pid=$(process farblock)
 [ "$(stat --format %u "/proc/$pid")" != 0 ]
 [ "$(stat --format %u /var/lib/private/farblock/disk.img)" = "$(stat --format %u "/proc/$pid")" ]
 
@@ -42,12 +24,9 @@ echo 'nonsense = 1' >>/etc/farblock/farblock.toml
 systemctl reload farblock && exit 1
 systemctl is-active farblock
 cp /root/good.toml /etc/farblock/farblock.toml
-[ "$(systemctl show --property MainPID --value farblock)" = "$pid" ]
+[ "$(process farblock)" = "$pid" ]
 
-# Restarted while somebody writes and compares: who is connected does not notice.
-writes() {
-    farblock status --json | jq '.subsystems[0].writes'
-}
+# Restarted while somebody writes and compares: connected hosts do not notice.
 for _ in 1 2 3; do
     head -c 64M /dev/urandom >/root/data
     before=$(writes)
@@ -57,18 +36,13 @@ for _ in 1 2 3; do
     systemctl restart farblock
     wait "$load"
 done
-[ "$(systemctl show --property MainPID --value farblock)" != "$pid" ]
+[ "$(process farblock)" != "$pid" ]
 farblock --quiet read "$url" --length 64MiB | cmp - /root/data
 
 # A disk that is attached at boot. While fio writes to it and verifies, the target is restarted; no
 # operation fails. What the longest one may take is generous: the machine may be busy.
 most_seconds=30
-mkdir -p /etc/farblock/attach.d
-cat >/etc/farblock/attach.d/data.toml <<TOML
-urls = ["$url"]
-as = "fuse"
-no-device = true
-TOML
+attach
 systemctl start farblock-attach@data
 systemctl is-active farblock-attach@data
 attached=$(farblock list --json | jq -r '.[0].use.path')
@@ -98,7 +72,7 @@ is_live() {
 if printf '6.9\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet; then
     server=$(farblock list --json | jq '.[0].server_pid')
     exec 7<>"$attached"
-    kill -KILL "$(systemctl show --property MainPID --value farblock-attach@data)"
+    kill -KILL "$(process farblock-attach@data)"
     while [ -e "/proc/$server" ]; do sleep 0.1; done
     printf waited >&7
     exec 7>&-
