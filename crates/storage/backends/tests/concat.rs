@@ -3,7 +3,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use farblock_backends::concat::Concat;
 use farblock_backends::fault::{Fault, Rule};
@@ -11,79 +10,18 @@ use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
 use farblock_backends::{OpenError, Spec};
 use farblock_block::blocking::Blocking;
-use farblock_block::{
-    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
-};
-use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_block::testing::Elastic;
+use farblock_block::{BlockError, Command, Namespace};
+use farblock_reactor::EngineKind;
 use support::on_both_engines;
 
 const BLOCK: usize = 512;
 
-/// A disk that can be made shorter and longer.
-struct Elastic {
-    inner: Mem,
-    blocks: Arc<AtomicU64>,
-    changes: Changes,
-}
-
-impl Elastic {
-    /// Of 100 blocks at most.
-    fn new(blocks: u64) -> Arc<Elastic> {
-        let inner = Mem::new(BLOCK as u32, 100 * BLOCK as u64).unwrap();
-        let blocks = Arc::new(AtomicU64::new(blocks));
-        Arc::new(Elastic { inner, blocks, changes: Changes::new() })
-    }
-
-    fn set(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-        self.changes.tell(Change::Geometry);
-    }
-}
-
-impl Namespace for Elastic {
-    fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
-    }
-
-    fn changes(&self) -> Option<&Changes> {
-        Some(&self.changes)
-    }
-
-    fn describe(&self) -> String {
-        "an elastic disk".to_owned()
-    }
-
-    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        let (inner, blocks) = (self.inner.open(reactor, parent)?, Arc::clone(&self.blocks));
-        let geometry = self.inner.geometry();
-        Ok(Box::new(ElasticQueue { inner, geometry, blocks, refused: Vec::new() }))
-    }
-}
-
-struct ElasticQueue {
-    inner: Box<dyn Queue>,
-    geometry: Geometry,
-    blocks: Arc<AtomicU64>,
-    refused: Vec<Completion>,
-}
-
-impl Queue for ElasticQueue {
-    fn submit(&mut self, op: Op) {
-        let blocks = self.blocks.load(Ordering::Relaxed);
-        match op.check(&Geometry { blocks, ..self.geometry }) {
-            Ok(()) => self.inner.submit(op),
-            Err(error) => self.refused.push(op.complete(Err(error))),
-        }
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.refused);
-        self.inner.poll(done);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.inner.in_flight() + self.refused.len()
-    }
+/// A disk that can be made shorter and longer, of 100 blocks at most.
+fn elastic(blocks: u64) -> Arc<Elastic> {
+    let disk = Elastic::new(Arc::new(Mem::new(BLOCK as u32, 100 * BLOCK as u64).unwrap()));
+    disk.resize_silently(blocks);
+    disk
 }
 
 fn parts(disks: &[Arc<Elastic>]) -> Vec<Arc<dyn Namespace>> {
@@ -92,13 +30,13 @@ fn parts(disks: &[Arc<Elastic>]) -> Vec<Arc<dyn Namespace>> {
 
 on_both_engines! {
     what_a_part_loses_fails_and_nothing_else(engine) {
-        let disks = [Elastic::new(10), Elastic::new(10), Elastic::new(10)];
+        let disks = [elastic(10), elastic(10), elastic(10)];
         let concat = Concat::new(parts(&disks)).unwrap();
         let mut whole = Blocking::with_engine(&concat, engine).unwrap();
         for lba in 0..30 {
             whole.write(lba, &[lba as u8 + 1; BLOCK]).unwrap();
         }
-        disks[1].set(4);
+        disks[1].resize(4);
         // The whole is what it was, and the host has asked for nothing that it has not.
         assert_eq!(concat.geometry().blocks, 30);
         let mut two = [0; 2 * BLOCK];
@@ -110,15 +48,15 @@ on_both_engines! {
         assert_eq!(whole.read(28, &mut two), Ok(()));
         assert_eq!((two[0], two[BLOCK]), (29, 30));
         assert_eq!(whole.flush(), Ok(()));
-        disks[1].set(50);
+        disks[1].resize(50);
         assert_eq!(concat.geometry().blocks, 30);
         assert_eq!(whole.read(19, &mut two), Ok(()));
         assert_eq!(two[0], 20, "what was there is there");
         // Of the last one the whole loses its end.
-        disks[2].set(5);
+        disks[2].resize(5);
         assert_eq!(concat.geometry().blocks, 25);
         assert_eq!(whole.read(24, &mut two), Err(BlockError::OutOfRange));
-        disks[2].set(12);
+        disks[2].resize(12);
         assert_eq!(concat.geometry().blocks, 32);
         let mut whole = Blocking::with_engine(&concat, engine).unwrap();
         assert_eq!(whole.write(30, &two), Ok(()));
@@ -127,7 +65,7 @@ on_both_engines! {
     what_one_part_has_lost_is_said_though_another_is_away(engine) {
         let failing = |error| {
             let rules = vec![Rule::new(error).command(Command::Flush)];
-            let inner: Arc<dyn Namespace> = Elastic::new(10);
+            let inner: Arc<dyn Namespace> = elastic(10);
             Arc::new(Fault::new(inner, rules, 1)) as Arc<dyn Namespace>
         };
         for errors in [
@@ -145,17 +83,17 @@ on_both_engines! {
     }
 
     a_stripe_set_is_as_short_as_its_shortest(engine) {
-        let disks = [Elastic::new(8), Elastic::new(8)];
+        let disks = [elastic(8), elastic(8)];
         let stripe = Stripe::new(parts(&disks), 4 * BLOCK as u64).unwrap();
         let mut whole = Blocking::with_engine(&stripe, engine).unwrap();
-        disks[0].set(7);
+        disks[0].resize(7);
         assert_eq!(stripe.geometry().blocks, 8);
         assert_eq!(whole.write(0, &[1; 8 * BLOCK]), Ok(()));
         assert_eq!(whole.write(8, &[1; BLOCK]), Err(BlockError::OutOfRange));
     }
 
     only_so_much_is_used(engine) {
-        let disks = [Elastic::new(10), Elastic::new(10)];
+        let disks = [elastic(10), elastic(10)];
         let fronts = |sizes: [Option<u64>; 2]| {
             let sizes = sizes.map(|blocks| blocks.map(|blocks| blocks * BLOCK as u64));
             Concat::of(parts(&disks).into_iter().zip(sizes).collect())
@@ -172,9 +110,9 @@ on_both_engines! {
         };
         assert_eq!([first_of(0, 3), first_of(0, 4), first_of(1, 0), first_of(1, 5)], [4, 0, 5, 10]);
         assert_eq!([first_of(1, 6)], [0], "what is behind is not touched");
-        disks[1].set(20);
+        disks[1].resize(20);
         assert_eq!(concat.geometry().blocks, 10);
-        disks[1].set(3);
+        disks[1].resize(3);
         assert_eq!(concat.geometry().blocks, 7);
         let short = fronts([Some(4), Some(6)]).err().expect("it is too short").to_string();
         assert!(short.contains("shorter than the 3 KiB of it"), "{short}");

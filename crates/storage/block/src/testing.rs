@@ -1,14 +1,15 @@
 //! Namespaces for the tests of what uses them.
 
-use crate::{BlockError, Change, Changes, Geometry, Namespace, Queue};
+use crate::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A disk that can be given another size, of the blocks of another one.
+/// A disk that can be given another size, of the blocks of another one. What is beyond its end it
+/// refuses, whatever the other one has there.
 pub struct Elastic {
     inner: Arc<dyn Namespace>,
-    blocks: AtomicU64,
+    blocks: Arc<AtomicU64>,
     changes: Changes,
 }
 
@@ -16,7 +17,7 @@ impl Elastic {
     /// With all blocks of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Elastic> {
-        let blocks = AtomicU64::new(inner.geometry().blocks);
+        let blocks = Arc::new(AtomicU64::new(inner.geometry().blocks));
         Arc::new(Elastic { inner, blocks, changes: Changes::new() })
     }
 
@@ -46,6 +47,34 @@ impl Namespace for Elastic {
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        self.inner.open(reactor, parent)
+        let (inner, geometry) = (self.inner.open(reactor, parent)?, self.inner.geometry());
+        let blocks = Arc::clone(&self.blocks);
+        Ok(Box::new(ElasticQueue { inner, geometry, blocks, refused: Vec::new() }))
+    }
+}
+
+struct ElasticQueue {
+    inner: Box<dyn Queue>,
+    geometry: Geometry,
+    blocks: Arc<AtomicU64>,
+    refused: Vec<Completion>,
+}
+
+impl Queue for ElasticQueue {
+    fn submit(&mut self, op: Op) {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        match op.check(&Geometry { blocks, ..self.geometry }) {
+            Ok(()) => self.inner.submit(op),
+            Err(error) => self.refused.push(op.complete(Err(error))),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.refused.len()
     }
 }

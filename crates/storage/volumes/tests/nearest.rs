@@ -44,6 +44,8 @@ impl LegSource for Scripted {
     }
 }
 
+/// Not a `Delay`, whose time is given once, nor a `Fault` over one: what is asked of it is counted,
+/// slow or failing, and both change while the mirror has it open.
 struct Slow {
     inner: Arc<Mem>,
     script: Arc<Script>,
