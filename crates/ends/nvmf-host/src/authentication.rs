@@ -93,7 +93,10 @@ pub(crate) async fn terms(
     let trusts = os::has_mistake("host: the controller need not prove who it is");
     let controllers = options.dhchap_ctrl_secret.clone().filter(|_| !trusts);
     let read = |path: PathBuf| key_file::read(&path).map_err(ConnectError::KeyFile);
-    let both = move || Ok((read(secret)?.swap_remove(0), controllers.map(read).transpose()?));
+    let both = move || {
+        let host = read(secret)?.swap_remove(0);
+        Ok::<_, ConnectError>((host, controllers.map(read).transpose()?))
+    };
     let (host_secret, controller_secrets) = elsewhere(both).await??;
     Ok(HostTerms {
         host_nqn: identity.hostnqn.to_owned(),

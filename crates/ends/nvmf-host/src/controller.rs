@@ -90,7 +90,7 @@ impl Controller {
     pub fn connect_url(url: &Url, options: &Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
-        Self::dial(Address::of_url(url), subsystem, &options)
+        Self::dial(Address::of_url(url).map_err(Error::Url)?, subsystem, &options)
     }
 
     /// As [`Controller::connect_url`], on the control loop.
@@ -102,7 +102,8 @@ impl Controller {
     ) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
-        let connecting = Connecting::new(Address::of_url(url), subsystem, &options)?;
+        let address = Address::of_url(url).map_err(Error::Url)?;
+        let connecting = Connecting::new(address, subsystem, &options)?;
         connecting.connect(local.clone(), Arc::clone(control)).await
     }
 

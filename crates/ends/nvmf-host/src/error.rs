@@ -2,6 +2,7 @@
 
 use crate::url::UrlError;
 use farblock_proto::host::{ConnectError, InfoError};
+use farblock_proto::tcp::TcpRefusal;
 use farblock_wire::Status;
 use std::fmt;
 use std::io;
@@ -66,6 +67,15 @@ pub(crate) fn words(error: &io::Error) -> String {
     text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
 }
 
+/// The same of what only TCP can fail at.
+fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
+    match refusal {
+        TcpRefusal::DigestsRefused | TcpRefusal::DigestMismatch => "digest",
+        TcpRefusal::Tls(_) => "tls",
+        _ => "protocol",
+    }
+}
+
 impl Error {
     /// A word for it, to be counted by: one of a few.
     #[must_use]
@@ -87,14 +97,13 @@ impl Error {
             E::HostNotAllowed | E::IdentifierNotAllowed => "host_not_allowed",
             E::NoSuchSubsystem => "no_such_subsystem",
             E::ControllerBusy | E::NoQueueLeft { .. } => "busy",
-            E::DigestsRefused | E::DigestMismatch => "digest",
             E::AuthenticationRequired
             | E::AuthenticationNotOffered
             | E::AuthenticationFailed(_)
             | E::SecureChannelRequired => "authentication",
             E::KeyFile(_) => "key_file",
-            E::Tls(_) => "tls",
-            E::NotNvmeTcp { .. } | E::Protocol(_) | E::Terminated(_) => "protocol",
+            E::Protocol(_) => "protocol",
+            E::Tcp(refusal) => tcp_reason(refusal),
             _ => "other",
         }
     }

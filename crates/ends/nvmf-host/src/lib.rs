@@ -140,6 +140,7 @@ pub use farblock_secure::{Group, Hash};
 pub use farblock_proto::host::{
     Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,
 };
+pub use farblock_proto::tcp::TcpRefusal;
 
 /// Has rustdoc compile the guide's code.
 #[cfg(doctest)]

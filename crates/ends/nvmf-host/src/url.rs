@@ -169,12 +169,7 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
             None => (text, None),
         }
     };
-    if host.is_empty() {
-        return error("the address names no host");
-    }
-    if host.chars().any(|c| c.is_whitespace() || !is_plain(c)) {
-        return error("the host's name contains a blank or a control character");
-    }
+    check_host(host)?;
     let port = match port {
         None => None,
         Some(text) => match text.parse::<u16>() {
@@ -183,6 +178,24 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
         },
     };
     Ok((host.to_owned(), port))
+}
+
+/// What only a URL that was not parsed can get wrong.
+pub(crate) fn check_place(host: &str, port: Option<u16>) -> Result<(), UrlError> {
+    match port {
+        Some(0) => error("0 is not a port: use 1 to 65535"),
+        _ => check_host(host),
+    }
+}
+
+fn check_host(host: &str) -> Result<(), UrlError> {
+    if host.is_empty() {
+        return error("the address names no host");
+    }
+    if host.chars().any(|c| c.is_whitespace() || !is_plain(c)) {
+        return error("the host's name contains a blank or a control character");
+    }
+    Ok(())
 }
 
 fn parse_name(text: &str, what: &str) -> Result<String, UrlError> {

@@ -2,7 +2,7 @@
 
 mod peer;
 
-use farblock_host::{ConnectError, Controller, Error, Options, Url, discover};
+use farblock_host::{ConnectError, Controller, Error, Options, TcpRefusal, Url, discover};
 use farblock_wire::fabrics::{
     CATTR_DISABLE_SQ_FLOW, ConnectCommand, ConnectInvalidParameter, FabricsCommandType,
 };
@@ -140,15 +140,24 @@ fn strangers() {
         "the peer does not speak NVMe/TCP: it looks like a web server (HTTP)"
     );
     let ssh = answering(b"SSH-2.0-OpenSSH_9.6\r\n", 1);
-    assert_eq!(ssh, ConnectError::NotNvmeTcp { looks_like: Some("an SSH server") });
-    assert_eq!(answering(&[0xa5; 200], 200), ConnectError::NotNvmeTcp { looks_like: None });
+    assert_eq!(
+        ssh,
+        ConnectError::Tcp(TcpRefusal::NotNvmeTcp { looks_like: Some("an SSH server") })
+    );
+    assert_eq!(
+        answering(&[0xa5; 200], 200),
+        ConnectError::Tcp(TcpRefusal::NotNvmeTcp { looks_like: None })
+    );
     // A host, as it were: an ICReq.
     const IC_REQ: [u8; 128] = {
         let mut bytes = [0; 128];
         (bytes[2], bytes[4]) = (128, 128);
         bytes
     };
-    assert_eq!(answering(&IC_REQ, 128), ConnectError::NotNvmeTcp { looks_like: None });
+    assert_eq!(
+        answering(&IC_REQ, 128),
+        ConnectError::Tcp(TcpRefusal::NotNvmeTcp { looks_like: None })
+    );
 }
 
 #[test]
@@ -188,14 +197,14 @@ fn terminated() {
         let _ = stream.read_exact(&mut [0; 128]);
         let _ = Connection::new(stream).terminate(status);
     });
-    assert_eq!(at_once, ConnectError::Terminated(status));
+    assert_eq!(at_once, ConnectError::Tcp(TcpRefusal::Terminated(status)));
     let after_ic = against(move |stream| {
         let mut connection = Connection::new(stream);
         let _ = connection.initialize(DigestFlags::NONE, 4096);
         let _ = connection.command();
         let _ = connection.terminate(status);
     });
-    assert_eq!(after_ic, ConnectError::Terminated(status));
+    assert_eq!(after_ic, ConnectError::Tcp(TcpRefusal::Terminated(status)));
 }
 
 #[test]
@@ -205,7 +214,7 @@ fn digests_are_all_or_nothing() {
         let peer = Peer::new(Script { digests, ..Script::default() });
         connect(&peer.address(), &wanted).map(drop)
     };
-    assert_eq!(grants(DigestFlags::HEADER), Err(ConnectError::DigestsRefused));
+    assert_eq!(grants(DigestFlags::HEADER), Err(ConnectError::Tcp(TcpRefusal::DigestsRefused)));
     assert_eq!(grants(DigestFlags::BOTH), Ok(()));
     // Digests that were not asked for.
     let error = against(|stream| {
@@ -231,9 +240,9 @@ fn damage_on_the_way() {
         });
         connect(&peer.address(), &options).unwrap_err()
     };
-    assert_eq!(damaged(true), ConnectError::DigestMismatch);
+    assert_eq!(damaged(true), ConnectError::Tcp(TcpRefusal::DigestMismatch));
     // The first data are those of Identify.
-    assert_eq!(damaged(false), ConnectError::DigestMismatch);
+    assert_eq!(damaged(false), ConnectError::Tcp(TcpRefusal::DigestMismatch));
 }
 
 #[test]
@@ -383,4 +392,22 @@ fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same()
     let options = Options { dhchap_ctrl_secret: Some("target.key".into()), ..options() };
     let refused = connect(&peer.address(), &options).expect_err("it proved nothing");
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
+}
+
+/// What a program made itself is checked as what a person wrote.
+#[test]
+fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
+    let url = Url { host: "127.0.0.1".to_owned(), ..Url::default() };
+    for (wrong, sentence) in [
+        (Url { port: Some(0), ..url.clone() }, "0 is not a port: use 1 to 65535"),
+        (Url { host: String::new(), ..url.clone() }, "the address names no host"),
+        (
+            Url { host: "a\nb".to_owned(), ..url },
+            "the host's name contains a blank or a control character",
+        ),
+    ] {
+        let error = Controller::connect_url(&wrong, &Options::default()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Url(_)), "{error}");
+        assert_eq!(error.to_string(), sentence);
+    }
 }

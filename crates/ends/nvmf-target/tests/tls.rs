@@ -5,7 +5,9 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{ConnectError, Controller, Error, HostId, Options, TcpOptions, discover};
+use farblock_host::{
+    ConnectError, Controller, Error, HostId, Options, TcpOptions, TcpRefusal, discover,
+};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
@@ -59,7 +61,9 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, String> {
     let address = target.addresses()[0].to_string();
     match Controller::connect(&address, NQN, options) {
         Ok(controller) => Ok(controller),
-        Err(Error::Connect { reason: ConnectError::Tls(sentence), .. }) => Err(sentence),
+        Err(Error::Connect { reason: ConnectError::Tcp(TcpRefusal::Tls(sentence)), .. }) => {
+            Err(sentence)
+        }
         Err(error) => Err(error.to_string()),
     }
 }

@@ -6,6 +6,7 @@ use crate::values::DiscoveryAddress;
 use farblock_host::url::Url;
 use farblock_host::{Error, Options, entry_url};
 use farblock_proto::host::{ConnectError, DiscoveryEntry};
+use farblock_proto::tcp::TcpRefusal;
 
 /// Asks at each port in turn; what the last one says counts.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
@@ -23,7 +24,7 @@ pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<
                     Error::Connect {
                         reason: ConnectError::Refused
                             | ConnectError::TimedOut { .. }
-                            | ConnectError::NotNvmeTcp { .. },
+                            | ConnectError::Tcp(TcpRefusal::NotNvmeTcp { .. }),
                         ..
                     }
                 );

@@ -130,22 +130,31 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
         Error::Connect { reason: ConnectError::NoSuchSubsystem, .. } => {
             format!("; `farblock discover {}` lists what there is", url.address())
         }
-        Error::Connect { reason: ConnectError::HostNotAllowed, .. } => format!(
-            " (it is {}); let it in with --allow-host or allowed_hosts there{}; `farblock doctor \
-             '{url}'` finds out more",
-            options.with_url(url).identity().nqn,
-            match options.with_url(url).tcp.tls_key {
+        Error::Connect { reason: ConnectError::HostNotAllowed, .. } => {
+            let (options, nqn) = (options.with_url(url), url.subsystem.as_deref());
+            let host = options.identity().nqn;
+            let key = match options.tcp.tls_key {
                 None => ", or give --tls-key if it has a key for TLS there",
                 Some(_) => "",
-            },
-            url = url.without_keys()
-        ),
+            };
+            let (let_in, url) = (let_in(nqn.unwrap_or("NQN"), &host), url.without_keys());
+            format!(" (it is {host}); {let_in}{key}; `farblock doctor '{url}'` finds out more")
+        }
         Error::Connect { reason: ConnectError::Refused, .. } => {
             "; is the target running, and is the port right?".to_owned()
         }
         _ => String::new(),
     };
     Failure::run(format_args!("{error}{hint}"))
+}
+
+/// What to do where a subsystem does not let a host in.
+#[must_use]
+pub fn let_in(subsystem: &str, host: &str) -> String {
+    format!(
+        "let it in there (`farblock ctl allow-host {subsystem} {host}`, or --allow-host or \
+         allowed_hosts)"
+    )
 }
 
 /// Numbers as people list them, not too many of them.

@@ -230,7 +230,7 @@ pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
         Some((first, last)) if (1..=last).contains(&first) && last <= CNTLID_MAX => {
             Ok(first..=last)
         }
-        _ => Err(format!("{text:?} is no range of 1-{CNTLID_MAX}: write for example 1-999")),
+        _ => Err(format!("{text:?} is not a range of 1-{CNTLID_MAX}: write for example 1-999")),
     }
 }
 

@@ -80,8 +80,8 @@ impl Address {
     }
 
     /// The controller that a URL names.
-    pub(crate) fn of_url(url: &Url) -> Address {
-        Address::Tcp(tcp::TcpAddress::named(&url.host, url.port))
+    pub(crate) fn of_url(url: &Url) -> Result<Address, UrlError> {
+        tcp::TcpAddress::named(&url.host, url.port).map(Address::Tcp)
     }
 
     pub(crate) async fn connect(&self, caller: &Caller<'_>) -> Result<Dialled, ConnectError> {
@@ -101,7 +101,7 @@ impl Address {
         }
     }
 
-    /// A connection there is made with keys that came of an authentication: who makes it need not
+    /// A connection there is made with keys that came of an authentication: its maker need not
     /// authenticate once more.
     pub(crate) fn is_proved(&self) -> bool {
         match self {

@@ -1,11 +1,11 @@
 //! Why a connection did not come about, in words that tell a person what to look at.
 
+use crate::tcp::TcpRefusal;
 use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParameter, ConnectResult};
-use farblock_wire::tcp::FatalErrorStatus;
 
 /// Why a host could not connect to a controller, or not bring it up.
 ///
@@ -33,17 +33,8 @@ pub enum ConnectError {
     },
     /// Any other failure of the connection or of this machine, with the system's reason.
     Io(String),
-    /// Something answered, but not an NVMe/TCP controller.
-    NotNvmeTcp {
-        /// What the answer looks like, if it is recognised.
-        looks_like: Option<&'static str>,
-    },
-    /// The controller does not grant the digests that were asked for.
-    DigestsRefused,
-    /// A digest did not match: the data was damaged on its way.
-    DigestMismatch,
-    /// The controller ended the connection with a terminate PDU.
-    Terminated(FatalErrorStatus),
+    /// What only TCP can fail at.
+    Tcp(TcpRefusal),
     /// The controller broke the protocol.
     Protocol(&'static str),
     /// The target has no subsystem of that name.
@@ -73,8 +64,6 @@ pub enum ConnectError {
     /// The controller wants a secure channel (TLS) by a key that comes of the authentication, which
     /// was not asked for.
     SecureChannelRequired,
-    /// There is no TLS with the controller, with the sentence that says why.
-    Tls(String),
     /// A command that is needed to bring the controller up failed.
     CommandFailed {
         /// The command.
@@ -126,21 +115,7 @@ impl fmt::Display for ConnectError {
                 write!(f, "the peer closed the connection while it was to send {during}")
             }
             Self::Io(reason) => write!(f, "the connection failed: {reason}"),
-            Self::NotNvmeTcp { looks_like: Some(what) } => {
-                write!(f, "the peer does not speak NVMe/TCP: it looks like {what}")
-            }
-            Self::NotNvmeTcp { looks_like: None } => {
-                f.write_str("the peer does not speak NVMe/TCP")
-            }
-            Self::DigestsRefused => {
-                f.write_str("the controller does not grant the digests that were asked for")
-            }
-            Self::DigestMismatch => {
-                f.write_str("a digest did not match: data is damaged on the way")
-            }
-            Self::Terminated(status) => {
-                write!(f, "the controller ended the connection: {status}")
-            }
+            Self::Tcp(refusal) => refusal.fmt(f),
             Self::Protocol(reason) => write!(f, "the controller broke the protocol: {reason}"),
             Self::NoSuchSubsystem => f.write_str("the target has no such subsystem"),
             Self::HostNotAllowed => f.write_str("the subsystem does not allow this host"),
@@ -172,7 +147,6 @@ impl fmt::Display for ConnectError {
             }
             Self::KeyFile(sentence) => f.write_str(sentence),
             Self::SecureChannelRequired => f.write_str(CONCATENATE),
-            Self::Tls(sentence) => f.write_str(sentence),
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
             Self::NotReady { after } => {
                 write!(f, "the controller did not become ready within {after:?}")
@@ -186,6 +160,12 @@ impl fmt::Display for ConnectError {
 }
 
 impl core::error::Error for ConnectError {}
+
+impl From<TcpRefusal> for ConnectError {
+    fn from(refusal: TcpRefusal) -> ConnectError {
+        ConnectError::Tcp(refusal)
+    }
+}
 
 /// What a failed Connect means (Base 2.0c, "Connect Command and Response", status values).
 #[must_use]
@@ -249,21 +229,6 @@ pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
     Ok(Accepted { cntlid, must_authenticate: authreq & ConnectResult::AUTHREQ_ATR != 0 })
 }
 
-/// What a peer that answers an ICReq with these bytes probably is.
-#[must_use]
-pub fn recognise(answer: &[u8]) -> Option<&'static str> {
-    const ISCSI_LOGIN_RESPONSE: u8 = 0x23;
-    match answer {
-        [b'H', b'T', b'T', b'P', b'/', ..] => Some("a web server (HTTP)"),
-        [b'S', b'S', b'H', b'-', ..] => Some("an SSH server"),
-        [b'2', b'2', b'0', b' ' | b'-', ..] => Some("a mail or file transfer server"),
-        [0x15 | 0x16, 0x03, ..] => Some("a TLS server"),
-        [b'N', b'B', b'D', b'M', ..] => Some("an NBD server"),
-        [ISCSI_LOGIN_RESPONSE, _, _, _, _, ..] => Some("an iSCSI target"),
-        _ => None,
-    }
-}
-
 /// Names the field at an offset of the Connect command or its data.
 struct Parameter(ConnectInvalidParameter);
 
@@ -321,14 +286,5 @@ mod tests {
         assert_eq!(accepted(0x0000_0007), accepts(false));
         assert_eq!(accepted(0x0002_0007), accepts(true));
         assert_eq!(accepted(0x0006_0007), Err(ConnectError::SecureChannelRequired));
-    }
-
-    #[test]
-    fn strangers_are_recognised() {
-        assert_eq!(recognise(b"HTTP/1.1 400 Bad Request"), Some("a web server (HTTP)"));
-        assert_eq!(recognise(b"SSH-2.0-OpenSSH_9.6"), Some("an SSH server"));
-        assert_eq!(recognise(&[0x15, 3, 1, 0, 2, 2, 70]), Some("a TLS server"));
-        assert_eq!(recognise(b""), None);
-        assert_eq!(recognise(&[0x01, 0, 128, 0, 128]), None);
     }
 }

@@ -19,7 +19,7 @@ pub use ana::{AnaLog, ana_log_page};
 pub use bringup::{Bringup, Parameters, Step};
 pub use command::{Command, Data, Identity};
 pub use discovery::{DiscoveryEntry, DiscoveryReader, DiscoveryStep};
-pub use error::{Accepted, ConnectError, accepted, recognise, refused};
+pub use error::{Accepted, ConnectError, accepted, refused};
 pub use info::{ControllerInfo, InfoError};
 pub use namespace::{CommandLimits, NamespaceInfo, parse_changed_namespaces, parse_namespace_list};
 

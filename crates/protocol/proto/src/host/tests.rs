@@ -3,6 +3,7 @@
 use super::command::LogPage;
 use super::*;
 use crate::tcp::host_end::Transfer;
+use crate::tcp::recognise;
 use core::time::Duration;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand};
 use farblock_wire::features::{AsyncEventConfig, FeatureId, FeatureSet, NumberOfQueues};

@@ -8,6 +8,7 @@ pub mod digest;
 pub mod fault;
 pub mod framer;
 pub mod host_end;
+mod refusal;
 
 use farblock_wire::tcp::PduShape;
 use zerocopy::{Immutable, IntoBytes};
@@ -28,6 +29,7 @@ impl Sink for alloc::vec::Vec<u8> {
 pub use farblock_wire::tcp::DigestFlags as Digests;
 
 pub use crate::capsule::SlotId;
+pub use refusal::{TcpRefusal, recognise};
 
 /// Emits a PDU header with its digest and, before data, the padding of `shape`.
 fn put_header(header: &impl Header, shape: PduShape, out: &mut impl Sink) {

@@ -71,7 +71,7 @@ const DEVICE: &str = "block device";
 /// Who else has it, as far as opening it tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
-    /// Nobody who says so.
+    /// Nobody that says so.
     Free,
     /// Who writes to it, and has it locked.
     Writer,

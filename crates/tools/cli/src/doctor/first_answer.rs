@@ -4,9 +4,9 @@
 //! waits for the end of a line, and what takes nothing but TLS hangs up.
 
 use crate::error::os;
-use farblock_proto::host::recognise;
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::HostEnd;
+use farblock_proto::tcp::recognise;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

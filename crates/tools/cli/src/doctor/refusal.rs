@@ -6,6 +6,7 @@ use farblock_host::identity::HostIdentity;
 use farblock_host::url::Url;
 use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
+use farblock_proto::tcp::TcpRefusal;
 
 /// As many of a target's subsystems are named.
 const NAMED: usize = 5;
@@ -48,37 +49,48 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
         E::NotReady { .. } | E::ControllerFatal => {
             ("controller", "look at the target's log, and start the target again")
         }
-        E::NotNvmeTcp { .. } => ("protocol", "correct the port"),
         E::Refused | E::Unreachable(_) | E::Unresolved(_) | E::Io(_) => {
             ("connection", "it was there a moment ago: try again, and look at the target's log")
         }
-        E::DigestsRefused => (
+        E::Tcp(refusal) => tcp(refusal),
+        _ => keys(reason).unwrap_or(UNEXPLAINED),
+    };
+    (check, advice.to_owned())
+}
+
+/// What to do where nothing is known but the sentence.
+const UNEXPLAINED: (&str, &str) = (
+    "connect",
+    "look at the target's log, and run this again with -vv: its output belongs in a report to the \
+     maker of the target",
+);
+
+/// The same of what only TCP can fail at.
+fn tcp(refusal: &TcpRefusal) -> (&'static str, &'static str) {
+    match refusal {
+        TcpRefusal::NotNvmeTcp { .. } => ("protocol", "correct the port"),
+        TcpRefusal::DigestsRefused => (
             "digests",
             "leave --header-digest and --data-digest out, or enable digests at the target",
         ),
-        E::DigestMismatch => (
+        TcpRefusal::DigestMismatch => (
             "digests",
             "something on the way damages data: look for a faulty cable, port or network adapter, \
              and try without its offloads (ethtool -K DEV rx off tx off)",
         ),
-        _ => keys(reason).unwrap_or((
-            "connect",
-            "look at the target's log, and run this again with -vv: what it then says belongs \
-             into a report to whoever makes the target",
-        )),
-    };
-    (check, advice.to_owned())
+        TcpRefusal::Tls(_) => (
+            "TLS",
+            "let both ends have the same key: `farblock keys check FILE` here and there, then \
+             `farblock keys derive FILE --host HOSTNQN --subsystem NQN`",
+        ),
+        _ => UNEXPLAINED,
+    }
 }
 
 /// The same of what has to do with keys.
 fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     use ConnectError as E;
     Some(match reason {
-        E::Tls(_) => (
-            "TLS",
-            "let both ends have the same key: `farblock keys check FILE` here and there, then \
-             `farblock keys derive FILE --host HOSTNQN --subsystem NQN`",
-        ),
         E::KeyFile(_) => (
             "key",
             "correct the file; `farblock keys check FILE` says whether it is in order, and \
@@ -143,11 +155,11 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
 /// The target tells this host nothing of the subsystem: it is not allowed there, or it is, and has
 /// to use TLS where the listener has none.
 fn not_listed(nqn: &str, host: &str) -> String {
+    let let_in = remote::let_in(nqn, host);
     format!(
-        "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
-         --allow-host), or connect as another with --hostnqn NQN; if it is allowed already, it has \
-         to use TLS and this listener has none: connect to another one, or give this one TLS \
-         (`farblock ctl set-tls ADDR:PORT allowed`)"
+        "this host is {host}: {let_in}, or connect as another with --hostnqn NQN; if it is \
+         allowed already, it has to use TLS and this listener has none: connect to another one, or \
+         give this one TLS (`farblock ctl set-tls ADDR:PORT allowed`)"
     )
 }
 

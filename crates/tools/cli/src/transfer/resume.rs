@@ -115,7 +115,7 @@ pub(super) fn forget(path: &Path) {
 }
 
 /// Removes the records of other transfers to the same place, begun elsewhere in it, that `written`
-/// is about to overwrite in part: who went on with one of them would get a mixture.
+/// is about to overwrite in part: a copy that went on with one of them would get a mixture.
 pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     let Ok(own) = path_for(destination, written.start) else { return };
     let folder = own.parent().unwrap_or(Path::new("."));

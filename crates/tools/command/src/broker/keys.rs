@@ -69,7 +69,7 @@ pub fn run(subsystems: &[String]) -> Result<()> {
     super::run(|request| {
         let read = match serde_json::from_slice::<Wanted>(&request.bytes) {
             Ok(wanted) => read(&wanted, subsystems),
-            Err(_) => Err("that is no question for a key".to_owned()),
+            Err(_) => Err("that is not a question for a key".to_owned()),
         };
         Message { bytes: emit(&read), ..Message::default() }
     })

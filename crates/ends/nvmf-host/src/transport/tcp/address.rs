@@ -28,15 +28,16 @@ enum NamedOrFound {
 }
 
 impl TcpAddress {
-    pub(crate) fn named(host: &str, port: Option<u16>) -> TcpAddress {
+    pub(crate) fn named(host: &str, port: Option<u16>) -> Result<TcpAddress, UrlError> {
+        url::check_place(host, port)?;
         let place = NamedOrFound::Named(host.to_owned(), port.unwrap_or(PORT_IO));
-        TcpAddress { place, generated: Vec::new() }
+        Ok(TcpAddress { place, generated: Vec::new() })
     }
 
     /// Reads `host`, `host:port` or `[v6]:port`.
     pub(crate) fn parse(text: &str) -> Result<TcpAddress, UrlError> {
         let (host, port) = url::parse_authority(text)?;
-        Ok(TcpAddress::named(&host, port))
+        TcpAddress::named(&host, port)
     }
 
     pub(crate) fn is_proved(&self) -> bool {

@@ -4,6 +4,7 @@ use super::handshake::Handshake;
 use crate::authentication;
 use crate::transport::dial::{Caller, Exchange};
 use farblock_proto::host::{ConnectError, command, refused};
+use farblock_proto::tcp::TcpRefusal;
 use farblock_secure::{Concatenation, HostTerms, TlsPsk};
 use farblock_wire::IntoBytes;
 use farblock_wire::fabrics::ConnectResult;
@@ -24,14 +25,14 @@ pub(super) async fn generate(
     if options.tcp.tls_key.is_some() {
         let both = "either a key for TLS (--tls-key) or one that comes of the authentication \
                     (--concat), not both";
-        return Err(ConnectError::Tls(both.to_owned()));
+        return Err(TcpRefusal::Tls(both.to_owned()).into());
     }
     let terms = authentication::terms(identity, options).await?;
     let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
     if !terms.has_offer() {
         let what = "no key for TLS comes of sha512, nor of the group null alone: name another one \
                     beside it (--dhchap-hashes, --dhchap-dhgroups), or leave --concat out";
-        return Err(ConnectError::Tls(what.to_owned()));
+        return Err(TcpRefusal::Tls(what.to_owned()).into());
     }
     let (mut handshake, _) = Handshake::connect(addresses, caller, &[]).await?;
     let data = command::connect_data(identity, None);
@@ -47,7 +48,7 @@ pub(super) async fn generate(
     let psks = authentication::converse(&mut handshake, terms).await?;
     // Without one the next connection would be in plain.
     match psks.is_empty() {
-        true => Err(ConnectError::Tls("no key for TLS came of the authentication".to_owned())),
+        true => Err(TcpRefusal::Tls("no key for TLS came of the authentication".to_owned()).into()),
         false => Ok(psks),
     }
 }

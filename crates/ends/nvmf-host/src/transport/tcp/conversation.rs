@@ -5,11 +5,11 @@
 //!  Initializing -- ICResp --> Idle <--> Executing
 //! ```
 
-use farblock_proto::host::{Command, ConnectError, recognise};
+use farblock_proto::host::{Command, ConnectError};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
-use farblock_proto::tcp::{Digests, SlotId};
+use farblock_proto::tcp::{Digests, SlotId, TcpRefusal, recognise};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
 
@@ -89,20 +89,20 @@ impl Conversation {
     fn initialize(&mut self, input: &mut &[u8]) -> Result<Progress, ConnectError> {
         match self.end.next(input) {
             Ok(Some(Event::Initialized)) if self.end.digests() != self.digests => {
-                Err(ConnectError::DigestsRefused)
+                Err(TcpRefusal::DigestsRefused.into())
             }
             Ok(Some(Event::Initialized)) => {
                 self.is_initialized = true;
                 Ok(Progress::Initialized)
             }
-            Ok(Some(Event::Terminated { status })) => Err(ConnectError::Terminated(status)),
+            Ok(Some(Event::Terminated { status })) => Err(TcpRefusal::Terminated(status).into()),
             Ok(None) => Ok(Progress::NeedsInput),
             Ok(Some(_)) => unreachable!("nothing was asked for before the ICResp"),
             Err(fault) if self.head.starts_with(&IC_RESP_START) => {
                 Err(ConnectError::Protocol(fault.reason))
             }
             // Whatever it is, it is not what an NVMe/TCP controller sends first.
-            Err(_) => Err(ConnectError::NotNvmeTcp { looks_like: recognise(&self.head) }),
+            Err(_) => Err(TcpRefusal::NotNvmeTcp { looks_like: recognise(&self.head) }.into()),
         }
     }
 
@@ -115,13 +115,13 @@ impl Conversation {
                 }
                 Ok(Some(Event::Wanted(grant))) => self.push(grant, out),
                 Ok(Some(Event::Completed { intact: false, .. })) => {
-                    return Err(ConnectError::DigestMismatch);
+                    return Err(TcpRefusal::DigestMismatch.into());
                 }
                 Ok(Some(Event::Completed { cqe, .. })) => {
                     return Ok(Progress::Completed(cqe, std::mem::take(&mut self.received)));
                 }
                 Ok(Some(Event::Terminated { status })) => {
-                    return Err(ConnectError::Terminated(status));
+                    return Err(TcpRefusal::Terminated(status).into());
                 }
                 Ok(Some(Event::Initialized)) => unreachable!("the framer lets one ICResp in"),
                 Err(fault) => {
@@ -154,7 +154,7 @@ fn append(end: &HostEnd, bytes: &[u8], out: &mut Vec<u8>) {
 /// A fault in what the controller sent, as an error for people.
 fn fault_error(fault: &Fault) -> ConnectError {
     if fault.status == FatalErrorStatus::HEADER_DIGEST_ERROR {
-        return ConnectError::DigestMismatch;
+        return TcpRefusal::DigestMismatch.into();
     }
     ConnectError::Protocol(fault.reason)
 }

@@ -9,8 +9,8 @@ use crate::control::Local;
 use crate::error::words;
 use crate::transport::dial::{Caller, Exchange, from_io};
 use farblock_proto::host::{Command, ConnectError};
-use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::HostEnd;
+use farblock_proto::tcp::{Digests, TcpRefusal};
 use farblock_reactor::os::{self, Socket};
 use farblock_secure::TlsPsk;
 use farblock_tls::Tls;
@@ -185,7 +185,7 @@ async fn secure(
     timeout: Duration,
 ) -> Result<Secured<Tcp>, ConnectError> {
     let Some(psks) = psks else { return Ok(Secured::plain(tcp)) };
-    let mut error = ConnectError::Tls("the names are too long for TLS".to_owned());
+    let mut error = ConnectError::Tcp(TcpRefusal::Tls("the names are too long for TLS".to_owned()));
     let mut first = Some(tcp);
     for psk in psks {
         let tcp = match first.take() {

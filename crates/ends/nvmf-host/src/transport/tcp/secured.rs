@@ -6,6 +6,7 @@ use crate::key_file;
 use crate::options::Options;
 use crate::transport::dial::from_io;
 use farblock_proto::host::{ConnectError, Identity};
+use farblock_proto::tcp::TcpRefusal;
 use farblock_reactor::os;
 use farblock_secure::TlsPsk;
 use farblock_tls::{Tls, TlsError};
@@ -92,8 +93,8 @@ impl<C: Carrier> Secured<C> {
         let failed = |error: TlsError| {
             let sentence = words(&error, psk);
             match error {
-                TlsError::Refused(_) => Refusal::Key(ConnectError::Tls(sentence)),
-                _ => Refusal::Connection(ConnectError::Tls(sentence)),
+                TlsError::Refused(_) => Refusal::Key(tls_refusal(sentence)),
+                _ => Refusal::Connection(tls_refusal(sentence)),
             }
         };
         let io = |error: io::Error| Refusal::Connection(from_io(&error, DURING, time));
@@ -109,10 +110,10 @@ impl<C: Carrier> Secured<C> {
             }
             sent.map_err(io)?;
             match secured.carrier.receive(&mut sealed).await {
-                Ok(true) => return Err(Refusal::Key(ConnectError::Tls(hung_up(psk)))),
+                Ok(true) => return Err(Refusal::Key(tls_refusal(hung_up(psk)))),
                 Ok(false) => tls.feed(&sealed),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return Err(Refusal::Key(ConnectError::Tls(hung_up(psk))));
+                    return Err(Refusal::Key(tls_refusal(hung_up(psk))));
                 }
                 Err(error) => return Err(io(error)),
             }
@@ -183,6 +184,10 @@ fn words(error: &TlsError, psk: &TlsPsk) -> String {
         ),
         error => error.to_string(),
     }
+}
+
+fn tls_refusal(sentence: String) -> ConnectError {
+    TcpRefusal::Tls(sentence).into()
 }
 
 fn hung_up(psk: &TlsPsk) -> String {

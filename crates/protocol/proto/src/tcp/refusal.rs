@@ -1,0 +1,78 @@
+//! Why there is no connection over TCP, as far as TCP alone knows such reasons.
+
+use alloc::string::String;
+use core::fmt;
+use farblock_wire::tcp::FatalErrorStatus;
+
+/// What only TCP can fail at, of the reasons why a host could not connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TcpRefusal {
+    /// Something answered, but not an NVMe/TCP controller.
+    NotNvmeTcp {
+        /// What the answer looks like, if it is recognised.
+        looks_like: Option<&'static str>,
+    },
+    /// The controller does not grant the digests that were asked for.
+    DigestsRefused,
+    /// A digest did not match: the data was damaged on its way.
+    DigestMismatch,
+    /// The controller ended the connection with a terminate PDU.
+    Terminated(FatalErrorStatus),
+    /// There is no TLS with the controller, with the sentence that says why.
+    Tls(String),
+}
+
+impl fmt::Display for TcpRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotNvmeTcp { looks_like: Some(what) } => {
+                write!(f, "the peer does not speak NVMe/TCP: it looks like {what}")
+            }
+            Self::NotNvmeTcp { looks_like: None } => {
+                f.write_str("the peer does not speak NVMe/TCP")
+            }
+            Self::DigestsRefused => {
+                f.write_str("the controller does not grant the digests that were asked for")
+            }
+            Self::DigestMismatch => {
+                f.write_str("a digest did not match: data is damaged on the way")
+            }
+            Self::Terminated(status) => {
+                write!(f, "the controller ended the connection: {status}")
+            }
+            Self::Tls(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl core::error::Error for TcpRefusal {}
+
+/// What a peer that answers an ICReq with these bytes probably is.
+#[must_use]
+pub fn recognise(answer: &[u8]) -> Option<&'static str> {
+    const ISCSI_LOGIN_RESPONSE: u8 = 0x23;
+    match answer {
+        [b'H', b'T', b'T', b'P', b'/', ..] => Some("a web server (HTTP)"),
+        [b'S', b'S', b'H', b'-', ..] => Some("an SSH server"),
+        [b'2', b'2', b'0', b' ' | b'-', ..] => Some("a mail or file transfer server"),
+        [0x15 | 0x16, 0x03, ..] => Some("a TLS server"),
+        [b'N', b'B', b'D', b'M', ..] => Some("an NBD server"),
+        [ISCSI_LOGIN_RESPONSE, _, _, _, _, ..] => Some("an iSCSI target"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_recognised() {
+        assert_eq!(recognise(b"HTTP/1.1 400 Bad Request"), Some("a web server (HTTP)"));
+        assert_eq!(recognise(b"SSH-2.0-OpenSSH_9.6"), Some("an SSH server"));
+        assert_eq!(recognise(&[0x15, 3, 1, 0, 2, 2, 70]), Some("a TLS server"));
+        assert_eq!(recognise(b""), None);
+        assert_eq!(recognise(&[0x01, 0, 128, 0, 128]), None);
+    }
+}
