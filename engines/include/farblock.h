@@ -296,6 +296,8 @@ typedef struct fb_options {
   void *waiting_user;
   // An `fb_spin`.
   uint32_t spin;
+  // Zero.
+  uint32_t reserved;
 } fb_options;
 
 // Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.

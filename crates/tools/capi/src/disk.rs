@@ -309,7 +309,7 @@ impl fb_disk {
     fn transfer(
         &self,
         command: Command,
-        data: Option<Memory>,
+        mut data: Option<Memory>,
         offset: u64,
         length: u64,
         flags: u32,
@@ -323,8 +323,7 @@ impl fb_disk {
         // Once, for a range of no blocks.
         while done < blocks || (blocks == 0 && done == 0) {
             let blocks_now = most.min(blocks - done) as u32;
-            let at = (done * u64::from(geometry.block_size)) as usize;
-            let data = data.map(|data| data.part(at, geometry.bytes(blocks_now)));
+            let data = data.as_mut().map(|data| data.cut(geometry.bytes(blocks_now)));
             let fua = flags & FB_DURABLE != 0;
             self.call(QueueRequest { command, lba: lba + done, blocks: blocks_now, fua, data })?;
             done += u64::from(blocks_now.max(1));

@@ -5,8 +5,8 @@ use farblock_reactor::{Buffer, Lender};
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-/// Bytes that a caller lends until an operation on them is complete.
-#[derive(Clone, Copy)]
+/// Bytes that a caller lends until an operation on them is complete. There is one of each: two
+/// buffers of the same bytes would be two that own them.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
@@ -36,11 +36,14 @@ impl Memory {
         unsafe { loans.0.lend(self.start, self.len) }
     }
 
-    /// The part from `at` on, `len` bytes of it.
-    pub(crate) fn part(self, at: usize, len: usize) -> Memory {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "beyond the memory");
-        // SAFETY: within the memory.
-        Memory { start: unsafe { self.start.add(at) }, len }
+    /// Cuts the first `len` bytes off.
+    pub(crate) fn cut(&mut self, len: usize) -> Memory {
+        assert!(len <= self.len, "beyond the memory");
+        let front = Memory { start: self.start, len };
+        // SAFETY: within the memory, or at its end.
+        self.start = unsafe { self.start.add(len) };
+        self.len -= len;
+        front
     }
 }
 

@@ -115,6 +115,8 @@ pub struct fb_options {
     pub waiting_user: *mut c_void,
     /// An `fb_spin`.
     pub spin: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// What options say.
@@ -138,6 +140,9 @@ pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> 
     }
     // SAFETY: the caller's promise; the structure is numbers and pointers.
     let given = unsafe { read_sized(pointer, "fb_options") }?;
+    if given.reserved != 0 {
+        return Err(Failure::argument("the options' reserved field is not 0: set it to zero"));
+    }
     let reactor = Config::new(engine(given.engine)?, spin(given.spin)?);
     // SAFETY: the caller's promises.
     let (disk, waiting) =

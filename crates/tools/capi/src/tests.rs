@@ -319,7 +319,9 @@ fn arguments_out_of_the_question() {
         fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "policy");
         (options.policy, options.spin) = (0, 4);
         fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "spin");
-        (options.spin, options.reconnect_delay_ms) = (0, FB_FOREVER);
+        (options.spin, options.reserved) = (0, 1);
+        fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "reserved");
+        (options.reserved, options.reconnect_delay_ms) = (0, FB_FOREVER);
         fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "time");
         let mut newer = [0_usize; 32];
         newer[0] = size_of_val(&newer);
