@@ -40,7 +40,9 @@ process.on("exit", () => {
 for (const [signal, code] of [["SIGINT", 130], ["SIGTERM", 143]]) process.on(signal, () => process.exit(code));
 
 function start(args) {
-  const child = spawn(binary, args, { cwd: work, stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, XDG_RUNTIME_DIR: work } });
+  // Root's sockets would be in /run, where others have theirs.
+  const env = { ...process.env, FARBLOCK_RUNTIME_DIR: join(work, "farblock") };
+  const child = spawn(binary, args, { cwd: work, stdio: ["ignore", "pipe", "pipe"], env });
   children.add(child);
   child.words = "";
   child.stderr.on("data", (text) => (child.words += text));
@@ -982,7 +984,8 @@ async function fleet(browser, wrongs) {
   await Promise.race([page.getByRole("heading", { name: "Fleet watched" }).waitFor(), tooEarly]);
   const rows = page.locator("tr").filter({ hasText: /hosts on node/ }).filter({ hasText: "runs" });
   await rows.nth(1).getByText(/[1-9].* µs|ms/).waitFor();
-  hold((await rows.count()) === 2, "a fleet that runs is shown, with what each host does");
+  // One of them may wait at the very moment.
+  hold((await page.locator("tr").filter({ hasText: /hosts on node/ }).count()) === 2, "a fleet that runs is shown, with what each host does");
   await accessible(page, "a fleet that runs");
   await page.screenshot({ path: join(screenshots, "fleet.png") });
   const [code] = await ended;

@@ -10,6 +10,7 @@ use crate::attached::{LastAttached, ReadAttached};
 use crate::cluster::{self, Beside, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
+use crate::socket::sockets_in;
 use crate::stats::Stats;
 use crate::status::Status;
 use farblock_state::Document;
@@ -86,7 +87,7 @@ async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
     loop {
         tokio::select! {
             _ = every.tick() => {
-                for path in sockets(&folder).into_iter().take(MAX_NODES) {
+                for path in sockets_in(&folder).into_iter().take(MAX_NODES) {
                     if followed.insert(path.clone()) {
                         all.spawn(follow_fleet(path, told.clone()));
                     }
@@ -110,11 +111,6 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
             let _ = told.send(event.into()).await;
         }
     }
-}
-
-fn sockets(folder: &Path) -> Vec<PathBuf> {
-    let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    found.map(|entry| entry.path()).collect()
 }
 
 /// What it tells until it is over; its socket.

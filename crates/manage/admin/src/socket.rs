@@ -180,8 +180,19 @@ fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     may_write.then_some(By::Writing(mode))
 }
 
+/// What is in a folder of sockets, living or not, without those that are being made: nobody answers
+/// there yet, which is no sign that their process is dead.
+#[must_use]
+pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
+    let made = found.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    made.map(|entry| entry.path()).collect()
+}
+
+/// Where a socket is made: [`sockets_in`] does not name it.
 fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}", std::process::id()));
     path.with_file_name(name)
 }
@@ -228,6 +239,12 @@ mod tests {
         let refused = bind(&path("real/other")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
+        // Nobody that looks for sockets takes one that is being made for one that is left behind.
+        let made = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        made.bind(&SockAddr::unix(beside(&path("real/second"))).unwrap()).unwrap();
+        let mut found = sockets_in(&path("real"));
+        found.sort();
+        assert_eq!(found, [path("real/control"), path("real/other")]);
         // The same of the name under which it is made.
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();

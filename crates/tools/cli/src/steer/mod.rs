@@ -17,7 +17,7 @@ use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
-use farblock_admin::{Answer, Client, ClientError, Stats, Status};
+use farblock_admin::{Answer, Client, ClientError, Stats, Status, sockets_in};
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -60,32 +60,29 @@ pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
 
 /// The control sockets of all targets of this user that run here.
 pub(crate) fn living() -> Option<Vec<PathBuf>> {
-    living_in(&sockets()?)
+    sockets().map(|folder| living_in(&folder))
 }
 
 /// The sockets of all fleets of this user that run here.
 pub(crate) fn fleets() -> Vec<PathBuf> {
-    fleet_sockets().and_then(|folder| living_in(&folder)).unwrap_or_default()
+    fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
 /// Removes the sockets of those that were killed.
 pub(crate) fn remove_left_behind(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let connected = connect(&entry.path());
+    for path in sockets_in(folder) {
+        let connected = connect(&path);
         if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            let _ = std::fs::remove_file(entry.path());
+            let _ = std::fs::remove_file(&path);
         }
     }
 }
 
-fn living_in(folder: &Path) -> Option<Vec<PathBuf>> {
-    let found = std::fs::read_dir(folder).ok()?;
-    let mut living: Vec<_> = found
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| is_living(path))
-        .collect();
+fn living_in(folder: &Path) -> Vec<PathBuf> {
+    let mut living = sockets_in(folder);
+    living.retain(|path| is_living(path));
     living.sort();
-    Some(living)
+    living
 }
 
 /// Whether somebody has it, even if he does not answer.
@@ -148,8 +145,7 @@ fn client(given: Option<&Path>) -> Result<Client> {
 /// How the targets of this user are that run here and can be asked, by their sockets; nothing of
 /// one that does not say it within `patience`.
 pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
-    let found = sockets().and_then(|folder| std::fs::read_dir(folder).ok());
-    let mut living: Vec<_> = found.into_iter().flatten().flatten().map(|it| it.path()).collect();
+    let mut living = sockets().map(|folder| sockets_in(&folder)).unwrap_or_default();
     living.sort();
     let ask = |path: PathBuf| {
         let client = Client::new(&path).with_patience(patience);
