@@ -18,6 +18,7 @@ use std::ffi::{CStr, OsString, c_void};
 use std::mem::offset_of;
 use std::os::windows::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{io, ptr, slice};
 use windows_sys::Win32::Foundation::HMODULE;
@@ -197,14 +198,15 @@ struct Context {
     block_length: u32,
 }
 
-/// A storage unit of WinSpd. Dropping it deletes it; no thread of its dispatcher may run then,
-/// which [`Unit::wait`] is for.
+/// A storage unit of WinSpd. Dropping it deletes it, after the last thread of its dispatcher.
 pub(crate) struct Unit {
     library: Library,
     raw: *mut StorageUnit,
     /// What the unit's `user_context` points to.
     context: Box<Context>,
-    /// Why its threads ended.
+    /// Threads of the library may run.
+    is_started: AtomicBool,
+    /// Why they ended.
     end: OnceLock<u32>,
 }
 
@@ -235,14 +237,18 @@ impl Unit {
         let context = Box::new(Context { shared, library, block_length: params.block_length });
         // SAFETY: the unit is ours, and no thread of it runs yet.
         unsafe { (*raw).user_context = ptr::from_ref(&*context).cast_mut().cast() };
-        Ok(Unit { library, raw, context, end: OnceLock::new() })
+        let (is_started, end) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Unit { library, raw, context, is_started, end })
     }
 
     /// Has the library call us, from this many threads.
     pub(crate) fn start(&self, threads: u32) -> Result<(), u32> {
         // SAFETY: the unit is not deleted before `self` is dropped; so below.
         match unsafe { (self.library.start_dispatcher)(self.raw, threads) } {
-            0 => Ok(()),
+            0 => {
+                self.is_started.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             error => Err(error),
         }
     }
@@ -276,7 +282,12 @@ impl Unit {
 
 impl Drop for Unit {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more: whoever could has a share of what is dropped here.
+        if *self.is_started.get_mut() && self.end.get().is_none() {
+            self.shut_down();
+            self.wait();
+        }
+        // SAFETY: nobody uses it any more: whoever could has a share of what is dropped here, and
+        // the library's threads, which have the context, have ended.
         unsafe { (self.library.delete)(self.raw) }
     }
 }

@@ -9,7 +9,7 @@
 mod files;
 mod net;
 #[cfg(windows)]
-mod windows;
+pub(crate) mod windows;
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -82,7 +82,7 @@ fn is(error: &io::Error, code: u32) -> bool {
 }
 
 /// Starts a call at a file offset and waits for its end; the number of bytes.
-fn call(
+pub(crate) fn call(
     file: &File,
     offset: u64,
     start: impl FnOnce(HANDLE, *mut u32, *mut OVERLAPPED) -> i32,

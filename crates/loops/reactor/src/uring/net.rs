@@ -509,7 +509,8 @@ impl Uring {
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
         // Owned at once, so that it is closed if nobody gets it.
-        let result = completion.result().map(own_socket);
+        // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
+        let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
         let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));
         if !closing && !aborted {
@@ -551,9 +552,11 @@ impl Uring {
     }
 }
 
-fn own_socket(fd: usize) -> TcpStream {
+/// # Safety
+/// It is a connection's descriptor, which nobody else has.
+unsafe fn own_socket(fd: usize) -> TcpStream {
     let fd = RawFd::try_from(fd).expect("a descriptor");
-    // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
+    // SAFETY: the caller's promise.
     TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
