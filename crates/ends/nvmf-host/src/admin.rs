@@ -120,6 +120,8 @@ pub(crate) struct Admin<T: Transport> {
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
+    /// The controller is lost.
+    is_last_turn: bool,
     events: Vec<Event>,
 }
 
@@ -196,6 +198,7 @@ impl<T: Transport> Admin<T> {
             settings,
             keep_alive,
             stopping: None,
+            is_last_turn: false,
             events: Vec::new(),
         })
     }
@@ -253,6 +256,11 @@ impl<T: Transport> Admin<T> {
         }
         let now = os::now();
         if self.shared.is_lost() {
+            // Another queue has noticed. What the controller said before it closed that one is here
+            // by now, a refusal perhaps: it is read in one more turn.
+            if !std::mem::replace(&mut self.is_last_turn, true) {
+                return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
+            }
             return self.link.fail(Loss::Shutdown, &mut self.table);
         }
         if self.shared.is_stopping() && self.stopping.is_none() {

@@ -20,7 +20,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};

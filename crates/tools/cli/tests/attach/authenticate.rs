@@ -57,11 +57,10 @@ fn a_disk_that_is_used_authenticates_anew() {
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
     copy(&wrong, &key);
-    let refused = authenticate();
-    // The refusal, or that the target has ended the connection before its answer was read.
-    let refused = refused.fails_in_a_line(1, &["fb0: ", "secret"]);
-    let said = ["cannot authenticate anew with ", "while it authenticated"];
-    assert!(said.iter().any(|it| refused.stderr.contains(it)), "{}", refused.stderr);
+    // A queue that happens to connect reads the same file: if that one is refused first, the
+    // connection is lost, for the same reason.
+    let why = "authentication failed: the controller refuses this host's proof";
+    authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);
     attachments.wait_for_state("fb0", "reconnecting");
     authenticate().fails_in_a_line(1, &["fb0 is not connected"]);
     copy(&next, &key);
