@@ -3,6 +3,7 @@
 
 mod vhost_support;
 
+use farblock_random::Random;
 use farblock_testkit::eventually;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -137,13 +138,8 @@ fn more_than_may_be_held() {
 fn noise_in_the_ring() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut numbers = Random::new(1);
+        let mut random = move || numbers.bits();
         for _ in 0..30 {
             let mut vm = served.boot();
             for index in 0..u64::from(SIZE) {

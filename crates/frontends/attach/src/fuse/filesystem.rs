@@ -25,7 +25,7 @@ pub(super) const FILE: INodeNo = INodeNo(2);
 
 /// What the kernel may remember of the file; when it changes, the kernel is told.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// Of the directory it remembers nothing: who looks at the mount of a server that is gone shall
+/// Of the directory it remembers nothing: whoever looks at the mount of a server that is gone shall
 /// notice.
 const FORGET: Duration = Duration::ZERO;
 
@@ -192,8 +192,8 @@ impl Filesystem for Disk {
     }
 
     /// Nothing of the file is cached by the kernel: readers see what the namespace has, errors
-    /// reach who caused them, and this process never holds up memory that the kernel wants to write
-    /// back. A file system on the loop device has its own cache.
+    /// reach whoever caused them, and this process never holds up memory that the kernel wants to
+    /// write back. A file system on the loop device has its own cache.
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if inode != FILE {

@@ -16,9 +16,9 @@
 //! learns that it cannot discard. Zeroing a range (`FALLOC_FL_ZERO_RANGE`) always works.
 //!
 //! The kernel caches nothing of the file (`FOPEN_DIRECT_IO`), whether a client opens it with
-//! `O_DIRECT` or not: all see the same bytes, errors reach who caused them, and there are no dirty
-//! pages that only this process could clean. Mapping it shared takes Linux 6.6. Programs that read
-//! it byte by byte without a buffer are slow.
+//! `O_DIRECT` or not: all see the same bytes, errors reach whoever caused them, and there are no
+//! dirty pages that only this process could clean. Mapping it shared takes Linux 6.6. Programs that
+//! read it byte by byte without a buffer are slow.
 //!
 //! **Threads.** So many read requests from the kernel (the library's, each with a channel of its
 //! own), and so many carry them out, each with a reactor and a queue: requests are in flight at any

@@ -10,16 +10,16 @@
 //! **Contract.** The device is the namespace: its size, its block size, what it prefers to be read
 //! and written in, whether it can be written and discarded, and whether it has a cache that has to
 //! be flushed. Flushes, writes with FUA, discards and write zeroes are the namespace's own. Errors
-//! reach who caused them, and nothing is tried twice. Where the kernel can
+//! reach whoever caused them, and nothing is tried twice. Where the kernel can
 //! ([`Server::resized`]: 6.16), a new size shows at once.
 //!
 //! **It outlives its server.** A recoverable device whose server dies stays, and what its users
 //! ask for waits until [`Server::recover`]; so does what the dead server was asked and had not
 //! answered: the kernel holds those requests, data and all, and gives them to the successor
 //! (`UBLK_F_USER_RECOVERY_REISSUE`). A write may so be carried out twice. That is harmless as long
-//! as the first time is not *after* the second, since who asked for it was told of neither, and so
-//! cannot have written the same blocks again in between. A dead process starts nothing, but what it
-//! had started may still be on its way: in a socket, at a target, in a local disk's queue.
+//! as the first time is not *after* the second, since whoever asked for it was told of neither, and
+//! so cannot have written the same blocks again in between. A dead process starts nothing, but what
+//! it had started may still be on its way: in a socket, at a target, in a local disk's queue.
 //! `recover` therefore waits for [`Config::settle`] before anything is given out again, besides
 //! what the namespace itself does ([`farblock_host`'s disk] has its target refuse a host's new
 //! controller while the old one's operations are under way). What takes longer than that to arrive

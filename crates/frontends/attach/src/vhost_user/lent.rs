@@ -8,8 +8,9 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use vm_memory::MmapRegion;
 
 /// Mappings that can be lent at once, by all monitors.
 const PLACES: usize = 4096;
@@ -31,13 +32,17 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 /// Whose the signal was; `None` if it cannot be handled.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// A mapping that may be taken away. It is dropped before that is unmapped.
+/// Says of a mapping whether it was taken away. It has a share of it, so that what is listed is
+/// there: the mapping's users reach it with volatile accesses, which may find anything.
 #[derive(Debug)]
-pub(super) struct Lent(usize);
+pub(super) struct Lent {
+    index: usize,
+    region: Arc<MmapRegion<()>>,
+}
 
 impl Lent {
-    /// Lists a mapping of ours.
-    pub(super) fn new(start: *const u8, length: usize) -> Result<Lent, String> {
+    /// Lists a mapping.
+    pub(super) fn new(region: Arc<MmapRegion<()>>) -> Result<Lent, String> {
         if BEFORE.get_or_init(install).is_none() {
             return Err("the system does not let SIGBUS be handled".to_owned());
         }
@@ -49,31 +54,34 @@ impl Lent {
         let index = index.ok_or_else(|| format!("{PLACES} regions of memory are lent already"))?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
-        place.start.store(start.addr(), Ordering::Relaxed);
-        place.end.store(start.addr() + length, Ordering::Release);
-        Ok(Lent(index))
+        // After the claim, for whoever sees it: see `range`.
+        let start = region.as_ptr().addr();
+        place.start.store(start, Ordering::Release);
+        place.end.store(start + region.size(), Ordering::Release);
+        Ok(Lent { index, region })
     }
 
     /// Where the mapping begins.
     pub(super) fn start(&self) -> usize {
-        LIST[self.0].start.load(Ordering::Relaxed)
+        self.region.as_ptr().addr()
     }
 
     /// Whether what was read of it may be anything.
     pub(super) fn is_lost(&self) -> bool {
-        LOST.load(Ordering::Acquire) > 0 && LIST[self.0].lost.load(Ordering::Acquire)
+        LOST.load(Ordering::Acquire) > 0 && LIST[self.index].lost.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        LIST[self.0].end.store(0, Ordering::Release);
+        // The mapping goes after this.
+        LIST[self.index].end.store(0, Ordering::Release);
     }
 }
 
 fn install() -> Option<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = handle;
+    let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = handle;
     // SAFETY: the structures are plain numbers, for which zeroes will do, and the handler does
     // nothing but atomics and system calls. Nobody faults on purpose before this returns.
     unsafe {
@@ -89,7 +97,10 @@ fn install() -> Option<libc::sigaction> {
 }
 
 /// The instruction is tried again when this returns.
-extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+///
+/// # Safety
+/// To be called by the kernel only, with what it says of a signal.
+unsafe extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's, for the length of the call.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let replaced = code == libc::BUS_ADRERR && LIST.iter().any(|place| replace(place, address));
@@ -99,10 +110,18 @@ extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     }
 }
 
+/// Where a mapping is, from its beginning to its end; none if it changes at the moment, so that it
+/// is not the one that was touched. Of two mappings that have a place one after the other, the
+/// beginning of the second and the end of the first would be neither.
+fn range(place: &LentPlace) -> Option<(usize, usize)> {
+    let end = place.end.load(Ordering::Acquire);
+    let start = place.start.load(Ordering::Acquire);
+    (place.end.load(Ordering::Relaxed) == end).then_some((start, end))
+}
+
 /// Puts empty memory where a mapping is, if the address is in it.
 fn replace(place: &LentPlace, address: usize) -> bool {
-    let end = place.end.load(Ordering::Acquire);
-    let start = place.start.load(Ordering::Relaxed);
+    let Some((start, end)) = range(place) else { return false };
     if !(start..end).contains(&address) {
         return false;
     }
@@ -112,8 +131,8 @@ fn replace(place: &LentPlace, address: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a mapping of ours that is listed, so that it is still there; whoever uses it reaches
-    // it with volatile accesses that may find anything.
+    // SAFETY: a mapping that is listed, so that it is still there; whoever uses it reaches it with
+    // volatile accesses that may find anything.
     let mapped = unsafe { libc::mmap(at, end - start, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }

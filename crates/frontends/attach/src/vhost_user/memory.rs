@@ -14,7 +14,6 @@ use vm_memory::{
 /// The memory by the guest's own (physical) addresses.
 #[derive(Default)]
 pub(super) struct Guest {
-    // Before what it lists.
     lent: Vec<Arc<Lent>>,
     pub(super) map: GuestMemoryMmap<()>,
 }
@@ -42,9 +41,8 @@ impl Deref for Guest {
 
 /// A mapping that its owner may take away.
 pub(super) struct Mapping {
-    // Before what it lists.
     lent: Lent,
-    pub(super) region: MmapRegion<()>,
+    pub(super) region: Arc<MmapRegion<()>>,
 }
 
 /// See the module's text.
@@ -74,7 +72,7 @@ impl Region {
         let map = map(file.into(), offset, length)
             .map_err(|error| format!("memory at {guest:#x}: {error}"))?;
         let Mapping { lent, region } = map;
-        GuestRegionMmap::new(region, GuestAddress(guest))
+        GuestRegionMmap::with_arc(region, GuestAddress(guest))
             .filter(|_| monitor.checked_add(length).is_some())
             .map(|region| (lent, region))
             .ok_or_else(|| format!("memory at {guest:#x} has no end"))
@@ -161,7 +159,7 @@ pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, Strin
     end.ok_or_else(|| format!("{length} bytes at {offset} are not in a file of {size} bytes"))?;
     let length = usize::try_from(length).map_err(|error| error.to_string())?;
     let mapped = MmapRegion::from_file(FileOffset::new(file, offset), length);
-    let region = mapped.map_err(|error| error.to_string())?;
-    let lent = Lent::new(region.as_ptr(), length)?;
+    let region = Arc::new(mapped.map_err(|error| error.to_string())?);
+    let lent = Lent::new(Arc::clone(&region))?;
     Ok(Mapping { lent, region })
 }

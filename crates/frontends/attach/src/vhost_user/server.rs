@@ -31,7 +31,7 @@ pub const THREAD_NAME_PREFIX: &str = "vhost-";
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// How long accepting backs off after an error, for example when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often who waits for a worker looks whether the server is to stop.
+/// How often a thread that waits for a worker looks whether the server is to stop.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 const MONITORS: Token = Token(0);
 const STOP: Token = Token(1);

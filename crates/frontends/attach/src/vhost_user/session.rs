@@ -435,7 +435,7 @@ fn copy_of(descriptor: &Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
     copy.map_err(|error| error.to_string())
 }
 
-/// Anything else might be readable for ever, or block who writes to it.
+/// Anything else might be readable for ever, or block its writer.
 fn is_event(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")

@@ -108,7 +108,8 @@ impl Monitor {
     fn number(&mut self, code: u32) -> io::Result<u64> {
         wire::ask(&self.stream, code, false, &[], None)?;
         let answer = wire::answer(&self.stream, code)?;
-        let number = answer.try_into().map_err(|_| unsupported("an answer that is no number"))?;
+        let number =
+            answer.try_into().map_err(|_| unsupported("an answer that is not a number"))?;
         Ok(u64::from_le_bytes(number))
     }
 

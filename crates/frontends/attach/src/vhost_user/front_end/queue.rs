@@ -129,7 +129,7 @@ impl Ring {
         if new == 0 {
             return;
         }
-        // What was made available is seen before it is looked who waits for it.
+        // What was made available is seen before we look whether anybody waits for it.
         fence(Ordering::SeqCst);
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
