@@ -23,7 +23,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// What has the memory, if this is a part of it, or only to count who refers to one.
+    /// What has the memory, if this is a part of it, or only to count what refers to one.
     whole: Option<Arc<Allocation>>,
     /// Mapped, and not of the heap.
     #[cfg(target_os = "linux")]

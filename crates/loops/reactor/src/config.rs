@@ -126,7 +126,7 @@ pub struct ParsePollingError(String);
 
 impl fmt::Display for ParsePollingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is none of {}", self.0, Polling::NAMES.join(", "))
+        write!(f, "{:?} is not one of {}", self.0, Polling::NAMES.join(", "))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
         }
         assert_eq!("balanced".parse(), Ok(Polling::default()));
         let refused = "fast".parse::<Polling>().unwrap_err().to_string();
-        assert_eq!(refused, "\"fast\" is none of efficient, balanced, latency, always");
+        assert_eq!(refused, "\"fast\" is not one of efficient, balanced, latency, always");
         assert!("epoll".parse::<EngineKind>().unwrap_err().to_string().contains("epoll"));
     }
 }

@@ -31,7 +31,7 @@ pub trait LoggedKind: Copy + Eq + Hash {
         LOG_PERIOD
     }
 
-    /// Whether who looks for trouble is to hear of it.
+    /// Whether those that look for trouble are to hear of it.
     fn is_trouble(self) -> bool {
         true
     }
@@ -75,7 +75,7 @@ impl<K: LoggedKind> Default for Notices<K> {
 }
 
 impl<K: LoggedKind> Notices<K> {
-    /// Logs, or counts. True if somebody has to call [`Self::settle`] later who did not have to.
+    /// Logs, or counts. True if [`Self::settle`] has to be called later, and had not to before.
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));

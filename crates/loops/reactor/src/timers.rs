@@ -94,6 +94,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_random::Random;
     use std::collections::HashMap;
     use std::time::Duration;
 
@@ -101,26 +102,22 @@ mod tests {
     fn like_a_sorted_map() {
         let (mut timers, mut model) = (Timers::default(), HashMap::new());
         let start = Instant::now();
-        let mut seed = 1u64;
-        let mut random = |bound: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % bound
-        };
+        let mut random = Random::new(1);
         let mut now = start;
         for _ in 0..20_000 {
-            let task = random(50) as u32;
-            match random(4) {
+            let task = random.below(50) as u32;
+            match random.below(4) {
                 0 => {
                     timers.set(task, None);
                     model.remove(&task);
                 }
                 1 | 2 => {
-                    let deadline = now + Duration::from_millis(random(100));
+                    let deadline = now + Duration::from_millis(random.below(100));
                     timers.set(task, Some(deadline));
                     model.insert(task, deadline);
                 }
                 _ => {
-                    now += Duration::from_millis(random(5));
+                    now += Duration::from_millis(random.below(5));
                     let mut last = start;
                     while let Some(task) = timers.pop_expired(now) {
                         let deadline = model.remove(&task).expect("armed");

@@ -33,15 +33,15 @@ impl Alarm for NotifyAlarm {
 /// A loop that sleeps until it is woken, and mailboxes of one task each.
 struct Loop {
     shared: Arc<WakerShared>,
-    bell: Arc<Notify>,
+    alarm: Arc<Notify>,
     mailboxes: Vec<Arc<Mutex<u32>>>,
 }
 
 impl Loop {
     fn new(tasks: usize) -> Loop {
-        let (shared, bell) = (WakerShared::new(), Arc::new(Notify::new()));
-        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&bell))));
-        Loop { shared, bell, mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
+        let (shared, alarm) = (WakerShared::new(), Arc::new(Notify::new()));
+        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&alarm))));
+        Loop { shared, alarm, mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
     }
 
     /// Has a thread post to a task's mailbox and wake it.
@@ -62,7 +62,7 @@ impl Loop {
         let (mut found, mut scratch) = (0, Vec::new());
         while found < messages {
             if self.shared.try_sleep() {
-                self.bell.wait();
+                self.alarm.wait();
             }
             if self.shared.awake() {
                 let mut ready = Vec::new();

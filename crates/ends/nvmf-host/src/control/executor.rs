@@ -176,8 +176,8 @@ impl Executor<'_> {
         let id = self.next;
         self.next += 1;
         let Some(future) = here(|| contained(|| start(&self.local))) else { return };
-        let bell = TaskWaker { inbox: Arc::clone(self.inbox), id };
-        self.running.insert(id, Running { future, waker: task::Waker::from(Arc::new(bell)) });
+        let waker = TaskWaker { inbox: Arc::clone(self.inbox), id };
+        self.running.insert(id, Running { future, waker: task::Waker::from(Arc::new(waker)) });
         self.resume(id);
     }
 

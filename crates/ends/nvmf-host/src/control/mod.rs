@@ -11,7 +11,7 @@
 //! * Nothing on the loop waits in any other way than by `await`: all controllers wait with it. What
 //!   may take its time (names, files, keys, the callbacks of users) is done [elsewhere](blocking).
 //! * The loop runs for as long as somebody has its [`Control`] or something runs on it, and the
-//!   last who lets go of it waits for its end.
+//!   last owner to let go of it waits for its end.
 //! * A future that panics is dropped; the others go on.
 
 mod blocking;

@@ -10,6 +10,7 @@ mod writers;
 
 use crate::attached::{Attachments, Target};
 use crate::support::{signal, until};
+use farblock_random::Random;
 use line::Line;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,7 +73,7 @@ struct Stand {
     target: Target,
     lines: Vec<Line>,
     scene: Arc<Scene>,
-    random: u64,
+    random: Random,
     generation: u64,
 }
 
@@ -82,15 +83,12 @@ impl Stand {
         let target = Target::new(&attachments, DISK_BYTES);
         let lines = (0..1 + seed % 2).map(|_| Line::to(&target.server.address)).collect();
         let scene = Arc::<Scene>::default();
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let random = Random::new(seed);
         Stand { attachments, target, lines, scene, random, generation: 0 }
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % limit
+        self.random.below(limit)
     }
 
     fn pause(&mut self, longest_ms: u64) {

@@ -6,6 +6,7 @@
 //! be carried out any more.
 
 use crate::support::until;
+use farblock_random::Random;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -56,7 +57,7 @@ struct Writer {
     known: Vec<Known>,
     /// The next write's.
     next: u64,
-    random: u64,
+    random: Random,
     block: Box<Block>,
 }
 
@@ -116,7 +117,7 @@ pub(super) fn start(scene: &Arc<Scene>, number: u64) -> JoinHandle<Expected> {
         direct: number.is_multiple_of(2),
         known: vec![Known::default(); BLOCKS as usize],
         next: 1,
-        random: number + 1,
+        random: Random::new(number),
         block: Box::new(Block([0; BLOCK])),
     };
     thread::spawn(move || {
@@ -139,10 +140,7 @@ pub(super) fn start(scene: &Arc<Scene>, number: u64) -> JoinHandle<Expected> {
 
 impl Writer {
     fn below(&mut self, limit: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % limit
+        self.random.below(limit)
     }
 
     fn wait_for_device(&self, before: u64) -> (u64, Option<String>) {
