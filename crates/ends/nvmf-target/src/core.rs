@@ -51,7 +51,10 @@ pub(crate) struct Context {
     pub(crate) alarms: Alarms,
     /// What a namespace lends to one command; empty in between.
     pub(crate) lent: Vec<Buffer>,
-    /// Connections with something to do at the tick's end.
+    /// Connections with something to do at the tick's end. `frontend::Turns` is the same for those
+    /// that may name a connection which is gone, and so has a table of marks. Here each mark is in
+    /// its connection, which every command has at hand: no look-up for it. What is left to share is
+    /// two vectors.
     listed: Vec<ConnectionKey>,
     /// Connections with commands that wait for buffers, or that are not received from for now.
     starved: VecDeque<ConnectionKey>,
@@ -711,7 +714,7 @@ impl Core {
     }
 }
 
-/// Whether who came to `local` came in by a listener on `address`. An accepted socket is of its
+/// Whether a connection to `local` came in by a listener on `address`. An accepted socket is of its
 /// listener's family: that of every IPv4 address has nobody who came by IPv6.
 pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
     let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
