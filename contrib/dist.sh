@@ -30,7 +30,7 @@ export LC_ALL=C TZ=UTC
 umask 022
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) ||
-        die "this is no git repository: set SOURCE_DATE_EPOCH to the release's time."
+        die "this is not a git repository: set SOURCE_DATE_EPOCH to the release's time."
 fi
 export SOURCE_DATE_EPOCH
 

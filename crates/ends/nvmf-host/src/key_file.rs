@@ -124,7 +124,7 @@ fn parse<K, E: Display>(
         .map(|(index, line)| {
             let place = |error| {
                 let line = index + 1;
-                format!("{shown}, line {line}, is no {what}: {error}; `{command}` makes one")
+                format!("{shown}, line {line}, is not a {what}: {error}; `{command}` makes one")
             };
             parse(line).map_err(place)
         })
@@ -193,7 +193,7 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| cannot(&error))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("{shown} is no key file: it has more than {FILE_BYTES_MAX} bytes"));
+        return Err(format!("{shown} is not a key file: it has more than {FILE_BYTES_MAX} bytes"));
     }
     Ok(text)
 }
@@ -252,7 +252,7 @@ mod tests {
         let path = file("tls", 0o600, &format!("{KEY}\n"));
         assert_eq!(read_tls(&path).unwrap(), vec![TlsKey::parse(KEY).unwrap()]);
         let error = read(&path).unwrap_err();
-        assert!(error.contains("no secret") && !error.contains("AAEC"), "{error}");
+        assert!(error.contains("not a secret") && !error.contains("AAEC"), "{error}");
         std::fs::remove_file(&path).unwrap();
         let path = file("no-tls", 0o600, ONE);
         let error = read_tls(&path).unwrap_err();
@@ -266,7 +266,7 @@ mod tests {
             ("group", 0o640, ONE, "chmod 600"),
             ("others", 0o604, ONE, "mode 0604"),
             ("empty", 0o600, "# nothing\n", "has no secret in it"),
-            ("odd", 0o400, "secret\n", "line 1, is no secret"),
+            ("odd", 0o400, "secret\n", "line 1, is not a secret"),
             ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 of them"),
             ("long", 0o600, &"#".repeat(5000), "more than 4096 bytes"),
         ] {

@@ -130,7 +130,8 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     let Entry { serial, description, .. } = entry;
     if !TlsPsk::is_for(description, identity.hostnqn, identity.subnqn) {
         return Err(format!(
-            "the key {serial} in the keyring is called \"{}\", which is no identity of {} for {}",
+            "the key {serial} in the keyring is called \"{}\", which is not an identity of {} for \
+             {}",
             description.escape_default(),
             identity.hostnqn,
             identity.subnqn
@@ -238,7 +239,7 @@ mod tests {
         }
         // A number that is somebody else's.
         let refused = key(&all[2], &identity()).unwrap_err();
-        assert!(refused.contains("no identity"), "{refused}");
+        assert!(refused.contains("not an identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();
         assert!(refused.contains("something"), "{refused}");
     }

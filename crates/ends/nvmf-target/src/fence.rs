@@ -152,7 +152,7 @@ impl SharedEndings {
         id
     }
 
-    /// Notes what an ended queue still changes; gives who waits for that.
+    /// Notes what an ended queue still changes; gives those that wait for it.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -160,7 +160,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Nothing is left of it; gives who waits for that.
+    /// Nothing is left of it; gives those that wait for it.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }

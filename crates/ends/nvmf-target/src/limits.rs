@@ -56,7 +56,7 @@ pub const RESERVE_SHARE: usize = 8;
 /// Next to nothing is one part in so many of a core's limit, or one command's data.
 pub const POOR_SHARE: usize = 64;
 
-/// How often a core that is short of memory looks who keeps it waiting.
+/// How often a core that is short of memory looks for what keeps it waiting.
 pub const PRESSED_PERIOD: Duration = Duration::from_secs(1);
 
 /// After so many looks a command that still waits for its host loses its connection.

@@ -348,7 +348,7 @@ impl TargetShared {
         peer: IpAddr,
     ) -> Result<Admitted, Denied> {
         let mut management = self.lock();
-        // Under the same lock as what follows: who changes a host's keys finds its controllers.
+        // Under the same lock as what follows: whoever changes a host's keys finds its controllers.
         self.check_channel(request, shown)?;
         let is_discovery = request.data.subsystem_nqn() == Ok(DISCOVERY_NQN);
         if is_discovery

@@ -45,7 +45,7 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// What is to be closed when nothing of it is in flight, and who waits for that.
+    /// What is to be closed when nothing of it is in flight, and those that wait for it.
     retired: Vec<(VolumeId, Share)>,
     /// Seldom any.
     claimed: Vec<Claimed>,

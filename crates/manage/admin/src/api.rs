@@ -319,7 +319,7 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
     let (nqn, nsid) = (name("nqn"), name("nsid"));
     let found = nsid.parse().ok().and_then(|nsid| steering.order(&nqn, nsid, &order));
     let Some(status) = found else {
-        let detail = format!("namespace {nsid} of {nqn} is no mirror that is shared");
+        let detail = format!("namespace {nsid} of {nqn} is not a shared mirror");
         return trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
     let text = serde_json::to_string_pretty(&status).expect("our own types are JSON");

@@ -1,7 +1,7 @@
 //! A listener that has so many connections at most: descriptors are for hosts and disks first.
 //!
 //! A connection is busy while somebody who may ask is being answered ([`busy`]). Any other one ends
-//! after a while, and at once when somebody else wants its place: who says nothing, or only
+//! after a while, and at once when somebody else wants its place: one that says nothing, or only
 //! guesses, keeps nobody out. What nothing moves on ends in the end, too.
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -213,7 +213,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Fails when its time is over, and wakes who waits then.
+    /// Fails when its time is over, and wakes whatever waits then.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if Pin::new(&mut self.ended).poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -118,7 +118,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// Those of these authorities, and these themselves: who makes a certificate for one target
+    /// Those of these authorities, and these themselves: whoever makes a certificate for one target
     /// gives its clients a copy.
     ///
     /// # Errors

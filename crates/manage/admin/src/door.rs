@@ -20,7 +20,7 @@ use tokio_rustls::{Accept, TlsAcceptor};
 /// The first byte of a handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// What who speaks plain HTTP is told.
+/// What a client that speaks plain HTTP is told.
 const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
 "detail": "this address is HTTPS, and nothing is said here in plain: write https://"}
 "#;

@@ -26,7 +26,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long who gives no valid token waits for the answer.
+/// How long the answer to an invalid token is held back.
 const DELAY: Duration = Duration::from_secs(1);
 /// Wrong ones from one address in a [`WHILE`], beyond which it is told of that until it ends.
 const WRONG_MAX: u32 = 10;

@@ -106,7 +106,7 @@ impl Document {
         }
         for address in self.listeners.keys().chain(self.referrals.keys()) {
             if address.port() == 0 {
-                let sentence = "port 0 is none that a host could be told: choose one";
+                let sentence = "hosts cannot be told of port 0: choose another";
                 return Err(Problem::new(format!("listeners.{address}"), sentence));
             }
         }
@@ -337,7 +337,8 @@ fn check_group(field: &str, group: u32) -> Result<(), Problem> {
     match (1..=limits::MAX_ANA_GROUPS).contains(&group) {
         true => Ok(()),
         false => {
-            let sentence = format!("{group} is no ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
+            let sentence =
+                format!("{group} is not an ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
             Err(Problem::new(field, sentence))
         }
     }
@@ -352,7 +353,7 @@ fn check_copy_speed(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         }
         Some(_) if !namespace.path.trim_start().starts_with("mirror:") => {
             let sentence = format!(
-                "{} is no mirror, and nothing is copied: leave it out, or use limits",
+                "{} is not a mirror, and nothing is copied: leave it out, or use limits",
                 namespace.path
             );
             Err(Problem::new(field, sentence))
@@ -368,12 +369,13 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         return Err(Problem::new(at("path"), sentence));
     }
     if !matches!(namespace.block_size, 512 | 4096) {
-        let sentence = format!("{} is no size for a block: use 512 or 4096", namespace.block_size);
+        let sentence = format!("{} is not a block size: use 512 or 4096", namespace.block_size);
         return Err(Problem::new(at("block_size"), sentence));
     }
     for (key, name, id) in [("uuid", "UUID", namespace.uuid), ("nguid", "NGUID", namespace.nguid)] {
         if id.is_some_and(|id| id.is_nil()) {
-            let sentence = format!("zeroes are no {name}: leave it out for one that is made");
+            let sentence =
+                format!("zeroes are not a valid {name}: leave it out for one that is made");
             return Err(Problem::new(at(key), sentence));
         }
     }
@@ -386,7 +388,7 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         Some(0) => Err(Problem::new(at("size"), "nothing can be stored in 0 bytes")),
         Some(size) if !size.is_multiple_of(u64::from(namespace.block_size)) => {
             let sentence = format!(
-                "{size} bytes are no whole number of blocks of {}: use a multiple of it",
+                "{size} bytes are not a whole number of blocks of {}: use a multiple of it",
                 namespace.block_size
             );
             Err(Problem::new(at("size"), sentence))

@@ -14,7 +14,7 @@ use std::fmt;
 /// If it is no JSON, or says a name twice.
 pub fn parse(text: &[u8]) -> Result<Value, Problem> {
     let Once(value) = serde_json::from_slice(text)
-        .map_err(|error| Problem::new("", format!("this is no JSON: {error}")))?;
+        .map_err(|error| Problem::new("", format!("this is not JSON: {error}")))?;
     Ok(value)
 }
 

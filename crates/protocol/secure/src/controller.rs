@@ -385,7 +385,7 @@ impl Controller {
         }
         let is_mutual = self.is_mutual(head)?;
         let shared = asked.keys.shared(value);
-        let shared = shared.map_err(|_| wrong("the host's Diffie-Hellman value is none"))?;
+        let shared = shared.map_err(|_| wrong("the host's Diffie-Hellman value is not valid"))?;
         let shared = shared.as_ref().map(|shared| shared.as_slice());
         let question = Question {
             hash: asked.hash,

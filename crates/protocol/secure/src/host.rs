@@ -269,7 +269,7 @@ impl Host {
         })?;
         let keys = KeyPair::generate(group, entropy);
         let shared = keys.shared(value).map_err(|_| {
-            let what = "the controller's Diffie-Hellman value is none of the group's";
+            let what = "the controller's Diffie-Hellman value is not one of the group's";
             Failure::ours(FailureReason::INCORRECT_PAYLOAD, what)
         })?;
         let shared = shared.as_ref().map(|shared| shared.as_slice());

@@ -160,7 +160,7 @@ impl fmt::Display for SecretError {
             Self::Form => {
                 f.write_str("it is not of the form DHHC-1:hh:BASE64: with its last colon")
             }
-            Self::Hash => f.write_str("its hash is none of 00, 01, 02 and 03"),
+            Self::Hash => f.write_str("its hash is not one of 00, 01, 02 and 03"),
             Self::Base64 => f.write_str("its key is not base64: a character is missing or wrong"),
             Self::Length(bytes) => {
                 write!(f, "its key has {bytes} bytes, and there are only those of 32, 48 and 64")

@@ -375,7 +375,7 @@ impl fmt::Display for TlsKeyError {
             Self::Form => {
                 f.write_str("it is not of the form NVMeTLSkey-1:hh:BASE64: with its last colon")
             }
-            Self::Hash => f.write_str("its hash is none of 00, 01 and 02"),
+            Self::Hash => f.write_str("its hash is not one of 00, 01 and 02"),
             Self::Base64 => f.write_str("its key is not base64: a character is missing or wrong"),
             Self::Length(bytes) => {
                 write!(f, "its key has {bytes} bytes, and there are only those of 32 and 48")

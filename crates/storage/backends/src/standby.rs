@@ -3,8 +3,8 @@
 //! [`Standby`] is what it is until then: a namespace of the same size, whose operations fail with
 //! [`BlockError::Disconnected`], so that hosts look for another path to the same disk. A thread of
 //! its own tries to open the device, and ends when that worked: from then on operations are
-//! carried out by it, for good. It is not given back: whoever makes the machine secondary again ends
-//! the program first.
+//! carried out by it, for good. It is not given back: whoever makes the machine secondary again
+//! ends the program first.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

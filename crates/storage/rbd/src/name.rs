@@ -58,7 +58,7 @@ impl Name {
             };
             // A path of Ceph's, which begins like this wherever the name is read.
             if key == "conf" && !value.starts_with('/') {
-                return Err(NameError(format!("rbd: conf={value} is no absolute path")));
+                return Err(NameError(format!("rbd: conf={value} is not an absolute path")));
             }
             if place.is_some() || value.is_empty() || value.contains('\0') {
                 return Err(NameError(format!("rbd: needs exactly one value for {key}")));

@@ -151,7 +151,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NQN", value_parser = values::nqn)]
     pub(crate) allow_host: Vec<String>,
 
-    /// Let only this host connect, and have it prove with the secret in FILE that it is it
+    /// Let only this host connect, and have it authenticate with the secret in FILE
     /// (repeatable; `farblock keys new` makes one)
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) host_key: Vec<(String, PathBuf)>,

@@ -64,7 +64,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "\"mem:1MiB\"\n",
         "\"mem:1MiB\"\nuuid = \"00000000-0000-0000-0000-000000000000\"\n",
-        &[":9: subsystems[0].namespaces[0].uuid: zeroes are no UUID"],
+        &[":9: subsystems[0].namespaces[0].uuid: zeroes are not a valid UUID"],
     ),
     ("0\"]", "4420\", \"127.0.0.1\"]", &[":1: listeners[1]: it is listed twice"]),
     (
@@ -102,13 +102,17 @@ const MISTAKES: &[Mistake] = &[
     ("listeners", "engine = \"fast\"\nlisteners", &[":1: engine: ", "auto, uring or portable"]),
     ("listeners", "cores = \"2-1\"\nlisteners", &[":1: cores: ", "backwards", "cores = \"0-3,6\""]),
     ("listeners", "cores = [1]\nlisteners", &[":1: cores: ", "cores = \"0-3,6\""]),
-    ("listeners", "referrals = [\"host\"]\nlisteners", &[":1: referrals[0]: ", "no IP address"]),
+    (
+        "listeners",
+        "referrals = [\"host\"]\nlisteners",
+        &[":1: referrals[0]: ", "not an IP address"],
+    ),
     ("= [\"127.0.0.1:0\"]", "= [", &[":4:1: nqn: this is not TOML", "comma"]),
     ("nqn = ", "nqn ", &[":4:", "this is not TOML"]),
     (
         "listeners = ",
         "spin = \"fast\"\nlisteners = ",
-        &[":1: spin: \"fast\" is none of efficient, balanced, latency, always"],
+        &[":1: spin: \"fast\" is not one of efficient, balanced, latency, always"],
     ),
     (
         "listeners = ",

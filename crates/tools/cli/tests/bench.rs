@@ -319,7 +319,7 @@ fn what_is_no_report_is_said() {
         scratch.run(["bench", "compare", &file, &file])
     };
     for text in ["", "{}", "[]", "null", "{\"schema\": 99}", "\u{0}"] {
-        compare(text).fails_in_a_line(2, &["no.json", "is no report"]);
+        compare(text).fails_in_a_line(2, &["no.json", "is not a report"]);
     }
     scratch.run(["bench", "compare", "missing.json", &file]).fails_in_a_line(2, &["cannot read"]);
     scratch.run(["bench", "compare", &file]).fails(2, &["B.json"]);

@@ -410,9 +410,9 @@ fn what_makes_no_sense_is_said() {
     let more = |line: &str| format!("{line}\n{SMALL}");
     run(&more("mixes = [101]")).fails_in_a_line(2, &["from 0 to 100"]);
     let endless = SMALL.replace("mem:8MiB", "temporary:8EiB");
-    run(&endless).fails(2, &["temporary:8EiB is no size"]);
+    run(&endless).fails(2, &["temporary:8EiB is not a size"]);
     run("").fails_in_a_line(2, &["does nothing"]);
-    run("{}").fails_in_a_line(2, &["no report"]);
+    run("{}").fails_in_a_line(2, &["not a report"]);
     let write = "drive = \"disk.img\"\n[[actions]]\nload = \"write\"";
     run(write).fails_in_a_line(2, &["disk.img", "--allow-writes"]);
     scratch

@@ -190,7 +190,7 @@ fn what_is_none_of_them() {
         std::fs::write(scratch.path("other.json"), text).unwrap();
         scratch.run(["config", "import", "other.json"])
     };
-    import("{").fails(2, &["other.json", "this is no JSON"]);
+    import("{").fails(2, &["other.json", "this is not JSON"]);
     for text in ["[]", "{}", "7", r#"{"subsystems": 7, "ports": []}"#] {
         import(text).fails(2, &["neither what nvmetcli saves"]);
     }

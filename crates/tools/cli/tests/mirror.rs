@@ -114,7 +114,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     ctl(&["copy-speed", nqn, "1", "0"]).ok();
     let same = ctl(&["verify", nqn, "1"]).ok().out();
     assert!(same.contains("all legs in sync are the same"), "{same}");
-    ctl(&["verify", nqn, "2"]).fails(1, &["is no mirror"]);
+    ctl(&["verify", nqn, "2"]).fails(1, &["is not a shared mirror"]);
     let mut file = std::fs::File::options().write(true).open(image).expect("a leg");
     file.seek(SeekFrom::Start(7 << 20)).expect("a place");
     file.write_all(&[0xee; 4096]).expect("another block");

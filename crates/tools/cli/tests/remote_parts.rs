@@ -221,7 +221,9 @@ fn parts_are_what_they_are_called() {
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
     assert_eq!(status.matches("leg of 1").count(), 2, "{status}");
     let nqn = whole.nqn.clone();
-    scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]).fails(1, &["is no mirror"]);
+    scratch
+        .run(["ctl", "--control", &control, "verify", &nqn, "1"])
+        .fails(1, &["is not a shared mirror"]);
     whole.stop().ok();
     // The same disk for hosts, with another key or read-only.
     let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);

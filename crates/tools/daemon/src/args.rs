@@ -275,7 +275,7 @@ pub struct ListArgs {
 /// same. What was written is flushed before it ends.
 #[derive(Args, Debug)]
 pub struct DetachArgs {
-    /// What it is called, as `farblock list` shows it, or its path
+    /// Its name, as `farblock list` shows it, or its path
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     pub names: Vec<String>,
 
@@ -283,7 +283,8 @@ pub struct DetachArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Detach it even if somebody uses it: who does gets errors, and loses what was not written
+    /// Detach it even if somebody uses it: programs that do get errors, and lose what was not
+    /// written
     #[arg(long)]
     pub force: bool,
 
@@ -300,7 +301,7 @@ pub struct DetachArgs {
 /// first time: have it take both secrets before.
 #[derive(Args, Debug)]
 pub struct AuthenticateArgs {
-    /// What it is called, as `farblock list` shows it, or its path
+    /// Its name, as `farblock list` shows it, or its path
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 

@@ -57,7 +57,7 @@ pub(super) fn serve(folder: &Folder, shared: &Arc<DaemonShared>) -> io::Result<(
                 thread.spawn(move || answer(&listener, &stream, &shared)).map(drop)
             });
             if let Err(error) = answered {
-                tracing::warn!("cannot serve who asks: {error}");
+                tracing::warn!("cannot serve a client of the control socket: {error}");
                 thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -94,7 +94,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
             sent
         });
     if let Err(error) = answered {
-        tracing::debug!("who asked is not answered: {error}");
+        tracing::debug!("cannot answer a client of the control socket: {error}");
     }
 }
 

@@ -307,7 +307,7 @@ impl<'a> Fleet<'a> {
         let wrong = |why: String| FleetError::plan(&self.plan.name, why);
         let bytes = farblock_block::size::parse(size).map_err(|error| wrong(error.to_string()))?;
         if bytes == 0 || i64::try_from(bytes).is_err() {
-            return Err(wrong(format!("temporary:{size} is no size that a drive can have")));
+            return Err(wrong(format!("temporary:{size} is not a size that a drive can have")));
         }
         let path = self.setting.folder.join(format!("drive-{target}-{drive}.img"));
         File::create(&path)

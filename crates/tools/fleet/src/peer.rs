@@ -246,7 +246,7 @@ impl Peer {
             Ok(Ok(Some(say))) => Ok(Some(say)),
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
-                Err(self.error(format!("it said what is no answer: {error}")))
+                Err(self.error(format!("its answer makes no sense: {error}")))
             }
             Ok(Err(_)) => Err(self.gone()),
             Err(RecvTimeoutError::Timeout) => Ok(None),

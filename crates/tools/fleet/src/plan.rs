@@ -259,7 +259,9 @@ impl Plan {
     pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
         let mut plan = if text.trim_start().starts_with('{') {
             let report = report::Report::from_json(text);
-            report.map_err(|error| FleetError::plan(name, format!("is no report: {error}")))?.plan
+            report
+                .map_err(|error| FleetError::plan(name, format!("is not a report: {error}")))?
+                .plan
         } else {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
         };
@@ -499,7 +501,7 @@ impl Plan {
             times.iter().find(|(_, seconds, least)| !(*least..=604_800.0).contains(seconds));
         match wrong {
             None => Ok(()),
-            Some((name, ..)) => Err(FleetError::plan(&self.name, format!("{name} is no time"))),
+            Some((name, ..)) => Err(FleetError::plan(&self.name, format!("{name} is not a time"))),
         }
     }
 
@@ -664,7 +666,7 @@ mod tests {
             assert!(why(&text).contains("2 paths"), "{}", why(&text));
         }
         assert!(why("paths = 0\nverify_seconds = 1").contains("0 paths"));
-        assert!(why("{").contains("no report"));
+        assert!(why("{").contains("not a report"));
         let away = "[[agents]]\nname = \"a\"\naddress = \"a:1\"\ntoken_file = \"t\"";
         assert!(why(&format!("drive = \"temporary:8MiB\"\n{away}\n{read}")).contains("temporary"));
     }

@@ -40,7 +40,7 @@ impl Allowed {
             | Spec::Limit { .. }
             | Spec::Fault { .. } => spec.parts().iter().try_for_each(|it| self.check(it)),
             _ => Err(format!(
-                "this agent may not share {spec}: who starts it has to say --drive, with that name"
+                "this agent may not share {spec}: start the agent with --drive and that name"
             )),
         }
     }

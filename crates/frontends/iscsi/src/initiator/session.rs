@@ -282,7 +282,7 @@ fn agree(said: &[u8]) -> io::Result<Agreed> {
             .parse()
             .ok()
             .filter(|&it| (512..1 << 24).contains(&it))
-            .ok_or_else(|| nonsense(&format!("{key}={text}, which is none of our numbers"))),
+            .ok_or_else(|| nonsense(&format!("{key}={text}, which is not one of our numbers"))),
     };
     // Defaults of RFC 7143, 13.
     let segment_bytes = number("MaxRecvDataSegmentLength", DEFAULT_DATA_SEGMENT_BYTES)?;

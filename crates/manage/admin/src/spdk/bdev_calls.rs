@@ -128,7 +128,7 @@ fn check_metadata(md_size: u32, dif_type: i32) -> Result<(), RpcError> {
 fn check_block_size(block_size: u32) -> Result<(), RpcError> {
     match block_size {
         512 | 4096 => Ok(()),
-        other => Err(invalid(format!("block_size: {other} is no size here, use 512 or 4096"))),
+        other => Err(invalid(format!("block_size: {other} is not a block size: use 512 or 4096"))),
     }
 }
 
@@ -137,7 +137,7 @@ fn sized(kind: &str, block_size: u32, num_blocks: u64) -> Result<Namespace, RpcE
     check_block_size(block_size)?;
     let bytes = num_blocks.checked_mul(u64::from(block_size));
     let bytes = bytes.filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok());
-    let bytes = bytes.ok_or_else(|| invalid(format!("num_blocks: {num_blocks} is no size")))?;
+    let bytes = bytes.ok_or_else(|| invalid(format!("num_blocks: {num_blocks} is not a size")))?;
     Ok(Namespace { block_size, ..Namespace::new(format!("{kind}:{bytes}")) })
 }
 

@@ -80,7 +80,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
             params["readonly"] = json!(is_read_only);
             Ok(("bdev_aio_create", params))
         }
-        BdevKind::Raid if bdev.bases.is_empty() => Err("its parts are no bdevs"),
+        BdevKind::Raid if bdev.bases.is_empty() => Err("its parts are not bdevs"),
         BdevKind::Raid => {
             let mut bases = bdev.bases.iter().filter_map(|name| view.bdev(name));
             if is_read_only && !bases.any(|base| base.namespace.read_only) {

@@ -40,7 +40,7 @@ pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
             return Err(format!("there is no {name}"));
         }
         let flags = LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32;
-        // SAFETY: who could put it there could have replaced the program.
+        // SAFETY: whoever could put it there could have replaced the program.
         let library = unsafe { Loaded::load_with_flags(path, flags) };
         library.map(Library::from).map_err(|error| format!("{name}: {}", words(&error)))
     };

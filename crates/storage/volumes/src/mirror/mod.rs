@@ -52,7 +52,8 @@ pub trait LegSource: Send + Sync {
         Ok(())
     }
 
-    /// Whether the mirror is to be opened still: a caller that waits for a leg may have been told to end.
+    /// Whether the mirror is to be opened still: a caller that waits for a leg may have been told
+    /// to end.
     fn is_wanted(&self) -> bool {
         true
     }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &CompareArgs, json: bool, global: &Global) -> Result<()>
 fn subject(path: &Path) -> Result<Subject> {
     let place = path.display();
     let no_report = |why: &dyn std::fmt::Display| {
-        Failure::usage(format_args!("{place} is no report of `farblock bench --json`: {why}"))
+        Failure::usage(format_args!("{place} is not a report of `farblock bench --json`: {why}"))
     };
     let file = Readable::open(path)
         .map_err(|error| Failure::usage(format_args!("cannot read {place}: {}", os(&error))))?;

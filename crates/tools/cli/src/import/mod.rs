@@ -39,8 +39,8 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     let shown = path.display();
     let wrong = |what: &dyn std::fmt::Display| Failure::usage(format_args!("{shown}: {what}"));
     let json = configuration::read(path)?;
-    let json: Value =
-        serde_json::from_str(&json).map_err(|error| wrong(&format!("this is no JSON: {error}")))?;
+    let json: Value = serde_json::from_str(&json)
+        .map_err(|error| wrong(&format!("this is not JSON: {error}")))?;
     let imported = read(&json).map_err(|what| wrong(&what))?;
     imported.document.check().map_err(|problem| wrong(&problem))?;
     let notes = text::notes(&imported);

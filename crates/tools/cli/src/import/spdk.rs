@@ -128,7 +128,7 @@ impl Reader {
         let names = params["base_bdevs"].as_array().into_iter().flatten().filter_map(said);
         let bases: Option<Vec<_>> =
             names.map(|name| Some(self.bdevs.get(name)?.path.clone())).collect();
-        let bases = bases.ok_or("one that it is made of is none that farblock has")?;
+        let bases = bases.ok_or("farblock has no equivalent of one of its parts")?;
         let strip_kib = number(&params["strip_size_kb"]).unwrap_or(64);
         Ok(format!("stripe:{strip_kib}KiB,{}", bases.join(",")))
     }
@@ -218,7 +218,7 @@ impl Reader {
         let bdev = self.bdevs.get(&name).cloned();
         let Some((nqn, subsystem)) = self.named(params) else { return };
         let Some(mut namespace) = bdev else {
-            let sentence = "what stores it is none that farblock has";
+            let sentence = "farblock has no equivalent of what stores it";
             return self.imported.note(format!("bdev {name} as a namespace of {nqn}: {sentence}"));
         };
         let free = (1..).find(|nsid| !subsystem.namespaces.contains_key(nsid));

@@ -249,7 +249,7 @@ fn usual(source: &Source<'_>, file: &FileConfig) -> Result<Listener, String> {
         let group = name.as_ref().parse().ok();
         let group = group.filter(|group| (1..=limits::MAX_ANA_GROUPS).contains(group));
         let group = group.ok_or_else(|| {
-            let what = format!("it is no ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
+            let what = format!("it is not an ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
             source.error(name.span(), &key, what)
         })?;
         ana_groups.insert(group, state(text, &key)?);
@@ -361,7 +361,7 @@ fn referral(text: &str) -> Result<Referral, String> {
     let (host, port) = values::host_and_port(text)?;
     let address: IpAddr = host
         .parse()
-        .map_err(|_| format!("{host:?} is no IP address, and a referral cannot hold a name"))?;
+        .map_err(|_| format!("{host:?} is not an IP address, and a referral cannot hold a name"))?;
     let family = if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 };
     let service = port.unwrap_or(PORT_DISCOVERY).to_string();
     Ok(Referral { family, address: address.to_string(), service })
@@ -470,7 +470,7 @@ fn disk(
         Some(size) if matches!(*size.as_ref(), 512 | 4096) => *size.as_ref(),
         Some(size) => {
             let key = format!("{key}.block_size");
-            let what = format!("{} is no size for a block: use 512 or 4096", size.as_ref());
+            let what = format!("{} is not a block size: use 512 or 4096", size.as_ref());
             return Err(source.error(size.span(), &key, what));
         }
     };
@@ -499,7 +499,7 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
     let visible_to = config.visible_to.as_ref().map(names).transpose()?;
     let identifier = |id: &Option<Spanned<Uuid>>, name: &str| match id {
         Some(id) if id.as_ref().is_nil() => {
-            let what = format!("zeroes are no {name}: leave it out for one that is made");
+            let what = format!("zeroes are not a valid {name}: leave it out for one that is made");
             Err(source.error(id.span(), &format!("{key}.{}", name.to_lowercase()), what))
         }
         id => Ok(id.as_ref().map(|id| *id.as_ref())),

@@ -149,7 +149,7 @@ pub(crate) struct AllowHostArgs {
     pub(crate) nqn: String,
     #[arg(value_parser = values::nqn)]
     pub(crate) host: String,
-    /// Have it prove with the secret in FILE that it is it (`farblock keys new` makes one); the
+    /// Have it authenticate with the secret in FILE (`farblock keys new` makes one); the
     /// same again reads the file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) key: Option<PathBuf>,
@@ -266,7 +266,7 @@ pub(crate) struct LimitArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Change {
-    /// Share one more disk, and say which number it has
+    /// Share one more disk, and print its namespace's number
     AddNamespace(AddNamespaceArgs),
     /// Have a namespace stored elsewhere: to hosts it is another disk under the same number
     ///
@@ -385,7 +385,7 @@ pub(crate) enum Change {
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
         state: Ana,
-        /// Only namespaces of this ANA group [default: all of which nothing else was said]
+        /// Only namespaces of this ANA group [default: all without a state of their own]
         #[arg(long, value_name = "N", value_parser = values::ana_group)]
         group: Option<u32>,
     },
@@ -440,7 +440,7 @@ pub(crate) enum Change {
         #[arg(value_parser = values::within::<u32>(0..=u32::MAX))]
         mib: u32,
     },
-    /// Tell hosts that ask what there is to ask at another discovery service, too
+    /// Refer hosts that discover to another discovery service, too
     AddReferral {
         #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
         address: SocketAddr,

@@ -56,7 +56,7 @@ impl GuestFiles {
         })?;
         if let Some(missing) = [kernel, image].into_iter().flatten().find(|it| !it.is_file()) {
             return Err(format!(
-                "needs {} for its guests, which is no file: name one that is there",
+                "needs {} for its guests, which is not a file: name one that is there",
                 missing.display()
             ));
         }

@@ -100,7 +100,7 @@ pub(in super::super::super) fn keep_own_files() {
 pub(in super::super::super) fn own_process() -> String {
     // SAFETY: a plain call; what it gives needs not be closed.
     let started = started(unsafe { GetCurrentProcess() });
-    // A number that no process has: who cannot be told from others is not ended.
+    // A number that no process has: one that cannot be told from others is not ended.
     format!("{} {}\n", std::process::id(), started.unwrap_or_default())
 }
 
