@@ -58,6 +58,8 @@ mod plan;
 #[cfg(target_os = "linux")]
 mod proc_fs;
 mod progress;
+#[cfg(feature = "recorded")]
+mod recorded;
 mod result;
 mod slots;
 mod spread;
@@ -74,9 +76,11 @@ pub use cpu::{CpuSource, CpuUse, Meters};
 pub use error::{BenchError, RunError};
 pub use format::{group, iops, jobs_and_depth, seconds, tenths, us, whole};
 pub use generator::THREAD_NAME_PREFIX;
-pub use latency::{Latencies, LatencySummary, RecordedLatencies};
+pub use latency::{Latencies, LatencySummary};
 pub use machine::{Machine, available_bytes, command_line, cores, utc};
 pub use pattern::{Pattern, Rw};
 pub use plan::{Plan, Side};
 pub use progress::{Cancel, Phase, Progress, SideName, Silent, Snapshot};
+#[cfg(feature = "recorded")]
+pub use recorded::RecordedLatencies;
 pub use result::{Failure, Figures, Method, PatternReport, Percent, Report, RunFigures, SCHEMA};

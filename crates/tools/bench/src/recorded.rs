@@ -1,0 +1,113 @@
+//! Latencies as text, for a fleet's messages and reports.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Latencies;
+use crate::limits::{LATENCY_DIGITS, MAX_ENCODED_BYTES};
+
+/// Latencies on their way from one process to another, or in a file: nothing of them is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedLatencies {
+    /// The histogram in HdrHistogram's V2 encoding, in Base64: nanoseconds, three digits.
+    pub histogram: String,
+    /// The exact sum.
+    pub sum_ns: u64,
+    /// The exact maximum.
+    pub max_ns: u64,
+}
+
+impl RecordedLatencies {
+    /// What `latencies` holds.
+    #[must_use]
+    pub fn of(latencies: &Latencies) -> RecordedLatencies {
+        let mut bytes = Vec::new();
+        let written = V2Serializer::new().serialize(&latencies.histogram, &mut bytes);
+        written.expect("memory takes it, and there are fewer counts than an encoding holds");
+        RecordedLatencies {
+            histogram: STANDARD.encode(bytes),
+            sum_ns: u64::try_from(latencies.sum_ns).unwrap_or(u64::MAX),
+            max_ns: latencies.max_ns,
+        }
+    }
+
+    /// What was recorded.
+    ///
+    /// # Errors
+    /// What is wrong with it, for it may come from a stranger.
+    pub fn latencies(&self) -> Result<Latencies, String> {
+        if self.histogram.len() > MAX_ENCODED_BYTES {
+            return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
+        }
+        let bytes = STANDARD.decode(&self.histogram).map_err(|error| error.to_string())?;
+        // Cookie, length, offset, digits: others than ours could make it take a lot of memory.
+        let digits = bytes.get(12..16).map(|digits| u32::from_be_bytes(digits.try_into().unwrap()));
+        if digits != Some(u32::from(LATENCY_DIGITS)) {
+            return Err("a histogram with other digits than ours".to_owned());
+        }
+        let read = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice());
+        let histogram = read.map_err(|error| format!("no histogram: {error}"))?;
+        let mut latencies = Latencies::new();
+        let added = latencies.histogram.add(&histogram);
+        added.map_err(|error| format!("a histogram of other bounds: {error}"))?;
+        latencies.sum_ns = u128::from(self.sum_ns);
+        latencies.max_ns = self.max_ns;
+        Ok(latencies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::latency::LatencySummary;
+
+    fn of(latencies: impl IntoIterator<Item = u64>) -> Latencies {
+        let mut all = Latencies::new();
+        latencies.into_iter().for_each(|ns| all.record(Duration::from_nanos(ns)));
+        all
+    }
+
+    #[test]
+    fn what_is_recorded_is_read_without_loss() {
+        let mut latencies = of((1..=1000).map(|i| i * i * 37));
+        latencies.record(Duration::from_secs(100_000));
+        let read = RecordedLatencies::of(&latencies).latencies().expect("our own");
+        assert_eq!(read.summary(), latencies.summary());
+        assert_eq!(read.histogram, latencies.histogram);
+        let mut both = read;
+        both.merge(&of([5]));
+        latencies.merge(&of([5]));
+        assert_eq!(both.histogram, latencies.histogram);
+        let nothing = RecordedLatencies::of(&Latencies::new()).latencies().expect("our own");
+        assert_eq!(nothing.summary(), LatencySummary::default());
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let good = RecordedLatencies::of(&of([1, 2, 3]));
+        let bytes = STANDARD.decode(&good.histogram).expect("our own");
+        let with = |bytes: &[u8]| {
+            let histogram = STANDARD.encode(bytes);
+            RecordedLatencies { histogram, ..good.clone() }.latencies()
+        };
+        for end in 0..bytes.len() - 1 {
+            assert!(with(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        let mut digits = bytes.clone();
+        digits[15] = 5;
+        assert!(with(&digits).is_err_and(|error| error.contains("digits")));
+        for at in 0..bytes.len() {
+            for value in [0, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                // Whatever comes of it, it is no panic.
+                drop(with(&changed));
+            }
+        }
+        assert!(RecordedLatencies { histogram: "?".into(), ..good }.latencies().is_err());
+    }
+}
