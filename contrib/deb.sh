@@ -11,7 +11,7 @@ tools=${FARBLOCK_TOOLS_DIR:-${HOME:?set FARBLOCK_TOOLS_DIR}/.cache/farblock-tool
 cargo_deb=3.8.0
 
 [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" = "$cargo_deb" ] ||
-    cargo install --quiet --locked --debug --no-default-features --features lzma cargo-deb \
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --no-default-features --features lzma cargo-deb \
         --version "$cargo_deb" --root "$tools"
 
 # What make install makes, but for libfarblock: a library for other programs is a package of its

@@ -17,7 +17,7 @@ for kind in asan:Address tsan:Thread; do
     fi
 done
 # Sanitizers are flags that only a nightly compiler takes, or one that is told that it is one.
-export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-1}
+export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}
 built=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 
 self_check=$(mktemp -d)
