@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 ## Compares a disk with itself from afar: builds what is measured, and not the rest of farblock.
 demo:
 	$(CARGO) build --release --locked -p farblock-measure
-	target/release/farblock-bench --runtime 3
+	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
 ## notes for a next build, which here rarely comes.
