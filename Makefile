@@ -92,18 +92,19 @@ dashboard: build
 	dashboard/test.sh $(BINARY)
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
-## busy, so two run at a time; each one's output comes when it has ended.
+## busy, so two run at a time, the longest first; each one's output comes when it has ended.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls concat steering target-ana ceph-multipath drbd fence doctor fleet nodes
+GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor nodes
 interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
 
+## As `make unit` builds them, with the features of tests: an optimized build of what they need would be
+## one more of everything.
 built-for-guests:
-	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-daemon -p farblock-host \
-		$(GUEST_EXAMPLES:%=--example %)
+	$(CARGO) build $(EVERYTHING) $(GUEST_EXAMPLES:%=--example %)
 
-EXAMPLES = $(dir $(BINARY))examples
+EXAMPLES = target/debug/examples
 guest-nbd guest-vhost guest-ublk: guest-%:
 	interop/linux/$*.sh $(BINARY) $(EXAMPLES)
 guest-ana:

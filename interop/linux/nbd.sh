@@ -1,7 +1,6 @@
 #!/bin/bash
 # nbd.sh FARBLOCK FOLDER: farblock's NBD server and the Linux kernel's NBD client, in a guest.
-# FARBLOCK is the program, FOLDER has nbd_serve and nbd_kernel (cargo build --release -p
-# farblock-attach --examples).
+# FARBLOCK is the program, FOLDER has nbd_serve and nbd_kernel (make built-for-guests).
 #   1. servers here, nbd-client in the guest;
 #   2. servers in the guest, devices by netlink;
 #   3. farblock attach --as nbd, with whatever can be killed killed under load.

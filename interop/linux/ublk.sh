@@ -1,7 +1,7 @@
 #!/bin/bash
 # ublk.sh FARBLOCK FOLDER: farblock's block devices by ublk, and those of the kernel's own NVMe host,
-# in a guest. FARBLOCK is the program, FOLDER has ublk_serve and nvme_attach (cargo build --release
-# -p farblock-attach -p farblock-daemon --examples). The disks are served by `farblock serve` out here; in the guest
+# in a guest. FARBLOCK is the program, FOLDER has ublk_serve and nvme_attach (make
+# built-for-guests). The disks are served by `farblock serve` out here; in the guest
 # their ublk servers are killed under load and started again, and out here the targets are.
 # Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail

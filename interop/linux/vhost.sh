@@ -1,7 +1,7 @@
 #!/bin/bash
 # vhost.sh FARBLOCK FOLDER: farblock's vhost-user back end and the Linux kernel's virtio-blk driver,
-# in a guest of QEMU's. FARBLOCK is the program, FOLDER has vhost_serve (cargo build --release -p
-# farblock-attach --examples). The disks with 512 and 4096-byte blocks are namespaces that
+# in a guest of QEMU's. FARBLOCK is the program, FOLDER has vhost_serve (make
+# built-for-guests). The disks with 512 and 4096-byte blocks are namespaces that
 # `farblock serve` serves and `farblock attach` attaches; under load, the processes that serve them
 # here are killed, and then the targets are.
 # Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
