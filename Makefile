@@ -14,7 +14,9 @@ demo:
 	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
-## notes for a next build, which here rarely comes.
+## link-time optimization, which takes as long as the rest of an optimized build (decision NN-D), and
+## without notes for a next build, which here rarely comes.
+test: export CARGO_PROFILE_RELEASE_LTO = off
 test: export CARGO_INCREMENTAL = 0
 test:
 	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \
