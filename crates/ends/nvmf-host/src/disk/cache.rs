@@ -43,9 +43,6 @@ struct Boots {
     over: Vec<Boot>,
     /// Paths that led to the same machine at some time, each pair once.
     twins: Vec<(usize, usize)>,
-    /// Paths of which a dead process has left nothing, each with one that may be its twin: nobody
-    /// knows before one of the two is connected.
-    maybe_twins: Vec<(usize, usize)>,
     /// What is recorded of them until a flush has failed.
     marks: Vec<ControllerLife>,
 }
@@ -62,15 +59,52 @@ impl Boots {
         }
     }
 
-    fn is_twin(&self, one: usize, other: usize) -> bool {
-        let has = |pair| self.twins.contains(&pair) || self.maybe_twins.contains(&pair);
-        one == other || has((one, other))
+    /// The other boots at which this path may have been: it or its twins were, or nobody knows
+    /// where it led before and their paths are not known to live.
+    fn before(&self, path: usize, now: &Boot, answers: &[Answer]) -> Vec<Boot> {
+        let is_new = self.is_new(path);
+        let may_be = |other| {
+            path == other
+                || self.twins.contains(&(path, other))
+                || (is_new && !answers.iter().any(|answer| answer.path == other && answer.lives))
+        };
+        let others = self.of_paths.iter().filter(|(other, boot)| boot != now && may_be(*other));
+        others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// This path was connected, which tells where it leads.
-    fn settle(&mut self, path: usize) {
-        self.maybe_twins.retain(|(one, other)| *one != path && *other != path);
+    /// Whether it has never been connected, as far as this process and its predecessors know.
+    fn is_new(&self, path: usize) -> bool {
+        self.of_paths.iter().all(|(other, _)| *other != path)
     }
+
+    /// The paths that have to be asked before it is known what a path that leads to this boot now
+    /// means. No machine has two boots at once: one that still answers is another one.
+    fn doubts(&self, path: usize, now: &Boot, answers: &[Answer]) -> Vec<usize> {
+        let is_asked = |other| answers.iter().any(|answer| answer.path == other);
+        let others = self
+            .of_paths
+            .iter()
+            .filter(|(other, boot)| boot != now && !self.over.contains(boot) && !is_asked(*other));
+        others.map(|(other, _)| *other).filter(|_| self.is_new(path)).collect()
+    }
+}
+
+/// Whether the controller of a path has answered since another path was connected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) path: usize,
+    pub(super) lives: bool,
+}
+
+/// What it means that a path leads where it does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Meeting {
+    /// Nothing is lost.
+    Well,
+    /// What was acknowledged and not flushed may be.
+    Lost,
+    /// Nobody knows before these paths were asked.
+    Doubt(Vec<usize>),
 }
 
 impl Cache {
@@ -145,36 +179,26 @@ impl Cache {
         }
     }
 
-    /// A disk with so many paths has inherited all that there is. The controller of a path may have
-    /// been over, and forgotten, before the process died.
-    pub(super) fn inherited(&self, paths: usize) {
-        let mut boots = self.boots();
-        let has_boot = |path| boots.of_paths.iter().any(|(other, _)| *other == path);
-        let without = (0..paths).filter(|path| !has_boot(*path));
-        let with = || boots.of_paths.iter().map(|(other, _)| *other);
-        boots.maybe_twins =
-            without.flat_map(|path| with().map(move |other| (path, other))).collect();
-    }
-
-    /// A path leads to this controller now. If that means that something may be lost, which is what
-    /// it gives, `record` writes it down first.
+    /// A path leads to this controller now, and other paths have given these answers since. If that
+    /// means that something may be lost, `record` writes it down first.
     pub(super) fn connected(
         &self,
         path: usize,
         life: &ControllerLife,
+        answers: &[Answer],
         record: impl FnOnce(&ControllerLife) -> Result<(), Error>,
-    ) -> Result<bool, Error> {
+    ) -> Result<Meeting, Error> {
         let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) else {
-            return Ok(false);
+            return Ok(Meeting::Well);
         };
         let mut boots = self.boots();
+        let doubts = boots.doubts(path, &origin.boot, answers);
+        if !doubts.is_empty() {
+            return Ok(Meeting::Doubt(doubts));
+        }
         boots.meet(path, origin.boot);
         // A path to the same machine tells as much: it may be the only one that comes back.
-        let of_path = boots.of_paths.iter().filter(|(other, _)| boots.is_twin(path, *other));
-        let over: Vec<Boot> = of_path
-            .map(|(_, boot)| *boot)
-            .filter(|boot| *boot != origin.boot && !boots.over.contains(boot))
-            .collect();
+        let over = boots.before(path, &origin.boot, answers);
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
         let lost = over.first().filter(|_| unflushed);
@@ -190,14 +214,13 @@ impl Cache {
                  check what was written last"
             );
         }
-        let is_lost = lost.is_some();
-        boots.settle(path);
+        let meeting = if lost.is_some() { Meeting::Lost } else { Meeting::Well };
         boots.of_paths.retain(|(other, _)| *other != path);
         boots.of_paths.push((path, origin.boot));
         boots.over.extend(over);
         let surplus = boots.over.len().saturating_sub(limits::BOOTS);
         boots.over.drain(..surplus);
-        Ok(is_lost)
+        Ok(meeting)
     }
 
     /// What needs not be recorded any more.
@@ -237,14 +260,21 @@ mod tests {
         ControllerLife { url, name: None, quiesce_time: Duration::MAX, origin }
     }
 
+    /// Connects a path beside which all others live; gives how often a loss was recorded.
     fn connect(cache: &Cache, path: usize, boot: u8) -> usize {
+        connect_beside(cache, path, boot, true)
+    }
+
+    fn connect_beside(cache: &Cache, path: usize, boot: u8, lives: bool) -> usize {
+        let answers: Vec<_> = (0..4).map(|path| Answer { path, lives }).collect();
         let mut records = 0;
         let record = |mark: &ControllerLife| {
             assert!(mark.is_mark());
             records += 1;
             Ok(())
         };
-        cache.connected(path, &life(boot), record).expect("recorded");
+        let meeting = cache.connected(path, &life(boot), &answers, record).expect("recorded");
+        assert_eq!(meeting, if records > 0 { Meeting::Lost } else { Meeting::Well });
         records
     }
 
@@ -291,25 +321,53 @@ mod tests {
         assert_eq!(connect(&cache, 0, 3), 0);
     }
 
-    /// The path whose controller was over before the process died tells its successor as well.
+    /// Where a path that was never connected has led before nobody knows: the others' machines tell
+    /// whether they live.
     #[test]
-    fn a_path_that_left_nothing_tells() {
+    fn a_new_path_tells_if_no_other_lives() {
         let inherited = || {
             let cache = Cache::default();
             cache.inherit(Some(1), &life(1));
-            cache.inherited(2);
             cache
         };
         let cache = inherited();
-        assert_eq!((connect(&cache, 0, 2), connect(&cache, 1, 2)), (1, 0));
+        assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
         // The machine lives, so the other path leads to another one.
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 0, 2)), (0, 0));
         assert!(flush(&cache));
+        // It lived until then, and was started anew before the other path was connected.
+        let cache = inherited();
+        assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        // So it is without a predecessor.
+        let cache = Cache::default();
+        connect(&cache, 1, 1);
+        cache.wrote();
+        assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
         // It is the same machine, which is known from then on.
         let cache = inherited();
-        assert_eq!((connect(&cache, 0, 1), connect(&cache, 0, 2)), (0, 1));
+        assert_eq!((connect(&cache, 0, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
+    }
+
+    #[test]
+    fn others_are_asked_about_a_new_path_alone() {
+        let cache = Cache::default();
+        let meet = |path, boot, answers: &[Answer]| {
+            cache.connected(path, &life(boot), answers, |_| Ok(())).expect("recorded")
+        };
+        let lives = |path| Answer { path, lives: true };
+        assert_eq!(meet(0, 1, &[]), Meeting::Well);
+        assert_eq!(meet(1, 1, &[]), Meeting::Well, "it leads to the same boot");
+        assert_eq!(meet(2, 2, &[]), Meeting::Doubt(vec![0, 1]));
+        assert_eq!(meet(2, 2, &[lives(1)]), Meeting::Doubt(vec![0]));
+        assert_eq!(meet(2, 2, &[lives(0), lives(1)]), Meeting::Well);
+        assert_eq!(
+            meet(2, 3, &[]),
+            Meeting::Well,
+            "where it led is known, and nothing was written"
+        );
     }
 
     #[test]

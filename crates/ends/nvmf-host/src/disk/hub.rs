@@ -186,7 +186,6 @@ impl Hub {
                 self.cache.inherit(path, life);
             }
         }
-        self.cache.inherited(self.paths.len());
         let forgets = os::has_mistake("host: a successor does not end its predecessor");
         let lost = controllers.iter().filter(|life| !life.is_mark() && !forgets).map(|life| {
             let fencing = Fencing::new(life.clone());

@@ -4,6 +4,7 @@
 //! Bringing a controller up is a conversation of a dozen answers, each of which may take seconds:
 //! nothing that an event loop of a user should know of.
 
+use super::cache::{Answer, Meeting};
 use super::fencing::is_over;
 use super::hub::{Arrival, Hub, Mailbox};
 use super::path::{Path, PathState};
@@ -17,6 +18,7 @@ use crate::url::Url;
 use farblock_block::{Change, Namespace};
 use farblock_proto::host::ConnectError;
 use farblock_reactor::os;
+use farblock_wire::identify::Cns;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -251,17 +253,44 @@ impl Keeper {
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
         let session = Arc::new(session);
-        let (index, life) = (self.index, session.fencing.life.clone());
-        let meet = move |hub: &Hub| hub.cache.connected(index, &life, |mark| hub.journal.add(mark));
-        if self.recorded(meet).await?? {
-            // Before anybody reads there.
-            self.tell(Change::Loss).await;
-        }
+        self.meet(&session).await?;
         let life = session.fencing.life.clone();
         self.recorded(move |hub| hub.journal.add(&life)).await??;
         self.hub.publish(&session);
         self.tell(Change::Availability).await;
         Ok(session)
+    }
+
+    /// Finds out whether something was lost, before anybody reads on the session or flushes.
+    async fn meet(&self, session: &Session) -> Result<(), Error> {
+        let mut answers = Vec::new();
+        loop {
+            let (index, life, known) = (self.index, session.fencing.life.clone(), answers.clone());
+            let meet = move |hub: &Hub| {
+                hub.cache.connected(index, &life, &known, |mark| hub.journal.add(mark))
+            };
+            match self.recorded(meet).await?? {
+                Meeting::Well => return Ok(()),
+                Meeting::Lost => {
+                    self.tell(Change::Loss).await;
+                    return Ok(());
+                }
+                Meeting::Doubt(paths) => {
+                    answers.extend(all(paths.iter().map(|path| self.ask(*path))).await)
+                }
+            }
+        }
+    }
+
+    /// Asks the controller of another path whether it is there; one that is not connected is not.
+    async fn ask(&self, path: usize) -> Answer {
+        let Some(controller) = self.hub.paths[path].controller() else {
+            return Answer { path, lives: false };
+        };
+        let answer = controller.inner().identify(Cns::CONTROLLER, 0);
+        let closed = self.hub.keepers.until(|| self.hub.is_stopping());
+        let lives = unless(closed, answer).await.is_some_and(|answer| answer.is_ok());
+        Answer { path, lives }
     }
 
     /// How long what the controller was sent may be carried out once it is lost, if nothing ends
