@@ -14,7 +14,7 @@ demo:
 	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
-## link-time optimization, which takes as long as the rest of an optimized build (decision NN-D), and
+## link-time optimization, which takes as long as the rest of an optimized build (decision 90), and
 ## without notes for a next build, which here rarely comes.
 test: export CARGO_PROFILE_RELEASE_LTO = off
 test: export CARGO_INCREMENTAL = 0
