@@ -78,7 +78,7 @@ impl From<&TlsError> for Reason {
     fn from(error: &TlsError) -> Self {
         match error {
             TlsError::NotTls => Self::TlsMissing,
-            TlsError::UnknownIdentity(_) => Self::TlsUnknownIdentity,
+            TlsError::UnknownIdentity { .. } => Self::TlsUnknownIdentity,
             TlsError::WrongKey(_) | TlsError::OtherKeys { .. } => Self::TlsWrongKey,
             TlsError::Unavailable(_)
             | TlsError::Refused(_)

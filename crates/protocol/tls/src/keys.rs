@@ -3,7 +3,7 @@
 use crate::discovery::{DISCOVERY_NQN, ForDiscovery, Places};
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -268,6 +268,19 @@ impl ServerKeys {
             psks.filter(|psk| psk.identity == identity).map(move |psk| named(psk, key))
         });
         right.into_iter().chain(made).collect()
+    }
+
+    /// What identities begin with that this one's host has for its subsystem.
+    pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
+        let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
+        let mut parts = identity.split(' ').skip(1);
+        let (Some(host), Some(subsystem)) = (parts.next(), parts.next()) else {
+            return Vec::new();
+        };
+        let keys = self.keys(host, subsystem).into_iter();
+        let psks = keys.flat_map(|key| key.psks(host, subsystem));
+        let form = |psk: TlsPsk| psk.identity.split(' ').next().map(str::to_owned);
+        psks.filter_map(form).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// A host has shown a key.

@@ -126,8 +126,13 @@ pub enum TlsError {
     Unavailable(String),
     /// The peer does not speak TLS.
     NotTls,
-    /// The peer offers no identity that is known; these it offers.
-    UnknownIdentity(Vec<String>),
+    /// The peer offers no identity that is known.
+    UnknownIdentity {
+        /// These it offers.
+        offered: Vec<String>,
+        /// What identities of the same host for the same subsystem begin with, if there are some.
+        known: Vec<String>,
+    },
     /// The identity is known, but the peer has another key for it.
     WrongKey(String),
     /// The identity may stand for so many keys that some were tried: the peer has none of these.
@@ -150,11 +155,16 @@ impl fmt::Display for TlsError {
         match self {
             Self::Unavailable(reason) => write!(f, "there is no TLS here: {reason}"),
             Self::NotTls => f.write_str("the other end does not speak TLS"),
-            Self::UnknownIdentity(offered) if offered.is_empty() => {
+            Self::UnknownIdentity { offered, .. } if offered.is_empty() => {
                 f.write_str("it offers no pre-shared key")
             }
-            Self::UnknownIdentity(offered) => {
-                write!(f, "there is no key for the identity \"{}\"", offered.join("\", \""))
+            Self::UnknownIdentity { offered, known } => {
+                write!(f, "there is no key for the identity \"{}\"", offered.join("\", \""))?;
+                if !known.is_empty() {
+                    let known = known.join(", ");
+                    write!(f, "; that host has others for that subsystem, of the forms {known}")?;
+                }
+                Ok(())
             }
             Self::WrongKey(identity) => {
                 write!(f, "the other end has another key for the identity \"{identity}\"")

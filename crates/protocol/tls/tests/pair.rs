@@ -336,9 +336,41 @@ fn who_has_another_name_learns_so() {
     let identity = offered.identity.clone();
     let (mut client, mut server) = pair(offered, keys(&[configured]));
     let (at_client, at_server) = shake(&mut *client, &mut *server, 1000);
-    assert_eq!(at_server, Err(TlsError::UnknownIdentity(vec![identity])));
+    let (offered, known) = (vec![identity], Vec::new());
+    assert_eq!(at_server, Err(TlsError::UnknownIdentity { offered, known }));
     let text = at_client.unwrap_err().to_string();
     assert!(text.contains("does not know the identity"), "{text}");
+}
+
+#[test]
+fn another_hash_is_told_from_another_name() {
+    let (mut client, mut server) =
+        pair(by_digest(&key(Hash::Sha384, 1)), keys(&[key(Hash::Sha256, 1)]));
+    let (_, at_server) = shake(&mut *client, &mut *server, 1000);
+    let text = at_server.unwrap_err().to_string();
+    assert!(text.contains("NVMe1R02") && text.ends_with("NVMe0R01, NVMe1R01"), "{text}");
+}
+
+/// A client that offers what is not taken here, by a change of its first message.
+#[test]
+fn what_a_client_does_not_offer_is_named() {
+    // Two suites: the client's own, and the one that says that it does not renegotiate. The
+    // extension that says how keys are used: its type, its length, one way, that with an exchange.
+    let changes: [(&[u8], &[u8], &str); 2] = [
+        (&[0, 4, 0x13, 1], &[0, 4, 0x13, 3], "SHA-256, whose cipher suite TLS_AES_128_GCM_SHA256"),
+        (&[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0], "psk_dhe_ke"),
+    ];
+    for (from, to, words) in changes {
+        let configured = key(Hash::Sha256, 1);
+        let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
+        assert_eq!(client.handshake(), Ok(false));
+        let mut first = output(&mut *client);
+        let at = first.windows(from.len()).position(|bytes| bytes == from).expect("it is there");
+        first[at..at + to.len()].copy_from_slice(to);
+        server.feed(&first);
+        let text = server.handshake().unwrap_err().to_string();
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 /// A stranger chooses the subsystem in an identity, and what is said of it gets into logs.

@@ -38,8 +38,8 @@ pub(super) struct State {
     side: Side,
     /// The key that is used.
     pub(super) chosen: Option<Arc<Named>>,
-    /// What the peer offered when it was refused.
-    pub(super) refused: Option<Vec<String>>,
+    /// What the peer offered when it was refused, and what is known of who it says that it is.
+    pub(super) refused: Option<(Vec<String>, Vec<String>)>,
     /// What the handshake has made.
     pub(super) secrets: Secrets,
 }
@@ -87,8 +87,10 @@ impl State {
         }
         self.chosen = left.pop();
         if self.chosen.is_none() {
-            let offered = hello::identities(extension).take(limits::NAMED_IDENTITIES);
-            self.refused = Some(offered.map(hello::shown).collect());
+            let offered = || hello::identities(extension).take(limits::NAMED_IDENTITIES);
+            let known = offered().map(|identity| keys.forms_beside(identity));
+            let known = known.into_iter().find(|forms| !forms.is_empty()).unwrap_or_default();
+            self.refused = Some((offered().map(hello::shown).collect(), known));
         }
         self.chosen.is_some()
     }

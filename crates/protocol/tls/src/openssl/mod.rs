@@ -24,6 +24,9 @@ const ERROR_WANT_READ: c_int = 2;
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
+/// There is no certificate: what is left when a key is not used.
+const REASON_SIGNATURE: c_ulong = 118;
+const REASON_CIPHER: c_ulong = 193;
 /// Reasons from here on are alerts of the peer.
 const REASON_ALERTS: c_ulong = 1000;
 const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
@@ -372,8 +375,8 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     let reason = problem.reason & REASON_BITS;
     let words = handle.words(problem);
     let state = handle.state();
-    if let Some(offered) = state.refused.take() {
-        return TlsError::UnknownIdentity(offered);
+    if let Some((offered, known)) = state.refused.take() {
+        return TlsError::UnknownIdentity { offered, known };
     }
     match (reason, &state.chosen) {
         (REASON_EXTENSION, Some(chosen)) if chosen.psk.hash != Hash::Sha256 => {
@@ -381,6 +384,21 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
                        for SHA-384: give both ends one for SHA-256";
             TlsError::Broken(format!("{words}; {key}"))
         }
+        (REASON_CIPHER, Some(chosen)) => {
+            let (hash, suite) = match chosen.psk.hash {
+                Hash::Sha256 => ("SHA-256", "TLS_AES_128_GCM_SHA256"),
+                _ => ("SHA-384", "TLS_AES_256_GCM_SHA384"),
+            };
+            TlsError::Broken(format!(
+                "the key for its identity is one for {hash}, whose cipher suite {suite} it does \
+                 not offer"
+            ))
+        }
+        (REASON_SIGNATURE, Some(_)) => TlsError::Broken(
+            "it does not offer its key together with a fresh exchange (psk_dhe_ke), which is \
+             required"
+                .to_owned(),
+        ),
         (REASON_BINDER, Some(chosen)) => {
             let identity = hello::shown(chosen.psk.identity.as_bytes());
             match state.too_many() {

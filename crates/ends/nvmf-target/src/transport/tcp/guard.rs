@@ -368,7 +368,7 @@ fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
 /// A host that came to nothing by TLS, with the names that it gave there, if it gave some.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
-        TlsError::UnknownIdentity(offered) => offered.first(),
+        TlsError::UnknownIdentity { offered, .. } => offered.first(),
         TlsError::WrongKey(identity) | TlsError::OtherKeys { identity, .. } => Some(identity),
         _ => None,
     };
