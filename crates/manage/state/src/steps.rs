@@ -261,7 +261,11 @@ fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result
     };
     let what: Vec<_> = secret.into_iter().chain(tls).chain(demand).collect();
     f.write_str(match what.is_empty() {
-        true if from == to => "has another secret in its key file",
+        true if from == to => match (has_secret, has_tls) {
+            (_, false) => "has another secret in its key file",
+            (false, true) => "has another TLS key in its key file",
+            (true, true) => "has another secret or TLS key in its key files",
+        },
         true => "has another key, or another way to use it",
         false => return f.write_str(&what.join(", and ")),
     })

@@ -258,13 +258,19 @@ impl Host {
     ) -> Result<HostState, Failure> {
         let (hashes, groups) = self.terms.offer();
         let hash = Hash::from_id(head.hash_id).filter(|hash| hashes.contains(hash));
-        let hash = hash.filter(|hash| hash.bytes() == head.hl.into()).ok_or_else(|| {
-            let what = "the controller chose a hash function that was not offered";
+        let hash = hash.ok_or_else(|| {
+            let offered = hashes.iter().copied().map(Some).collect();
+            let what = chose("the hash function", Hash::from_id(head.hash_id), offered);
             Failure::ours(FailureReason::HASH_UNUSABLE, what)
         })?;
+        if hash.bytes() != usize::from(head.hl) {
+            let what = format!("the controller has another length for {hash}: {}", head.hl);
+            return Err(Failure::ours(FailureReason::HASH_UNUSABLE, what));
+        }
         let group = Group::from_id(head.dhg_id).filter(|group| groups.contains(group));
         let group = group.ok_or_else(|| {
-            let what = "the controller chose a Diffie-Hellman group that was not offered";
+            let offered = groups.iter().copied().map(Some).collect();
+            let what = chose("the Diffie-Hellman group", Group::from_id(head.dhg_id), offered);
             Failure::ours(FailureReason::GROUP_UNUSABLE, what)
         })?;
         let keys = KeyPair::generate(group, entropy);
@@ -350,4 +356,11 @@ impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Host(transaction {})", self.transaction)
     }
+}
+
+/// That the controller chose what it cannot have.
+fn chose<T: fmt::Display>(what: &str, chosen: Option<T>, offered: Vec<Option<T>>) -> String {
+    let chosen = List(Vec::from([chosen]));
+    let offered = List(offered);
+    format!("the controller chose {what} {chosen}; this host offered {offered}")
 }

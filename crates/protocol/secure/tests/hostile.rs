@@ -188,6 +188,8 @@ fn challenges_that_a_host_does_not_take() {
         let out_of_turn = failure.reason == R::INCORRECT_MESSAGE;
         assert!(failure.reason == expected || (at == 1 && out_of_turn), "{what}: {failure:?}");
     }
+    let group = host_fails(0, |message| message[9] = Group::Null.id()).to_string();
+    assert!(group.contains("chose the Diffie-Hellman group null; this host offered"), "{group}");
     let short = host_fails(0, |message| message.truncate(60));
     assert_eq!(short.reason, R::INCORRECT_PAYLOAD);
 }

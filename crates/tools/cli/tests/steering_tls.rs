@@ -116,7 +116,7 @@ fn a_configuration_says_who_uses_tls_where() {
     let both = [&next, &key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
     std::fs::write(&key, &both).unwrap();
     let said = scratch.run(["reload"]).ok().out();
-    assert!(said.contains("another secret in its key file"), "{said}");
+    assert!(said.contains("another TLS key in its key file"), "{said}");
     scratch.connect_to(&strict(HOST), Some(&next)).ok();
     let old = scratch.text("old.key");
     scratch.run(["keys", "new", "--tls", "--output", &old]).ok();
