@@ -41,6 +41,9 @@ struct Boots {
     of_paths: Vec<(usize, Boot)>,
     /// Those that are known to be over.
     over: Vec<Boot>,
+    /// Those that are taken to be over, since a path that was new led to the boot beside it and
+    /// nobody on them answered.
+    supposed: Vec<(Boot, Boot)>,
     /// Paths that led to the same machine at some time, each pair once.
     twins: Vec<(usize, usize)>,
     /// What is recorded of them until a flush has failed.
@@ -50,7 +53,7 @@ struct Boots {
 impl Boots {
     /// A path leads to this boot: so do those that led to it before.
     fn meet(&mut self, path: usize, boot: Boot) {
-        self.over.retain(|over| *over != boot);
+        self.lives(boot);
         for index in 0..self.of_paths.len() {
             let (other, of_other) = self.of_paths[index];
             if of_other == boot && other != path && !self.twins.contains(&(path, other)) {
@@ -59,17 +62,29 @@ impl Boots {
         }
     }
 
-    /// The other boots at which this path may have been: it or its twins were, or nobody knows
-    /// where it led before and their paths are not known to live.
-    fn before(&self, path: usize, now: &Boot, answers: &[Answer]) -> Vec<Boot> {
-        let is_new = self.is_new(path);
-        let may_be = |other| {
-            path == other
-                || self.twins.contains(&(path, other))
-                || (is_new && !answers.iter().any(|answer| answer.path == other && answer.lives))
-        };
-        let others = self.of_paths.iter().filter(|(other, boot)| boot != now && may_be(*other));
+    /// Somebody is connected to it.
+    fn lives(&mut self, boot: Boot) {
+        self.over.retain(|over| *over != boot);
+        self.supposed.retain(|(over, _)| *over != boot);
+    }
+
+    /// The boots that are over if a path is at another one: those at which it or its twins were.
+    fn before(&self, path: usize, now: Boot) -> Vec<Boot> {
+        let is_twin = |other| path == other || self.twins.contains(&(path, other));
+        let others = self.of_paths.iter().filter(|(other, boot)| *boot != now && is_twin(*other));
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
+    }
+
+    /// Those that may be: nobody knows where a new path led before, and nobody there answered.
+    fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
+        let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
+        let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
+        others.filter(|boot| *boot != now && !lives(*boot) && !self.over.contains(boot)).collect()
+    }
+
+    /// Whether what was acknowledged there may be lost.
+    fn is_over(&self, boot: Boot) -> bool {
+        self.over.contains(&boot) || self.supposed.iter().any(|(over, _)| *over == boot)
     }
 
     /// Whether it has never been connected, as far as this process and its predecessors know.
@@ -79,21 +94,20 @@ impl Boots {
 
     /// The paths that have to be asked before it is known what a path that leads to this boot now
     /// means. No machine has two boots at once: one that still answers is another one.
-    fn doubts(&self, path: usize, now: &Boot, answers: &[Answer]) -> Vec<usize> {
+    fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
+        let silent = self.silent(path, now, answers);
         let is_asked = |other| answers.iter().any(|answer| answer.path == other);
-        let others = self
-            .of_paths
-            .iter()
-            .filter(|(other, boot)| boot != now && !self.over.contains(boot) && !is_asked(*other));
-        others.map(|(other, _)| *other).filter(|_| self.is_new(path)).collect()
+        let others = self.of_paths.iter().filter(|(_, boot)| silent.contains(boot));
+        others.map(|(other, _)| *other).filter(|other| !is_asked(*other)).collect()
     }
 }
 
-/// Whether the controller of a path has answered since another path was connected.
+/// What came of asking the controller of a path since another path was connected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) path: usize,
-    pub(super) lives: bool,
+    /// The boot of the machine that has answered; none if nobody is there.
+    pub(super) boot: Option<Boot>,
 }
 
 /// What it means that a path leads where it does.
@@ -124,7 +138,7 @@ impl Cache {
     /// Something was acknowledged by a controller that was lost before anybody looked; whether it
     /// may be lost.
     pub(super) fn wrote_before(&self, life: &ControllerLife) -> bool {
-        let is_over = |origin: &ControllerOrigin| self.boots().over.contains(&origin.boot);
+        let is_over = |origin: &ControllerOrigin| self.boots().is_over(origin.boot);
         let lost = life.origin.as_ref().is_some_and(is_over);
         match lost {
             true => self.lost.store(true, Ordering::SeqCst),
@@ -192,16 +206,18 @@ impl Cache {
             return Ok(Meeting::Well);
         };
         let mut boots = self.boots();
-        let doubts = boots.doubts(path, &origin.boot, answers);
+        let doubts = boots.doubts(path, origin.boot, answers);
         if !doubts.is_empty() {
             return Ok(Meeting::Doubt(doubts));
         }
+        let silent = boots.silent(path, origin.boot, answers);
         boots.meet(path, origin.boot);
         // A path to the same machine tells as much: it may be the only one that comes back.
-        let over = boots.before(path, &origin.boot, answers);
+        let over = boots.before(path, origin.boot);
+        let is_told = |boot: Boot| boots.supposed.contains(&(boot, origin.boot));
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
-        let lost = over.first().filter(|_| unflushed);
+        let lost = silent.iter().chain(&over).find(|boot| unflushed && !is_told(**boot));
         if let Some(&boot) = lost {
             let mark = life.mark(boot);
             record(&mark)?;
@@ -217,10 +233,25 @@ impl Cache {
         let meeting = if lost.is_some() { Meeting::Lost } else { Meeting::Well };
         boots.of_paths.retain(|(other, _)| *other != path);
         boots.of_paths.push((path, origin.boot));
+        boots.supposed.retain(|(boot, _)| !over.contains(boot));
+        for told in silent.into_iter().map(|boot| (boot, origin.boot)) {
+            if !boots.supposed.contains(&told) {
+                boots.supposed.push(told);
+            }
+        }
+        let surplus = boots.supposed.len().saturating_sub(limits::BOOTS);
+        boots.supposed.drain(..surplus);
         boots.over.extend(over);
         let surplus = boots.over.len().saturating_sub(limits::BOOTS);
         boots.over.drain(..surplus);
         Ok(meeting)
+    }
+
+    /// A path to this controller is used: who asked it before that, and had no answer, was wrong.
+    pub(super) fn published(&self, life: &ControllerLife) {
+        if let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) {
+            self.boots().lives(origin.boot);
+        }
     }
 
     /// What needs not be recorded any more.
@@ -266,7 +297,9 @@ mod tests {
     }
 
     fn connect_beside(cache: &Cache, path: usize, boot: u8, lives: bool) -> usize {
-        let answers: Vec<_> = (0..4).map(|path| Answer { path, lives }).collect();
+        let of_paths = cache.boots().of_paths.clone();
+        let answer = |(path, boot)| Answer { path, boot: Some(boot).filter(|_| lives) };
+        let answers: Vec<_> = of_paths.into_iter().map(answer).collect();
         let mut records = 0;
         let record = |mark: &ControllerLife| {
             assert!(mark.is_mark());
@@ -357,17 +390,43 @@ mod tests {
         let meet = |path, boot, answers: &[Answer]| {
             cache.connected(path, &life(boot), answers, |_| Ok(())).expect("recorded")
         };
-        let lives = |path| Answer { path, lives: true };
+        let silent = |path| Answer { path, boot: None };
+        let answer = Answer { path: 1, boot: Some([1; 16]) };
         assert_eq!(meet(0, 1, &[]), Meeting::Well);
         assert_eq!(meet(1, 1, &[]), Meeting::Well, "it leads to the same boot");
+        cache.wrote();
         assert_eq!(meet(2, 2, &[]), Meeting::Doubt(vec![0, 1]));
-        assert_eq!(meet(2, 2, &[lives(1)]), Meeting::Doubt(vec![0]));
-        assert_eq!(meet(2, 2, &[lives(0), lives(1)]), Meeting::Well);
-        assert_eq!(
-            meet(2, 3, &[]),
-            Meeting::Well,
-            "where it led is known, and nothing was written"
-        );
+        assert_eq!(meet(2, 2, &[silent(0)]), Meeting::Doubt(vec![1]));
+        assert_eq!(meet(2, 2, &[silent(0), answer]), Meeting::Well, "one path is enough");
+        assert_eq!(meet(2, 3, &[]), Meeting::Lost, "where it led is known");
+        let elsewhere = Answer { path: 0, boot: Some([9; 16]) };
+        assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another one answered");
+    }
+
+    /// A machine that is only supposed to be over tells of its own loss later, unless it is known
+    /// by then that it is the one that was told of.
+    #[test]
+    fn what_is_supposed_is_told_once_and_forgotten_when_it_was_wrong() {
+        let supposed = || {
+            let cache = Cache::default();
+            connect(&cache, 1, 1);
+            // Nothing is lost yet, whatever has become of the machine.
+            assert_eq!(connect_beside(&cache, 0, 2, false), 0);
+            cache.wrote();
+            cache
+        };
+        // It was the same machine: what was written since is there.
+        assert_eq!(connect(&supposed(), 1, 2), 0);
+        // It lives, and dies later; so it is when its path was about to be used meanwhile.
+        let cache = supposed();
+        assert_eq!((connect(&cache, 1, 1), connect(&cache, 1, 3)), (0, 1));
+        let cache = supposed();
+        cache.published(&life(1));
+        assert_eq!(connect(&cache, 1, 2), 1);
+        // It was started anew on its own.
+        assert_eq!(connect(&supposed(), 1, 3), 1);
+        // What it had acknowledged and nobody had looked at yet may be lost.
+        assert!(supposed().wrote_before(&life(1)));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use farblock_block::{Change, Namespace};
 use farblock_proto::host::ConnectError;
 use farblock_reactor::os;
 use farblock_wire::identify::Cns;
+use farblock_wire::origin::ControllerOrigin;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -230,6 +231,14 @@ impl Keeper {
 
     /// Connects the controller and puts it into use.
     async fn establish(&mut self) -> Result<Arc<Session>, Error> {
+        let session = self.bring_up().await;
+        if session.is_err() {
+            self.path().propose(None);
+        }
+        session
+    }
+
+    async fn bring_up(&mut self) -> Result<Arc<Session>, Error> {
         let options = self.options();
         let url = &self.path().url;
         let connect = Controller::connect_on(&self.local, &self.control, url, &options);
@@ -253,6 +262,7 @@ impl Keeper {
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
         let session = Arc::new(session);
+        self.path().propose(Some(&session.controller));
         self.meet(&session).await?;
         let life = session.fencing.life.clone();
         self.recorded(move |hub| hub.journal.add(&life)).await??;
@@ -275,22 +285,38 @@ impl Keeper {
                     self.tell(Change::Loss).await;
                     return Ok(());
                 }
-                Meeting::Doubt(paths) => {
-                    answers.extend(all(paths.iter().map(|path| self.ask(*path))).await)
-                }
+                Meeting::Doubt(paths) => answers.extend(self.ask(&paths, session).await?),
             }
         }
     }
 
-    /// Asks the controller of another path whether it is there; one that is not connected is not.
-    async fn ask(&self, path: usize) -> Answer {
-        let Some(controller) = self.hub.paths[path].controller() else {
-            return Answer { path, lives: false };
+    /// Asks other paths whether their controllers are there.
+    async fn ask(&self, paths: &[usize], for_session: &Session) -> Result<Vec<Answer>, Error> {
+        let is_over = || for_session.is_lost() || self.hub.is_stopping();
+        let asked = all(paths.iter().map(|path| self.ask_one(*path)));
+        let in_time = self.local.until(os::now() + self.options().connect_timeout, asked);
+        let answers = unless(self.hub.keepers.until(is_over), in_time).await;
+        let lost = |words: &str| Error::Lost(words.into());
+        let answers = answers.ok_or_else(|| lost("it was lost before it was used"))?;
+        let answers = answers.ok_or_else(|| {
+            lost("it may lead to a machine that was started anew, and another path does not tell")
+        })?;
+        answers.into_iter().collect()
+    }
+
+    /// Asks one, which has no boot if it is not connected.
+    async fn ask_one(&self, path: usize) -> Result<Answer, Error> {
+        let Some(controller) = self.hub.paths[path].known_controller() else {
+            return Ok(Answer { path, boot: None });
         };
-        let answer = controller.inner().identify(Cns::CONTROLLER, 0);
-        let closed = self.hub.keepers.until(|| self.hub.is_stopping());
-        let lives = unless(closed, answer).await.is_some_and(|answer| answer.is_ok());
-        Answer { path, lives }
+        let boot = controller.info().origin.filter(ControllerOrigin::knows_boot);
+        match controller.inner().identify(Cns::CONTROLLER, 0).await {
+            Ok(_) | Err(Error::Command { .. }) => {
+                Ok(Answer { path, boot: boot.map(|origin| origin.boot) })
+            }
+            Err(Error::Lost(_)) => Ok(Answer { path, boot: None }),
+            Err(error) => Err(error),
+        }
     }
 
     /// How long what the controller was sent may be carried out once it is lost, if nothing ends

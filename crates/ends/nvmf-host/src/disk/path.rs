@@ -82,6 +82,8 @@ struct PathInner {
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
+    /// The controller of a session that is about to be used.
+    candidate: Option<Controller>,
 }
 
 /// See the module's text.
@@ -103,6 +105,7 @@ impl Path {
             failures: BTreeMap::new(),
             error: None,
             session: None,
+            candidate: None,
         };
         Path { url, state: Mutex::new(state) }
     }
@@ -121,6 +124,19 @@ impl Path {
         state.state = PathState::Live;
         state.since = os::now();
         state.session = Some(Arc::clone(session));
+        state.candidate = None;
+    }
+
+    /// There is a controller, or none any more, that is about to be used.
+    pub(super) fn propose(&self, candidate: Option<&Controller>) {
+        self.lock().candidate = candidate.cloned();
+    }
+
+    /// The controller behind the path, if there is one: also one that is about to be used.
+    pub(super) fn known_controller(&self) -> Option<Controller> {
+        let state = self.lock();
+        let of_session = state.session.as_ref().map(|session| &session.controller);
+        of_session.or(state.candidate.as_ref()).cloned()
     }
 
     /// The controller, if it is connected.
