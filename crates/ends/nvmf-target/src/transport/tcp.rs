@@ -84,9 +84,17 @@ impl Tcp {
 
     /// Whether more answers may be made before some are sent; `coming` bytes are on their way.
     fn has_room(&self, coming: usize) -> bool {
-        let is_sending = self.sending || self.guard.as_ref().is_some_and(|guard| guard.has_more());
-        let answers_fit = !is_sending || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
+        let answers_fit = !self.is_sending() || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
         answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
+    }
+
+    /// Whether something that was begun is not sent to its end.
+    fn is_sending(&self) -> bool {
+        self.sending || self.has_more()
+    }
+
+    fn has_more(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.has_more())
     }
 }
 
@@ -199,7 +207,7 @@ impl Transport for Tcp {
     }
 
     fn sending_since(&self) -> Option<u32> {
-        self.sending.then_some(self.sending_since)
+        self.is_sending().then_some(self.sending_since)
     }
 
     fn save_memory(&mut self) {
@@ -242,6 +250,7 @@ impl Transport for Tcp {
 impl Session<Tcp> {
     /// Sends what there is.
     fn send(&mut self, cx: &mut Context) {
+        let goes_on = self.transport.has_more();
         let (batch, bytes) = if self.transport.guard.is_some() {
             let Some(batch) = self.seal(cx) else { return self.close(cx) };
             let bytes = batch.len();
@@ -254,7 +263,10 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        tcp.sending_since = cx.memory.epoch();
+        // A host that takes little at a time holds all of it as long.
+        if !goes_on {
+            tcp.sending_since = cx.memory.epoch();
+        }
         cx.reactor.send(tcp.stream, batch);
         if bytes > limits::ANSWERS_BYTES {
             tcp.sending_bytes = bytes;

@@ -96,6 +96,11 @@ impl Sealing {
         Sealing { plain, sealed: Cursor::default(), left_bytes }
     }
 
+    /// Whether some of it is sealed and sent later.
+    fn has_more(&self) -> bool {
+        self.left_bytes > 0
+    }
+
     /// Puts the next portion, in records, into a batch: in a buffer of a size that the pool keeps.
     /// A connection that has failed says what there is: the end of it is on its way.
     fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
@@ -273,7 +278,9 @@ impl Link {
             moving::returned(commands, tag, buffer);
         }
         self.state = LinkState::Closing;
-        let last = self.last_words(words);
+        // Between two portions of a PDU the controller would take words for its data.
+        let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
+        let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
             self.reactor.say_last(self.stream, &last);
         }
