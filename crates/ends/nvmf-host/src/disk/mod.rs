@@ -52,10 +52,10 @@
 //! **Durability is the namespace's.** A write that completed is not lost with a connection. But if
 //! the target's machine dies with a volatile cache, what was not flushed before is lost. A farblock
 //! target says that its machine was started anew; then one flush fails, if anything was
-//! acknowledged since the last one, or may have been to a predecessor. Where a path is connected for
-//! the first time, and to another machine's boot than the others were, those are asked first whether
-//! they live: if one does not, the new path may lead to the same machine. With other targets nothing
-//! tells, and the flush succeeds.
+//! acknowledged since the last one, or may have been to a predecessor. Where a path is connected
+//! for the first time, and leads to another boot than the others did, those are asked first whether
+//! they live: a machine that nobody answers for may be the one that was started anew. With other
+//! targets nothing tells, and the flush succeeds.
 //!
 //! **Opening a queue never waits.** It can be done on an event loop; operations wait until it has
 //! a connection.
