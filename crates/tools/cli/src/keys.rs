@@ -28,7 +28,7 @@ pub(crate) fn run(args: &KeysArgs) -> Result<()> {
 fn new(args: &NewKeyArgs) -> Result<()> {
     let text = made(args.tls, args.length, args.hash)?;
     match &args.output {
-        Some(path) => write_new(path, &text),
+        Some(path) => write_new(path, &text, NAMED),
         None => output::print(&format!("{}\n", text.as_str())),
     }
 }
@@ -41,8 +41,11 @@ fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizin
     })
 }
 
-/// Makes a file that only its owner can read.
-fn write_new(path: &Path, text: &str) -> Result<()> {
+/// What to do about a file that is there already, if it was named.
+const NAMED: &str = "remove it, or name another file";
+
+/// Makes a file that only its owner can read. If there is one, `advice` says what to do.
+fn write_new(path: &Path, text: &str, advice: &str) -> Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -51,10 +54,7 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
         let shown = path.display();
         Failure::run(match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                format!(
-                    "{shown} is there already, and a key in use must not be lost: remove it, \
-                         or name another file"
-                )
+                format!("{shown} is there already, and a key in use must not be lost: {advice}")
             }
             _ => format!("cannot write {shown}: {}", crate::error::os(error)),
         })

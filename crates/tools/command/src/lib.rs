@@ -24,6 +24,7 @@ pub mod remote;
 pub mod replace;
 #[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod sandbox;
+pub mod shell;
 pub mod signals;
 pub mod table;
 pub mod values;

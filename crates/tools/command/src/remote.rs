@@ -2,6 +2,7 @@
 
 use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
+use crate::shell::quoted;
 use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::url::Url;
 use farblock_host::{Controller, Error, Options, RemoteNamespace, TcpOptions};
@@ -151,6 +152,7 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
 /// What to do where a subsystem does not let a host in.
 #[must_use]
 pub fn let_in(subsystem: &str, host: &str) -> String {
+    let (subsystem, host) = (quoted(subsystem), quoted(host));
     format!(
         "let it in there (`farblock ctl allow-host {subsystem} {host}`, or --allow-host or \
          allowed_hosts)"
@@ -168,6 +170,16 @@ fn list(ids: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_a_peer_chose_is_one_word() {
+        let (host, bad) = ("nqn.2026-11.org.example:host", "n';id;'");
+        let word = r"'n'\'';id;'\'''";
+        let advice = let_in(bad, host);
+        assert!(advice.contains(&format!("allow-host {word} {host}`")), "{advice}");
+        let advice = let_in(host, bad);
+        assert!(advice.contains(&format!("allow-host {host} {word}`")), "{advice}");
+    }
 
     #[test]
     fn lists_stay_short() {

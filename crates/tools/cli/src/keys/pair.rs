@@ -4,7 +4,8 @@ use super::{Keys, read};
 use crate::args::PairArgs;
 use crate::error::Result;
 use crate::output;
-use crate::serve::{key_reference, quoted};
+use crate::serve::key_reference;
+use farblock_command::shell::quoted;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -13,8 +14,12 @@ pub(super) fn pair(args: &PairArgs) -> Result<()> {
     // A file that nobody has named is not taken for these two if it is there: it may be others'.
     let usual = Path::new(if args.tls { "tls.key" } else { "host.key" });
     let file = args.file.as_deref().unwrap_or(usual);
+    let advice = match args.file {
+        None => "name it to use it, or name another file",
+        Some(_) => super::NAMED,
+    };
     if args.file.is_none() || !file.exists() {
-        super::write_new(file, &super::made(args.tls, None, args.hash)?)?;
+        super::write_new(file, &super::made(args.tls, None, args.hash)?, advice)?;
     }
     let words = Words {
         file: quoted(&file.to_string_lossy()),

@@ -5,6 +5,7 @@ use crate::output;
 use crate::table::{Align, Table};
 use farblock_block::size::Size;
 use farblock_command::reachable::reachable;
+use farblock_command::shell::quoted;
 use farblock_reactor::Polling;
 use farblock_target::{Subsystem, Target, TargetConfig, TlsPolicy};
 use serde::Serialize;
@@ -253,25 +254,4 @@ fn secrets(subsystem: &Subsystem, tls: bool) -> (String, String) {
         nvme_cli.push_str(" --tls");
     }
     (farblock, nvme_cli)
-}
-
-/// Text as a shell takes it for one word.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_a_shell() {
-        assert_eq!(quoted("nqn.2026-11.org.example:a"), "nqn.2026-11.org.example:a");
-        assert_eq!(quoted("a?ns=1"), "'a?ns=1'");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
-    }
 }

@@ -24,7 +24,6 @@ pub(crate) mod tokens;
 #[cfg(target_os = "linux")]
 mod watched;
 
-pub(crate) use announce::quoted;
 #[cfg(unix)]
 pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
 pub(crate) use keys::reference as key_reference;

@@ -1,0 +1,23 @@
+//! Words for a shell, in commands that people are told to type.
+
+/// Text as a shell takes it for one word, whatever is in it: a peer may have chosen it.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        assert_eq!(quoted("nqn.2026-11.org.example:a"), "nqn.2026-11.org.example:a");
+        assert_eq!(quoted("a?ns=1"), "'a?ns=1'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}
