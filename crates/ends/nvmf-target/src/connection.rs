@@ -80,7 +80,7 @@ forward! {
     fn feed(&mut self, cx: &mut Context);
     fn finish_tick(&mut self, cx: &mut Context);
     fn drain(&mut self, cx: &mut Context);
-    fn close(&mut self, cx: &mut Context);
+    fn end(&mut self, cx: &mut Context);
     fn is_gone(&mut self) -> bool;
     fn leave(&mut self, cx: &mut Context);
     fn save_memory(&mut self, cx: &mut Context);

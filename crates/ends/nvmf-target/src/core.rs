@@ -219,7 +219,7 @@ impl Core {
                 continue;
             }
             if self.entrances.get(serial).is_some_and(|at| is_entrance(address, *at)) {
-                connection.close(&mut self.cx);
+                connection.end(&mut self.cx);
             }
         }
     }
@@ -524,7 +524,7 @@ impl Core {
             Message::Look(route) => {
                 self.with(route, |connection, cx| connection.list(cx));
             }
-            Message::Close(route) => self.with(route, |connection, cx| connection.close(cx)),
+            Message::Close(route) => self.with(route, |connection, cx| connection.end(cx)),
             Message::Complete { route, command, status, result } => {
                 self.with(route, |connection, cx| {
                     connection.complete_held(cx, command, status, result);
@@ -696,7 +696,7 @@ impl Core {
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
             // It had to make room before it was here.
-            connection.close(&mut self.cx);
+            connection.end(&mut self.cx);
         }
         self.connections[key.0 as usize] = Some((serial, connection));
     }

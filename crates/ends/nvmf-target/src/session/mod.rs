@@ -563,6 +563,12 @@ impl<T: Transport> Session<T> {
         }
     }
 
+    /// Closes at once, because the target wants it: the host has not left in the middle of anything.
+    pub(crate) fn end(&mut self, cx: &mut Context) {
+        self.authentication = None;
+        self.close(cx);
+    }
+
     /// Closes at once. Operations that were handed to a namespace go on; nobody hears of them.
     pub(crate) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
