@@ -222,8 +222,9 @@ impl Host {
                  itself with: compare the secrets of {host_nqn} at both ends, and the controller's"
             ),
             FailureReason::FAILED => format!(
-                "the controller refuses this host's proof, or wants to be asked for its own \
-                 (--dhchap-ctrl-secret): compare the secrets of {host_nqn} at both ends"
+                "the controller refuses this host's proof, or wants to be asked for its own: \
+                 compare the secrets of {host_nqn} at both ends, or give --dhchap-ctrl-secret if \
+                 the controller demands to prove itself"
             ),
             FailureReason::HASH_UNUSABLE => format!(
                 "the controller accepts none of the hash functions that were offered: {}",

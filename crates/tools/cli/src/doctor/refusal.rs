@@ -109,8 +109,9 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
         E::AuthenticationFailed(_) => (
             "authentication",
             "compare the secrets at both ends: `farblock keys show FILE` has the same fingerprint \
-             if they are the same; the target's log says what it expected, also where the ends \
-             have no hash function or group in common (--dhchap-hashes, --dhchap-dhgroups)",
+             if they are the same; or give --dhchap-ctrl-secret if the controller demands to prove \
+             itself; the target's log says what it expected, also where the ends have no hash \
+             function or group in common (--dhchap-hashes, --dhchap-dhgroups)",
         ),
         E::SecureChannelRequired => (
             "authentication",
