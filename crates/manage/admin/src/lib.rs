@@ -99,9 +99,9 @@ pub use remote::{Remote, Role, Tokens};
 #[cfg(unix)]
 pub use server::{OnTcp, Server, serve, serve_cluster};
 #[cfg(unix)]
-pub use socket::sockets_in;
-#[cfg(unix)]
 pub use socket::{OthersStep, step_of_others};
+#[cfg(unix)]
+pub use socket::{sockets_in, unfinished_in};
 #[cfg(unix)]
 pub use spdk::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
 #[cfg(unix)]

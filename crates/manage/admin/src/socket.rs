@@ -1,7 +1,8 @@
 //! A Unix socket that only its owner can open.
 
+use rustix::process::Pid;
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -37,6 +38,7 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
         }
         Ok(_) => fs::remove_file(path)?,
     }
+    remove_unfinished(path);
     let new = beside(path);
     let _ = fs::remove_file(&new);
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -51,6 +53,17 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) => {
             let _ = fs::remove_file(&new);
             Err(error)
+        }
+    }
+}
+
+/// Removes what the dead left of this socket while they made it.
+fn remove_unfinished(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
+    for left in unfinished_in(folder) {
+        let of = left.file_name().and_then(made);
+        if of.is_some_and(|(it, _)| it == name) {
+            let _ = fs::remove_file(&left);
         }
     }
 }
@@ -189,6 +202,29 @@ pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.path()).collect()
 }
 
+/// The sockets in a folder that were being made by processes which are dead: these were killed
+/// before anybody could find them, and nobody else knows these names.
+#[must_use]
+pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
+    let unfinished = found.filter(|entry| {
+        entry.file_type().is_ok_and(|kind| kind.is_socket())
+            && made(&entry.file_name()).is_some_and(|(_, maker)| is_dead(maker))
+    });
+    unfinished.map(|entry| entry.path()).collect()
+}
+
+/// What a socket with this name is to become, and who makes it, as [`beside`] has it.
+fn made(name: &OsStr) -> Option<(&str, Pid)> {
+    let (name, process) = name.to_str()?.strip_prefix('.')?.rsplit_once('.')?;
+    let process: u32 = process.parse().ok()?;
+    Some((name, Pid::from_raw(process.try_into().ok()?)?))
+}
+
+fn is_dead(process: Pid) -> bool {
+    rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH)
+}
+
 /// Where a socket is made: [`sockets_in`] does not name it.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
@@ -249,6 +285,34 @@ mod tests {
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
+    }
+
+    #[test]
+    fn what_the_dead_were_making_is_found() {
+        // No kernel counts that far.
+        const NOBODY: i32 = i32::MAX;
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let make = |path: &Path| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.bind(&SockAddr::unix(path).unwrap()).unwrap();
+        };
+        let [left, other] = [4420, 4421].map(|port| path(&format!(".127.0.0.1:{port}.{NOBODY}")));
+        make(&left);
+        make(&other);
+        make(&beside(&path("127.0.0.1:4422")));
+        for stays in [".odd", "finished.1", &format!("finished.{NOBODY}"), ".a.0", ".a.-1", ".a.b"]
+        {
+            make(&path(stays));
+        }
+        fs::write(path(&format!(".file.{NOBODY}")), "a").unwrap();
+        let mut found = unfinished_in(place.path());
+        found.sort();
+        assert_eq!(found, [left, other.clone()]);
+        // Who makes the same socket removes it.
+        chmod(place.path(), 0o700);
+        bind(&path("127.0.0.1:4420")).unwrap();
+        assert_eq!(unfinished_in(place.path()), [other]);
     }
 
     /// A place with folders, each with a mode, whatever the umask is.

@@ -17,7 +17,7 @@ use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
-use farblock_admin::{Answer, Client, ClientError, Stats, Status, sockets_in};
+use farblock_admin::{Answer, Client, ClientError, Stats, Status, sockets_in, unfinished_in};
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -68,8 +68,11 @@ pub(crate) fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes the sockets of those that were killed.
+/// Removes the sockets of those that were killed, also while they made them.
 pub(crate) fn remove_left_behind(folder: &Path) {
+    for path in unfinished_in(folder) {
+        let _ = std::fs::remove_file(&path);
+    }
     for path in sockets_in(folder) {
         let connected = connect(&path);
         if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
