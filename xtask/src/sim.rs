@@ -19,6 +19,8 @@ pub(crate) struct Options {
     mirrors: bool,
 }
 
+/// How often it says how far it is.
+const EVERY: Duration = Duration::from_secs(60);
 /// Lives of mirrors that one process goes through.
 const LIVES: u64 = 200;
 
@@ -68,7 +70,14 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
     }
     let until = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
     let (mut seed, mut failures) = (from, 0);
+    let mut said = Instant::now();
     while Instant::now() < until {
+        if said.elapsed() >= EVERY {
+            said = Instant::now();
+            let left = until.saturating_duration_since(said).as_secs() / 60;
+            let lives = seed.wrapping_sub(from);
+            eprintln!("{lives} lives of mirrors, {failures} failures; {left} min to go");
+        }
         let mut command = test();
         command.arg("nothing_acknowledged_is_lost");
         command.env("MIRROR_SEED", seed.to_string()).env("MIRROR_SEEDS", LIVES.to_string());

@@ -283,7 +283,7 @@ pub struct DetachArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Detach it even if somebody uses it: programs that do get errors, and lose what was not
+    /// Detach it even if somebody uses it: programs that use it get errors, and lose what was not
     /// written
     #[arg(long)]
     pub force: bool,
