@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::process::Command;
 #[cfg(unix)]
 use support::noise;
-use support::{Scratch, Server, read};
+use support::{Scratch, Server, read, until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
@@ -25,11 +26,15 @@ impl Keys {
     }
 
     fn serve(&self, disk: &str, address: &str) -> Server {
+        Server::start(self.served(disk, address))
+    }
+
+    fn served(&self, disk: &str, address: &str) -> Command {
         let key = format!("{HOST}={}", self.host);
         let args = ["serve", disk, "--listen", address];
         let keys = ["--host-key", &key, "--controller-key", &self.target];
         let args = args.iter().chain(&keys);
-        Server::start(self.scratch.command(args))
+        self.scratch.command(args)
     }
 }
 
@@ -83,7 +88,10 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
     let unnamed = ["keys", "pair", HOST, subsystem];
     assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
     scratch.run(["keys", "check", "host.key"]).ok();
-    scratch.run(unnamed).fails_in_a_line(1, &["host.key is there already", "name another file"]);
+    scratch.run(unnamed).fails_in_a_line(1, &["host.key is there already", "name it to use it"]);
+    let other = Scratch::new();
+    let said = other.run([&unnamed[..], &["--tls"]].concat()).ok().out();
+    assert!(said.contains("--tls-key") && other.path("tls.key").exists(), "{said}");
     std::fs::write(scratch.path("odd.key"), "odd").unwrap();
     scratch.run(["keys", "pair", HOST, subsystem, "odd.key"]).fails_in_a_line(1, &["odd.key"]);
 }
@@ -158,7 +166,10 @@ fn a_key_that_others_can_read_is_refused() {
 #[test]
 fn only_who_has_the_key_gets_in() {
     let keys = Keys::new();
-    let server = keys.serve("mem:8MiB", "127.0.0.1:0");
+    let log = keys.scratch.path("log");
+    let mut served = keys.served("mem:8MiB", "127.0.0.1:0");
+    served.stderr(std::fs::File::create(&log).unwrap());
+    let server = Server::start(served);
     assert!(server.said.contains(&format!("{HOST} (with its key)")), "{}", server.said);
     assert!(server.said.contains("--dhchap-secret"), "{}", server.said);
     let url = url(&server);
@@ -176,10 +187,13 @@ fn only_who_has_the_key_gets_in() {
         .run(["id", &stranger, "--dhchap-secret", &keys.host, "--dhchap-ctrl-secret", &keys.target])
         .fails_in_a_line(1, &["authenti"]);
     // Each of those who did not get in is a line in the target's log, and nobody else is.
-    let log = server.stop().stderr;
+    let log = || String::from_utf8(read(&log)).unwrap();
     let expected = ["left when it was asked to", "does not fit the secret", "the host ended it"];
-    assert_eq!(log.lines().count(), expected.len(), "{log}");
-    assert!(expected.iter().all(|part| log.contains(part)), "{log}");
+    until("each is said", || expected.iter().all(|part| log().contains(part)));
+    server.stop();
+    let log = log();
+    let is_of_one = |line: &&str| line.contains("authenticat") || line.contains("refused");
+    assert_eq!(log.lines().filter(is_of_one).count(), expected.len(), "{log}");
 }
 
 /// By options, in a URL, and in the file of an attachment.
