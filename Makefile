@@ -8,16 +8,18 @@ BINARY = target/release/farblock
 
 PREFIX ?= /usr/local
 
+# Without notes for a next build, which here rarely comes. With them it is another build, so each part
+# by itself has to be as `make test` has it.
+test lint unit sanitize interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
+
 ## Compares a disk with itself from afar: builds what is measured, and not the rest of farblock.
 demo:
 	$(CARGO) build --release --locked -p farblock-measure
 	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
-## link-time optimization, which takes as long as the rest of an optimized build (decision 90), and
-## without notes for a next build, which here rarely comes.
+## link-time optimization, which takes as long as the rest of an optimized build (decision 90).
 test: export CARGO_PROFILE_RELEASE_LTO = off
-test: export CARGO_INCREMENTAL = 0
 test:
 	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \
 		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows

@@ -168,12 +168,15 @@ case ${1:-} in
         environment=$("$root/interop/windows/setup.sh" --env)
         # shellcheck disable=SC1090 # written by setup.sh
         . "$environment"
+        # A folder of its own, as for the tests (decision 90).
+        target_dir=$target_dir/windows
+        export CARGO_TARGET_DIR=$target_dir
         # shellcheck disable=SC2086 # words
         build "$windows" $FARBLOCK_WINDOWS_CARGO
     )
     programs=$(mktemp -d)
-    cp "$target_dir/$linux/release/farblock" "$target_dir/$windows/release/farblock.exe" \
-        "$programs/"
+    cp "$target_dir/$linux/release/farblock" \
+        "$target_dir/windows/$windows/release/farblock.exe" "$programs/"
     # The names of what is imported from Windows hold the folder, spelled with underscores.
     x86_64-w64-mingw32-strip --preserve-dates --wildcard --strip-symbol='*_dll_imports_lib' \
         --strip-symbol='*_dll_imports_lib_iname' "$programs/farblock.exe"

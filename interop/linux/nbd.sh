@@ -11,7 +11,7 @@ set -Eeuo pipefail
 [ $# = 2 ] || die "usage: nbd.sh FARBLOCK FOLDER"
 [ -x "$1" ] || die "there is no program $1; build farblock."
 for program in nbd_serve nbd_kernel; do
-    [ -x "$2/$program" ] || die "there is no $2/$program; build farblock-attach's examples."
+    [ -x "$2/$program" ] || die "there is no $2/$program; make built-for-guests builds it."
 done
 farblock=$(realpath -- "$1")
 programs=$(realpath -- "$2")

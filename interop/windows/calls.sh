@@ -17,7 +17,7 @@ cd "$here/../.."
 environment=$("$here/setup.sh" --env)
 # shellcheck disable=SC1090 # written by setup.sh
 . "$environment"
-export CARGO_PROFILE_RELEASE_DEBUG=0
+export CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
 # shellcheck disable=SC2086 # words
 exe=$(cargo build --release --locked $FARBLOCK_WINDOWS_CARGO --message-format json-render-diagnostics \
     -p farblock --example calls |
