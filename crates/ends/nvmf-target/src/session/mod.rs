@@ -563,7 +563,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes at once, because the target wants it: the host has not left in the middle of anything.
+    /// Closes at once, since the target wants it: the host has not left in the middle of anything.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;
         self.close(cx);
