@@ -22,6 +22,9 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
+/// Where a predecessor was by a path that is none of this disk's.
+const NO_PATH: usize = usize::MAX;
+
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Cache {
@@ -41,9 +44,12 @@ struct Boots {
     of_paths: Vec<(usize, Boot)>,
     /// Those that are known to be over.
     over: Vec<Boot>,
-    /// Those that are taken to be over, since a path that was new led to the boot beside it and
-    /// nobody on them answered.
-    supposed: Vec<(Boot, Boot)>,
+    /// Those that are taken to be over, since a path that was new led elsewhere and nobody there
+    /// answered. What they had and was not flushed is told of.
+    supposed: Vec<Boot>,
+    /// When somebody was connected to a boot last, counted in such connections.
+    seen: Vec<(Boot, u64)>,
+    connections: u64,
     /// Paths that led to the same machine at some time, each pair once.
     twins: Vec<(usize, usize)>,
     /// What is recorded of them until a flush has failed.
@@ -53,6 +59,7 @@ struct Boots {
 impl Boots {
     /// A path leads to this boot: so do those that led to it before.
     fn meet(&mut self, path: usize, boot: Boot) {
+        self.over.retain(|over| *over != boot);
         self.lives(boot);
         for index in 0..self.of_paths.len() {
             let (other, of_other) = self.of_paths[index];
@@ -64,8 +71,16 @@ impl Boots {
 
     /// Somebody is connected to it.
     fn lives(&mut self, boot: Boot) {
-        self.over.retain(|over| *over != boot);
-        self.supposed.retain(|(over, _)| *over != boot);
+        self.supposed.retain(|supposed| *supposed != boot);
+        self.seen.retain(|(seen, _)| *seen != boot);
+        self.connections += 1;
+        self.seen.push((boot, self.connections));
+        let surplus = self.seen.len().saturating_sub(limits::BOOTS);
+        self.seen.drain(..surplus);
+    }
+
+    fn last_seen(&self, boot: Boot) -> u64 {
+        self.seen.iter().find(|(seen, _)| *seen == boot).map_or(0, |(_, at)| *at)
     }
 
     /// The boots that are over if a path is at another one: those at which it or its twins were.
@@ -84,7 +99,7 @@ impl Boots {
 
     /// Whether what was acknowledged there may be lost.
     fn is_over(&self, boot: Boot) -> bool {
-        self.over.contains(&boot) || self.supposed.iter().any(|(over, _)| *over == boot)
+        self.over.contains(&boot) || self.supposed.contains(&boot)
     }
 
     /// Whether it has never been connected, as far as this process and its predecessors know.
@@ -96,9 +111,16 @@ impl Boots {
     /// means. No machine has two boots at once: one that still answers is another one.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        let is_asked = |other| answers.iter().any(|answer| answer.path == other);
+        // Nobody was there then, and somebody has connected since.
+        let is_stale = |answer: &Answer, boot| {
+            answer.boot.is_none() && self.last_seen(boot) > answer.connections
+        };
+        let is_asked = |other, boot| {
+            let of_path = answers.iter().filter(|answer| answer.path == other);
+            of_path.last().is_some_and(|answer| !is_stale(answer, boot))
+        };
         let others = self.of_paths.iter().filter(|(_, boot)| silent.contains(boot));
-        others.map(|(other, _)| *other).filter(|other| !is_asked(*other)).collect()
+        others.filter(|(other, boot)| !is_asked(*other, *boot)).map(|(other, _)| *other).collect()
     }
 }
 
@@ -108,6 +130,8 @@ pub(super) struct Answer {
     pub(super) path: usize,
     /// The boot of the machine that has answered; none if nobody is there.
     pub(super) boot: Option<Boot>,
+    /// What [`Cache::connections`] gave before.
+    pub(super) connections: u64,
 }
 
 /// What it means that a path leads where it does.
@@ -187,8 +211,9 @@ impl Cache {
         if life.is_mark() {
             boots.marks.push(life.clone());
             self.lost.store(true, Ordering::SeqCst);
-        } else if let (Some(path), true) = (path, origin.knows_boot()) {
-            boots.of_paths.push((path, origin.boot));
+        } else if origin.knows_boot() {
+            // Also of a path that the disk does not have any more, or has by another name.
+            boots.of_paths.push((path.unwrap_or(NO_PATH), origin.boot));
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
@@ -214,10 +239,10 @@ impl Cache {
         boots.meet(path, origin.boot);
         // A path to the same machine tells as much: it may be the only one that comes back.
         let over = boots.before(path, origin.boot);
-        let is_told = |boot: Boot| boots.supposed.contains(&(boot, origin.boot));
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
-        let lost = silent.iter().chain(&over).find(|boot| unflushed && !is_told(**boot));
+        let lost =
+            silent.iter().chain(&over).find(|boot| unflushed && !boots.supposed.contains(boot));
         if let Some(&boot) = lost {
             let mark = life.mark(boot);
             record(&mark)?;
@@ -233,10 +258,10 @@ impl Cache {
         let meeting = if lost.is_some() { Meeting::Lost } else { Meeting::Well };
         boots.of_paths.retain(|(other, _)| *other != path);
         boots.of_paths.push((path, origin.boot));
-        boots.supposed.retain(|(boot, _)| !over.contains(boot));
-        for told in silent.into_iter().map(|boot| (boot, origin.boot)) {
-            if !boots.supposed.contains(&told) {
-                boots.supposed.push(told);
+        boots.supposed.retain(|boot| !over.contains(boot));
+        for boot in silent {
+            if !boots.supposed.contains(&boot) {
+                boots.supposed.push(boot);
             }
         }
         let surplus = boots.supposed.len().saturating_sub(limits::BOOTS);
@@ -247,7 +272,13 @@ impl Cache {
         Ok(meeting)
     }
 
-    /// A path to this controller is used: who asked it before that, and had no answer, was wrong.
+    /// How often somebody was connected.
+    pub(super) fn connections(&self) -> u64 {
+        self.boots().connections
+    }
+
+    /// A path to this controller is about to be used: whoever asked it before that, and had no
+    /// answer, was wrong.
     pub(super) fn published(&self, life: &ControllerLife) {
         if let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) {
             self.boots().lives(origin.boot);
@@ -298,7 +329,9 @@ mod tests {
 
     fn connect_beside(cache: &Cache, path: usize, boot: u8, lives: bool) -> usize {
         let of_paths = cache.boots().of_paths.clone();
-        let answer = |(path, boot)| Answer { path, boot: Some(boot).filter(|_| lives) };
+        let connections = cache.connections();
+        let answer =
+            |(path, boot)| Answer { path, boot: Some(boot).filter(|_| lives), connections };
         let answers: Vec<_> = of_paths.into_iter().map(answer).collect();
         let mut records = 0;
         let record = |mark: &ControllerLife| {
@@ -390,8 +423,8 @@ mod tests {
         let meet = |path, boot, answers: &[Answer]| {
             cache.connected(path, &life(boot), answers, |_| Ok(())).expect("recorded")
         };
-        let silent = |path| Answer { path, boot: None };
-        let answer = Answer { path: 1, boot: Some([1; 16]) };
+        let silent = |path| Answer { path, boot: None, connections: cache.connections() };
+        let answer = Answer { boot: Some([1; 16]), ..silent(1) };
         assert_eq!(meet(0, 1, &[]), Meeting::Well);
         assert_eq!(meet(1, 1, &[]), Meeting::Well, "it leads to the same boot");
         cache.wrote();
@@ -399,7 +432,7 @@ mod tests {
         assert_eq!(meet(2, 2, &[silent(0)]), Meeting::Doubt(vec![1]));
         assert_eq!(meet(2, 2, &[silent(0), answer]), Meeting::Well, "one path is enough");
         assert_eq!(meet(2, 3, &[]), Meeting::Lost, "where it led is known");
-        let elsewhere = Answer { path: 0, boot: Some([9; 16]) };
+        let elsewhere = Answer { path: 0, boot: Some([9; 16]), ..silent(0) };
         assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another one answered");
     }
 
@@ -423,10 +456,38 @@ mod tests {
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // It was started anew on its own.
-        assert_eq!(connect(&supposed(), 1, 3), 1);
+        // It was started anew on its own: nobody has used it since.
+        assert_eq!(connect(&supposed(), 1, 3), 0);
         // What it had acknowledged and nobody had looked at yet may be lost.
         assert!(supposed().wrote_before(&life(1)));
+    }
+
+    #[test]
+    fn an_answer_is_asked_for_again_when_somebody_has_connected_since() {
+        let cache = Cache::default();
+        connect(&cache, 0, 1);
+        let before = Answer { path: 0, boot: None, connections: cache.connections() };
+        cache.published(&life(1));
+        let meet = |answers: &[Answer]| {
+            cache.connected(1, &life(2), answers, |_| Ok(())).expect("recorded")
+        };
+        assert_eq!(meet(&[before]), Meeting::Doubt(vec![0]));
+        let after = Answer { boot: Some([1; 16]), connections: cache.connections(), ..before };
+        assert_eq!(meet(&[before, after]), Meeting::Well);
+        assert!(!cache.wrote_before(&life(1)), "it lives");
+    }
+
+    /// What a predecessor has had acknowledged by a path that has another name now.
+    #[test]
+    fn a_boot_without_a_path_counts() {
+        let cache = Cache::default();
+        cache.inherit(None, &life(1));
+        assert_eq!(connect_beside(&cache, 0, 1, false), 0);
+        assert!(flush(&cache), "the machine is the same");
+        let cache = Cache::default();
+        cache.inherit(None, &life(1));
+        assert_eq!(connect_beside(&cache, 0, 2, false), 1);
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
     }
 
     #[test]

@@ -362,7 +362,6 @@ impl Hub {
     /// else can go on.
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
-        self.cache.published(&session.fencing.life);
         self.ring_queues();
     }
 

@@ -265,7 +265,12 @@ impl Keeper {
         self.path().propose(Some(&session.controller));
         self.meet(&session).await?;
         let life = session.fencing.life.clone();
-        self.recorded(move |hub| hub.journal.add(&life)).await??;
+        let put_down = move |hub: &Hub| {
+            hub.journal.add(&life)?;
+            hub.cache.published(&life);
+            Ok::<_, Error>(())
+        };
+        self.recorded(put_down).await??;
         self.hub.publish(&session);
         self.tell(Change::Availability).await;
         Ok(session)
@@ -306,15 +311,16 @@ impl Keeper {
 
     /// Asks one, which has no boot if it is not connected.
     async fn ask_one(&self, path: usize) -> Result<Answer, Error> {
-        let Some(controller) = self.hub.paths[path].known_controller() else {
-            return Ok(Answer { path, boot: None });
-        };
-        let boot = controller.info().origin.filter(ControllerOrigin::knows_boot);
+        let connections = self.hub.cache.connections();
+        let nobody = Answer { path, boot: None, connections };
+        let controller = self.hub.paths.get(path).and_then(Path::known_controller);
+        let Some(controller) = controller else { return Ok(nobody) };
+        let origin = controller.info().origin.filter(ControllerOrigin::knows_boot);
         match controller.inner().identify(Cns::CONTROLLER, 0).await {
             Ok(_) | Err(Error::Command { .. }) => {
-                Ok(Answer { path, boot: boot.map(|origin| origin.boot) })
+                Ok(Answer { boot: origin.map(|origin| origin.boot), ..nobody })
             }
-            Err(Error::Lost(_)) => Ok(Answer { path, boot: None }),
+            Err(Error::Lost(_)) => Ok(nobody),
             Err(error) => Err(error),
         }
     }
