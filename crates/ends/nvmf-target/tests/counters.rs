@@ -118,13 +118,13 @@ fn who_comes_and_who_is_not_let_in_is_counted() {
 #[cfg(target_os = "linux")]
 fn cores_tell_how_busy_they_are() {
     let target = target();
-    let time = || {
+    let times = || {
         let cores = target.control().stats().cores;
-        cores
-            .iter()
-            .map(|core| core.processor_time.expect("Linux tells"))
-            .sum::<std::time::Duration>()
+        cores.iter().map(|core| core.processor_time).collect::<Option<Vec<_>>>()
     };
+    // A core's thread may only just have begun.
+    until("Linux tells of every core", || times().is_some());
+    let time = || times().expect("it told").into_iter().sum::<std::time::Duration>();
     let disk = connect(&target);
     let mut user = User::new(&disk, EngineKind::Auto);
     let before = time();

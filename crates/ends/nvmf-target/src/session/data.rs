@@ -120,7 +120,7 @@ impl<T: Transport> Session<T> {
                 "closing: {bytes} bytes wait for this host, and others need the memory"
             );
         });
-        self.close(cx);
+        self.end(cx);
     }
 
     /// Nothing of it is left.
