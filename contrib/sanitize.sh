@@ -23,12 +23,16 @@ built=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target
 self_check=$(mktemp -d)
 trap 'rm -rf "$self_check"' EXIT
 
-# finds WHAT PROGRAM: the program must fail, and the sanitizer say WHAT of it.
+# finds WHAT PROGRAM: the program must fail, and the sanitizer say WHAT of it, in one run of 20: on a
+# busy machine a race goes by unseen every other time.
 finds() {
-    if "$2" 2>"$self_check/log" || ! grep -q "$1" "$self_check/log"; then
-        echo "sanitize.sh: no $1 is found where there is one" >&2
-        exit 1
-    fi
+    for _ in {1..20}; do
+        if ! "$2" 2>"$self_check/log" && grep -q "$1" "$self_check/log"; then
+            return
+        fi
+    done
+    echo "sanitize.sh: no $1 is found where there is one" >&2
+    exit 1
 }
 
 # --- Memory
