@@ -116,8 +116,8 @@ impl Boots {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
         let is_asked = |other, boot| {
-            let of_path = answers.iter().filter(|answer| answer.path == other);
-            of_path.last().is_some_and(|answer| !is_stale(answer, boot))
+            let mut of_path = answers.iter().filter(|answer| answer.path == other);
+            of_path.next_back().is_some_and(|answer| !is_stale(answer, boot))
         };
         let others = self.of_paths.iter().filter(|(_, boot)| silent.contains(boot));
         others.filter(|(other, boot)| !is_asked(*other, *boot)).map(|(other, _)| *other).collect()
