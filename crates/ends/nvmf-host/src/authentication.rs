@@ -24,13 +24,13 @@ pub(crate) async fn converse(
     queue: &mut impl Exchange,
     terms: HostTerms,
 ) -> Result<Vec<TlsPsk>, ConnectError> {
-    const DURING: &str = "the answer to a message of the authentication";
     let mut host = Host::new(terms, &mut fill);
     loop {
+        let awaited = host.awaited();
         match host.step() {
             Step::Send(message) => {
                 let command = command::authentication_send(message.len() as u32);
-                let sent = queue.execute(&command, &message, DURING).await;
+                let sent = queue.execute(&command, &message, awaited).await;
                 let sent = sent.and_then(|(cqe, _)| succeeded("Authentication Send", cqe.status()));
                 host.handle_sent();
                 // A controller that is told why the host ends it may close the connection before
@@ -41,7 +41,7 @@ pub(crate) async fn converse(
             }
             Step::Receive => {
                 let command = command::authentication_receive(Host::RECEIVE_BYTES);
-                let (cqe, message) = queue.execute(&command, &[], DURING).await?;
+                let (cqe, message) = queue.execute(&command, &[], awaited).await?;
                 succeeded("Authentication Receive", cqe.status())?;
                 // Powers of large numbers: too much for a loop that others wait for.
                 let calculate = move || {

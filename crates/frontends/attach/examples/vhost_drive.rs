@@ -9,6 +9,7 @@
 #[path = "../tests/vhost_support/mod.rs"]
 mod support;
 
+use farblock_random::Random;
 use std::error::Error;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -118,12 +119,8 @@ impl Driver {
     }
 
     fn read(mut self, bytes: u64, ramp: Duration, runtime: Duration) -> Result<(), Box<dyn Error>> {
-        // Any full-period generator will do: nothing is compressed or cached.
-        let mut state = 1_u64;
-        let mut offset = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            Some((state >> 33) % (bytes / REQUEST_BYTES) * REQUEST_BYTES)
-        };
+        let mut random = Random::new(1);
+        let mut offset = || Some(random.below(bytes / REQUEST_BYTES) * REQUEST_BYTES);
         let begin = Instant::now();
         let mut latencies = Vec::new();
         while begin.elapsed() < ramp + runtime {

@@ -207,6 +207,7 @@ impl<T> Gate<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_random::Random;
     use std::collections::VecDeque;
 
     /// Cores whose messages arrive in order, and at any time.
@@ -219,7 +220,7 @@ mod tests {
         writes: Vec<usize>,
         merging: Option<usize>,
         ended: usize,
-        random: u64,
+        random: Random,
     }
 
     impl World {
@@ -232,13 +233,8 @@ mod tests {
                 writes: Vec::new(),
                 merging: None,
                 ended: 0,
-                random: seed,
+                random: Random::new(seed),
             }
-        }
-
-        fn below(&mut self, limit: usize) -> usize {
-            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (self.random >> 33) as usize % limit
         }
 
         fn report(&mut self, core: usize, report: Option<Report>) {
@@ -266,7 +262,7 @@ mod tests {
 
         /// Something happens, if there is something to happen.
         fn step(&mut self) {
-            match self.below(4) {
+            match self.random.below(4) {
                 0 => {
                     if let Some((core, report)) = self.reports.pop_front() {
                         let orders = &mut self.orders;
@@ -276,7 +272,7 @@ mod tests {
                     }
                 }
                 1 => {
-                    let core = self.below(self.gates.len());
+                    let core = self.random.index(self.gates.len());
                     let Some(order) = self.orders[core].pop_front() else { return };
                     let report = self.gates[core].obey(order);
                     self.report(core, report);
@@ -288,7 +284,7 @@ mod tests {
                     }
                 }
                 2 if !self.writes.is_empty() => {
-                    let index = self.below(self.writes.len());
+                    let index = self.random.index(self.writes.len());
                     let core = self.writes.swap_remove(index);
                     let report = self.gates[core].leave();
                     self.report(core, report);
@@ -311,14 +307,14 @@ mod tests {
             let mut world = World::new(cores, seed);
             let requests = 300;
             for request in 0..requests {
-                let core = world.below(cores);
-                if world.below(3) == 0 {
+                let core = world.random.index(cores);
+                if world.random.one_in(3) {
                     let report = world.gates[core].enter_merge(request);
                     world.report(core, report);
                 } else if world.gates[core].enter(request).is_some() {
                     world.begin_write(core);
                 }
-                (0..world.below(8)).for_each(|_| world.step());
+                (0..world.random.below(8)).for_each(|_| world.step());
             }
             (0..100_000).for_each(|_| world.step());
             assert_eq!(world.ended, requests as usize, "seed {seed}: some never ended");

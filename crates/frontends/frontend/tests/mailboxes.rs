@@ -2,6 +2,9 @@
 //! threads run: the code of mailboxes and wakers with loom's locks and atomics, which tries orders.
 #![cfg(target_os = "linux")]
 
+#[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
+#[allow(dead_code, reason = "its tasks are not told apart here")]
+mod loom_loop;
 #[path = "../src/mailboxes.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod mailboxes;
@@ -20,13 +23,11 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
 }
 
-use event::TaskId;
-use loom::sync::Notify;
 use loom::thread::JoinHandle;
+use loom_loop::{Loop, in_every_order};
 use mailboxes::Mailboxes;
 use std::sync::Weak;
 use sync::Arc;
-use waker::{Alarm, Waker, WakerShared};
 
 /// What threads are told.
 #[allow(dead_code)]
@@ -49,56 +50,27 @@ impl Drop for Teller {
     }
 }
 
-/// The system call that ends a sleep.
-struct NotifyAlarm(Arc<Notify>);
-
-impl Alarm for NotifyAlarm {
-    fn ring(&self) {
-        self.0.notify();
+/// Runs a thread's loop until so many messages have come; loom sees to it that this ends.
+fn take(
+    looped: &Loop,
+    mailboxes: &Mailboxes<Message>,
+    core: usize,
+    count: usize,
+) -> Vec<Message> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        looped.poll();
+        taken.extend(mailboxes.take(core));
     }
-}
-
-/// The event loop of one thread of a server.
-struct Loop {
-    shared: Arc<WakerShared>,
-    alarm: Arc<Notify>,
-}
-
-impl Loop {
-    fn new() -> Loop {
-        let (shared, alarm) = (WakerShared::new(), Arc::new(Notify::new()));
-        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&alarm))));
-        Loop { shared, alarm }
-    }
-
-    /// Sleeps until there is something to look at.
-    fn poll(&self) {
-        if self.shared.try_sleep() {
-            self.alarm.wait();
-        }
-        if self.shared.awake() {
-            self.shared.drain(&mut Vec::new(), |_| ());
-        }
-    }
-
-    /// Runs until so many messages have come; loom sees to it that this ends.
-    fn take(&self, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
-        let mut taken = Vec::new();
-        while taken.len() < count {
-            self.poll();
-            taken.extend(mailboxes.take(core));
-        }
-        assert_eq!(taken.len(), count, "a message came twice");
-        taken
-    }
+    assert_eq!(taken.len(), count, "a message came twice");
+    taken
 }
 
 /// A server's threads and their mailboxes.
 fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     let loops: Vec<_> = (0..threads).map(|_| Loop::new()).collect();
     let mailboxes = Mailboxes::default();
-    mailboxes
-        .open(loops.iter().map(|one| Waker::new(Arc::clone(&one.shared), TaskId(0))).collect());
+    mailboxes.open(loops.iter().map(|looped| looped.waker(0)).collect());
     (loops, Arc::new(mailboxes))
 }
 
@@ -109,19 +81,12 @@ fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()
     (loom::thread::spawn(move || mailboxes.post(core, Message::Work(work))), dropped)
 }
 
-/// Every order in which threads are interrupted at most twice, as for wakers.
-fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(check);
-}
-
 #[test]
 fn what_two_threads_post_is_found_by_one_that_sleeps() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let posted = [post_work(&mailboxes, 0), post_work(&mailboxes, 0)];
-        drop(loops[0].take(&mailboxes, 0, 2));
+        drop(take(&loops[0], &mailboxes, 0, 2));
         for (thread, dropped) in posted {
             thread.join().unwrap();
             assert_eq!(dropped.strong_count(), 0, "something keeps a message that was taken");
@@ -134,9 +99,9 @@ fn what_is_posted_to_all_is_found_by_each() {
     in_every_order(|| {
         let (mut loops, mailboxes) = server(2);
         let (second, seen) = (loops.remove(1), Arc::clone(&mailboxes));
-        let other = loom::thread::spawn(move || drop(second.take(&seen, 1, 1)));
+        let other = loom::thread::spawn(move || drop(take(&second, &seen, 1, 1)));
         mailboxes.post_all(|| Message::Answer);
-        drop(loops[0].take(&mailboxes, 0, 1));
+        drop(take(&loops[0], &mailboxes, 0, 1));
         other.join().unwrap();
     });
 }
@@ -170,7 +135,7 @@ fn what_is_dropped_unread_may_tell_any_thread() {
         }
         let ends = Arc::clone(&mailboxes);
         let ended = loom::thread::spawn(move || ends.close(0));
-        let answers = loops[1].take(&mailboxes, 1, 1);
+        let answers = take(&loops[1], &mailboxes, 1, 1);
         assert!(matches!(answers[..], [Message::Answer]));
         ended.join().unwrap();
         assert!(mailboxes.take(0).is_empty(), "an ended thread's mailbox keeps a message");

@@ -2,6 +2,7 @@
 //! locks, which tries orders. What is posted before a wake is found after it.
 #![cfg(target_os = "linux")]
 
+mod loom_loop;
 #[path = "../src/waker.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod waker;
@@ -17,31 +18,19 @@ mod sync {
 }
 
 use event::TaskId;
-use loom::sync::Notify;
+use loom_loop::{Loop, in_every_order};
 use sync::{Arc, Mutex};
-use waker::{Alarm, Waker, WakerShared};
+use waker::Waker;
 
-/// The system call that ends a sleep.
-struct NotifyAlarm(Arc<Notify>);
-
-impl Alarm for NotifyAlarm {
-    fn ring(&self) {
-        self.0.notify();
-    }
-}
-
-/// A loop that sleeps until it is woken, and mailboxes of one task each.
-struct Loop {
-    shared: Arc<WakerShared>,
-    alarm: Arc<Notify>,
+/// A loop, and mailboxes of one task each.
+struct Tasks {
+    looped: Loop,
     mailboxes: Vec<Arc<Mutex<u32>>>,
 }
 
-impl Loop {
-    fn new(tasks: usize) -> Loop {
-        let (shared, alarm) = (WakerShared::new(), Arc::new(Notify::new()));
-        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&alarm))));
-        Loop { shared, alarm, mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
+impl Tasks {
+    fn new(tasks: usize) -> Tasks {
+        Tasks { looped: Loop::new(), mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
     }
 
     /// Has a thread post to a task's mailbox and wake it.
@@ -54,43 +43,28 @@ impl Loop {
     }
 
     fn waker(&self, task: usize) -> Waker {
-        Waker::new(Arc::clone(&self.shared), TaskId(task as u32))
+        self.looped.waker(task as u32)
     }
 
     /// Runs until so many messages were found; loom sees to it that this ends.
     fn run(&self, messages: u32) {
-        let (mut found, mut scratch) = (0, Vec::new());
+        let mut found = 0;
         while found < messages {
-            if self.shared.try_sleep() {
-                self.alarm.wait();
-            }
-            if self.shared.awake() {
-                let mut ready = Vec::new();
-                self.shared.drain(&mut scratch, |task| ready.push(task));
-                for TaskId(task) in ready {
-                    found += std::mem::take(&mut *self.mailboxes[task as usize].lock().unwrap());
-                }
+            for TaskId(task) in self.looped.poll() {
+                found += std::mem::take(&mut *self.mailboxes[task as usize].lock().unwrap());
             }
         }
         assert_eq!(found, messages);
     }
 }
 
-/// Every order in which threads are interrupted at most twice, which loom's authors find to be
-/// where bugs are: all orders are too many.
-fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(check);
-}
-
 #[test]
 fn two_threads_wake_one_task() {
     in_every_order(|| {
-        let looped = Loop::new(1);
-        let waker = looped.waker(0);
-        let threads = [looped.post_to(0, &waker), looped.post_to(0, &waker)];
-        looped.run(2);
+        let tasks = Tasks::new(1);
+        let waker = tasks.waker(0);
+        let threads = [tasks.post_to(0, &waker), tasks.post_to(0, &waker)];
+        tasks.run(2);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
@@ -98,9 +72,9 @@ fn two_threads_wake_one_task() {
 #[test]
 fn two_threads_wake_two_tasks() {
     in_every_order(|| {
-        let looped = Loop::new(2);
-        let threads = [0, 1].map(|task| looped.post_to(task, &looped.waker(task)));
-        looped.run(2);
+        let tasks = Tasks::new(2);
+        let threads = [0, 1].map(|task| tasks.post_to(task, &tasks.waker(task)));
+        tasks.run(2);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
@@ -108,11 +82,11 @@ fn two_threads_wake_two_tasks() {
 #[test]
 fn a_loop_that_is_woken_after_its_end_is_freed() {
     in_every_order(|| {
-        let looped = Loop::new(1);
-        let waker = looped.waker(0);
-        let thread = looped.post_to(0, &waker);
-        let shared = Arc::clone(&looped.shared);
-        drop((looped, waker));
+        let tasks = Tasks::new(1);
+        let waker = tasks.waker(0);
+        let thread = tasks.post_to(0, &waker);
+        let shared = Arc::clone(&tasks.looped.shared);
+        drop((tasks, waker));
         thread.join().unwrap();
         assert_eq!(Arc::strong_count(&shared), 1, "what was woken keeps the loop's state");
     });

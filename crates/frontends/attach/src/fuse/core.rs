@@ -1,8 +1,9 @@
 //! A core: one thread with a reactor and a queue into the namespace. It carries requests out, any
 //! number at once, and answers each when it is done.
 
+use super::inboxes::{Message, Work};
 use super::limits;
-use super::shared::{Job, Message, MountShared, Reply, errno};
+use super::shared::{Job, MountShared, Reply, errno};
 use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
 use farblock_frontend::pieces::{self, Piece};
 use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
@@ -90,7 +91,7 @@ impl Requests {
 
     fn is_over(&self) -> bool {
         let Some(deadline) = self.deadline else { return false };
-        self.shared.is_over() || deadline <= Instant::now()
+        self.shared.inboxes().is_over() || deadline <= Instant::now()
     }
 
     /// Completions to answers. True if there is more to do at once.
@@ -108,7 +109,7 @@ impl Requests {
         if self.answered > 0 {
             let (jobs, bytes) = (self.answered, self.released_bytes);
             (self.answered, self.released_bytes) = (0, 0);
-            self.shared.answered(self.index, jobs, bytes, &mut self.written);
+            self.shared.inboxes().answered(self.index, jobs, bytes, &mut self.written);
         }
         self.dirty
     }
@@ -120,9 +121,9 @@ impl Requests {
             Message::Order(order) => self.obey(order),
             Message::Report(core, report) => {
                 let arbiter = self.arbiter.as_mut().expect("reports go to the first core");
-                let shared = &self.shared;
+                let inboxes = self.shared.inboxes();
                 arbiter.handle(core, report, |core, order| {
-                    shared.post(core, Message::Order(order));
+                    inboxes.post(core, Message::Order(order));
                 });
             }
             Message::Stop => self.deadline = Some(Instant::now() + limits::DRAIN_TIMEOUT),
@@ -306,7 +307,7 @@ impl Requests {
     /// Tells the arbiter, who is on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
-            self.shared.post(0, Message::Report(self.index, report));
+            self.shared.inboxes().post(0, Message::Report(self.index, report));
         }
     }
 }
@@ -329,7 +330,7 @@ impl Core for Requests {
                 if task == self.queue_task {
                     self.dirty = true;
                 } else if task == self.mail {
-                    self.shared.take(self.index, &mut jobs, &mut messages);
+                    self.shared.inboxes().take(self.index, &mut jobs, &mut messages);
                     messages.drain(..).for_each(|message| self.handle(message));
                     jobs.drain(..).for_each(|job| self.begin(job));
                 }

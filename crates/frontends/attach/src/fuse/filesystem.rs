@@ -94,7 +94,7 @@ impl Disk {
     }
 
     fn post(&self, job: Job) {
-        self.shared.post_job(self.core(), job);
+        self.shared.inboxes().post_work(self.core(), job);
     }
 
     fn flush(&self, reply: ReplyEmpty) {
@@ -245,7 +245,7 @@ impl Filesystem for Disk {
         }
         let start = (offset & u64::from(block_size - 1)) as usize;
         let whole = (start + length).next_multiple_of(block_size as usize);
-        let mut buffer = self.shared.buffer(self.core(), whole);
+        let mut buffer = self.shared.inboxes().buffer(self.core(), whole);
         buffer[start..start + length].copy_from_slice(&data[..length]);
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         self.post(Job {

@@ -41,12 +41,19 @@
 
 mod core;
 mod filesystem;
+mod inboxes;
 pub mod limits;
 pub mod loop_device;
 mod mount;
 mod resume;
 mod server;
 mod shared;
+/// Of the cores' inboxes.
+mod sync {
+    pub(super) use farblock_reactor::Waker;
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+}
 
 pub use farblock_frontend::users::User;
 pub use mount::{MountError, Mounter, Own, Way, available, clean_up, end};

@@ -376,7 +376,7 @@ impl Server {
                 tracing::error!("{} is still mounted somewhere", self.mountpoint.display());
             }
         }
-        self.shared.stop();
+        self.shared.inboxes().stop();
         self.cores.join().and(result).map_err(StopError::Failed)
     }
 
@@ -494,9 +494,9 @@ fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, Star
     };
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Requests::new(seat, Arc::clone(&theirs)));
-    let open = |wakers| shared.open_mailboxes(wakers);
+    let open = |wakers| shared.inboxes().open(wakers);
     // Programs that use the disk get errors; they must not wait for ever.
     let theirs = Arc::clone(shared);
-    let failed = move |_| theirs.fail();
+    let failed = move |_| theirs.inboxes().fail();
     Cores::start(&plan, shared.disk().namespace(), make, open, failed).map_err(StartError::Cores)
 }

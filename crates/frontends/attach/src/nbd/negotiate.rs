@@ -353,6 +353,7 @@ fn answer(out: &mut Vec<u8>, option: u32, reply: u32, data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_random::Random;
 
     fn export() -> Export {
         Export {
@@ -416,14 +417,12 @@ mod tests {
         for code in [option::LIST, option::INFO, option::STRUCTURED_REPLY, 9, 4242] {
             good.extend(option(code, b"\0\0\0\0\0\0"));
         }
-        let mut random = 1_u64;
+        let mut random = Random::new(1);
         for cut in 0..good.len() {
             let mut input = good[..cut].to_vec();
             for _ in 0..500 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
                 // Often zero, so that lengths are short and sometimes right.
-                let byte = (random >> 40) as u8;
-                input.push(if random >> 62 == 0 { byte } else { 0 });
+                input.push(if random.one_in(4) { random.bits() as u8 } else { 0 });
             }
             let (out, progress, _) = negotiate(&input, &[100]);
             assert!(out.len() < 2000, "{} bytes of answers", out.len());

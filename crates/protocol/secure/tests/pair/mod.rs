@@ -2,6 +2,7 @@
 
 pub(crate) mod vectors;
 
+use farblock_random::Random;
 use farblock_secure::{
     Agreed, Concatenation, Controller, ControllerTerms, Demand, Failure, Group, Hash, Host,
     HostTerms, Secret, Step,
@@ -11,16 +12,12 @@ pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
 
 /// Numbers from a seed.
-pub(crate) fn numbers(mut state: u32) -> impl FnMut(&mut [u8]) {
-    move |out| {
-        out.fill_with(|| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        });
-    }
+pub(crate) fn numbers(seed: u64) -> impl FnMut(&mut [u8]) {
+    let mut random = Random::new(seed);
+    move |out| random.fill(out)
 }
 
-pub(crate) fn secret(seed: u32) -> Secret {
+pub(crate) fn secret(seed: u64) -> Secret {
     Secret::generate(32, Some(Hash::Sha256), &mut numbers(seed)).expect("a length there is")
 }
 
@@ -63,7 +60,7 @@ pub(crate) fn answer(host: &mut Host, controller: &mut Controller) -> Result<Agr
 
 /// The whole of it, with numbers from a seed.
 pub(crate) fn answer_from(
-    seed: u32,
+    seed: u64,
     host: &mut Host,
     controller: &mut Controller,
 ) -> Result<Agreed, Failure> {

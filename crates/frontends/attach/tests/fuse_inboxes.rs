@@ -1,0 +1,146 @@
+//! Every request that a FUSE server's threads give its cores is carried out or fails, and the cores
+//! end when all are answered, in whatever order threads run: the code of inboxes and wakers with
+//! loom's locks and atomics, which tries orders.
+#![cfg(target_os = "linux")]
+
+#[path = "../src/fuse/inboxes.rs"]
+#[allow(dead_code, reason = "messages of other kinds")]
+mod inboxes;
+#[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
+#[allow(dead_code, reason = "its tasks are not told apart here")]
+mod loom_loop;
+#[path = "../../../loops/reactor/src/waker.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waker;
+
+/// What `waker` has of its crate.
+mod event {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskId(pub(crate) u32);
+}
+mod sync {
+    pub(crate) use crate::waker::Waker;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+}
+
+use inboxes::{Inboxes, Message, Work};
+use loom::thread::{JoinHandle, spawn};
+use loom_loop::{Loop, in_every_order};
+use sync::{Arc, AtomicUsize, Ordering};
+
+/// What the requests of a core may hold: one of these, and not two.
+const CORE_BYTES: usize = 8;
+const REQUEST_BYTES: usize = 6;
+
+/// A request that counts where it is when it fails.
+struct Request(Arc<AtomicUsize>);
+
+impl Work for Request {
+    fn held_bytes(&self) -> usize {
+        REQUEST_BYTES
+    }
+
+    fn fail(self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Server {
+    inboxes: Arc<Inboxes<Request>>,
+    failures: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn new(cores: usize) -> (Vec<Loop>, Server) {
+        let loops: Vec<_> = (0..cores).map(|_| Loop::new()).collect();
+        let inboxes = Arc::new(Inboxes::new(CORE_BYTES));
+        inboxes.open(loops.iter().map(|looped| looped.waker(0)).collect());
+        (loops, Server { inboxes, failures: Arc::new(AtomicUsize::new(0)) })
+    }
+
+    fn post(&self, core: usize) {
+        self.inboxes.post_work(core, Request(Arc::clone(&self.failures)));
+    }
+
+    /// A thread that reads requests from the kernel: so many.
+    fn reader(&self, core: usize, requests: usize) -> JoinHandle<()> {
+        let (inboxes, failures) = (Arc::clone(&self.inboxes), Arc::clone(&self.failures));
+        spawn(move || {
+            for _ in 0..requests {
+                inboxes.post_work(core, Request(Arc::clone(&failures)));
+            }
+        })
+    }
+
+    fn core(&self, core: usize, looped: Loop) -> JoinHandle<usize> {
+        let inboxes = Arc::clone(&self.inboxes);
+        spawn(move || run(core, &looped, &inboxes, usize::MAX))
+    }
+}
+
+/// A core: answers what comes, until it was told to stop and all is answered, or it has carried out
+/// `most`. Gives how many it has carried out. Loom sees to it that this ends.
+fn run(core: usize, looped: &Loop, inboxes: &Inboxes<Request>, most: usize) -> usize {
+    let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
+    while carried_out < most && !(is_told && inboxes.is_over()) {
+        looped.poll();
+        inboxes.take(core, &mut work, &mut messages);
+        is_told |= messages.drain(..).any(|message| matches!(message, Message::Stop));
+        let count = work.drain(..).count();
+        if count > 0 {
+            inboxes.answered(core, count, count * REQUEST_BYTES, &mut Vec::new());
+        }
+        carried_out += count;
+    }
+    carried_out
+}
+
+#[test]
+fn whoever_waits_for_room_gets_it() {
+    in_every_order(|| {
+        let (loops, server) = Server::new(1);
+        let readers = [server.reader(0, 1), server.reader(0, 1)];
+        assert_eq!(run(0, &loops[0], &server.inboxes, 2), 2);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(server.failures.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn cores_end_when_all_is_answered_by_each() {
+    in_every_order(|| {
+        let (mut loops, server) = Server::new(2);
+        let core = server.core(1, loops.remove(1));
+        server.post(1);
+        server.inboxes.stop();
+        assert_eq!(run(0, &loops[0], &server.inboxes, usize::MAX), 0);
+        assert_eq!(core.join().unwrap(), 1);
+    });
+}
+
+/// One that waits for room, one that comes later, and those that nobody has taken.
+#[test]
+fn requests_fail_when_a_core_has() {
+    in_every_order(|| {
+        let (loops, server) = Server::new(1);
+        let reader = server.reader(0, 3);
+        server.inboxes.fail();
+        reader.join().unwrap();
+        drop(loops);
+        assert_eq!(server.failures.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn cores_end_when_another_fails() {
+    in_every_order(|| {
+        let (mut loops, server) = Server::new(2);
+        let core = server.core(1, loops.remove(1));
+        // Nobody will carry this out.
+        server.post(0);
+        server.inboxes.fail();
+        assert_eq!(core.join().unwrap(), 0);
+        assert_eq!(server.failures.load(Ordering::Relaxed), 1);
+    });
+}

@@ -1,0 +1,53 @@
+//! An event loop that sleeps until it is woken, with loom's locks and atomics, which try every
+//! order of threads: for models of what threads tell each other. Whoever includes it includes
+//! `src/waker.rs` as well, and what that has of its crate.
+
+use crate::event::TaskId;
+use crate::waker::{Alarm, Waker, WakerShared};
+use loom::sync::{Arc, Notify};
+
+/// The system call that ends a sleep.
+struct NotifyAlarm(Arc<Notify>);
+
+impl Alarm for NotifyAlarm {
+    fn ring(&self) {
+        self.0.notify();
+    }
+}
+
+pub(crate) struct Loop {
+    pub(crate) shared: Arc<WakerShared>,
+    alarm: Arc<Notify>,
+}
+
+impl Loop {
+    pub(crate) fn new() -> Loop {
+        let (shared, alarm) = (WakerShared::new(), Arc::new(Notify::new()));
+        shared.set_alarm(Box::new(NotifyAlarm(Arc::clone(&alarm))));
+        Loop { shared, alarm }
+    }
+
+    pub(crate) fn waker(&self, task: u32) -> Waker {
+        Waker::new(Arc::clone(&self.shared), TaskId(task))
+    }
+
+    /// Sleeps until there is something to look at. Gives the tasks that were woken; sometimes none.
+    pub(crate) fn poll(&self) -> Vec<TaskId> {
+        let mut ready = Vec::new();
+        if self.shared.try_sleep() {
+            self.alarm.wait();
+        }
+        if self.shared.awake() {
+            self.shared.drain(&mut Vec::new(), |task| ready.push(task));
+        }
+        ready
+    }
+}
+
+/// Every order in which threads are interrupted at most twice, which loom's authors find to be
+/// where bugs are: all orders are too many.
+pub(crate) fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(check);
+}
