@@ -17,8 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Hold many connections to a target, and read through all of them in turn: prints JSON
 #[derive(Args)]
 pub(crate) struct HoldOptions {
-    /// A namespace
-    url: Url,
+    /// A namespace; if a target has several addresses, each of them, to be used in turns
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<Url>,
     /// Connections, each an I/O queue
     #[arg(long, default_value_t = 100)]
     connections: usize,
@@ -75,6 +76,7 @@ impl Holder {
         let reactor = Reactor::new(&Config::default()).map_err(|error| error.to_string())?;
         let (mut members, mut by_task) = (Vec::new(), HashMap::new());
         let mut namespaces = Vec::new();
+        let mut urls = options.urls.iter().cycle();
         while members.len() < options.connections {
             let queues = (options.connections - members.len()).min(QUEUES_EACH);
             let connect = Options {
@@ -82,8 +84,9 @@ impl Holder {
                 queue_depth: options.queue_depth,
                 ..Options::default()
             };
-            let namespace = Controller::connect_url(&options.url, &connect)
-                .and_then(|controller| controller.namespace(options.url.namespace.unwrap_or(1)))
+            let url = urls.next().expect("there is one");
+            let namespace = Controller::connect_url(url, &connect)
+                .and_then(|controller| controller.namespace(url.namespace.unwrap_or(1)))
                 .map_err(|error| error.to_string())?;
             for _ in 0..queues {
                 let task = reactor.add_task();

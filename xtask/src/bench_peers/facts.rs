@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::process::Process;
-use super::sides::{ADAPTIVE_TARGET, Endpoint, Means, Server};
+use super::sides::{Endpoint, Means, farblock};
 use super::work::Backend;
 use crate::hold::Held;
 
@@ -26,7 +26,26 @@ pub(crate) struct Fact {
     error: Option<String>,
 }
 
-type Measure = fn(&Means, &Server) -> Result<f64, String>;
+/// A target, and where it listens: at two addresses, since it lets each have half of the connections
+/// that there may be.
+struct Served {
+    process: Process,
+    endpoints: Vec<Endpoint>,
+}
+
+impl Served {
+    fn start(means: &Means) -> Result<Served, String> {
+        let listen = ["127.0.0.1:0", "[::1]:0"].map(String::from);
+        let (process, endpoints) = farblock::serve_at(means, Backend::Null, &listen)?;
+        Ok(Served { process, endpoints })
+    }
+
+    fn one(&self) -> &[Endpoint] {
+        &self.endpoints[..1]
+    }
+}
+
+type Measure = fn(&Means, &Served) -> Result<f64, String>;
 
 struct Question {
     name: &'static str,
@@ -59,7 +78,7 @@ const QUESTIONS: [Question; 5] = [
         what: "connections held by one target at once, each served",
         goal: "≥ 10000",
         unit: "connections",
-        measure: |means, server| Ok(hold(means, &server.endpoint, 10_000, 1000)?.served as f64),
+        measure: |means, served| Ok(hold(means, &served.endpoints, 10_000, 1000)?.served as f64),
         met: |served| served >= 10_000.0,
     },
     Question {
@@ -75,9 +94,9 @@ const QUESTIONS: [Question; 5] = [
         what: "IOPS, 1,000 connections to 10, 1,000 reads in flight",
         goal: "≥ 0.33",
         unit: "times",
-        measure: |means, server| {
-            let few = hold(means, &server.endpoint, 10, 1000)?;
-            Ok(hold(means, &server.endpoint, 1000, 1000)?.iops / few.iops)
+        measure: |means, served| {
+            let few = hold(means, served.one(), 10, 1000)?;
+            Ok(hold(means, served.one(), 1000, 1000)?.iops / few.iops)
         },
         met: |ratio| ratio >= 0.33,
     },
@@ -99,9 +118,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
 }
 
 fn answer(means: &Means, question: &Question) -> Fact {
-    let result = means
-        .serve(ADAPTIVE_TARGET, Backend::Null)
-        .and_then(|server| (question.measure)(means, &server.expect("farblock has a server")));
+    let result = Served::start(means).and_then(|served| (question.measure)(means, &served));
     match &result {
         Ok(value) => eprintln!("fact {}: {value:.2} {}", question.name, question.unit),
         Err(sentence) => eprintln!("fact {}: {sentence}", question.name),
@@ -132,14 +149,15 @@ impl Fact {
 /// Starts the program that holds connections, and waits until it has them.
 fn start(
     means: &Means,
-    endpoint: &Endpoint,
+    endpoints: &[Endpoint],
     connections: u32,
     depth: u32,
     seconds: u64,
 ) -> Result<Process, String> {
     let mut command = Command::new(&means.xtask);
     command
-        .args(["hold", &format!("nvme+tcp://{}/{}?ns=1", endpoint.address, endpoint.name)])
+        .arg("hold")
+        .args(endpoints.iter().map(farblock::url))
         .args(["--connections", &connections.to_string(), "--depth", &depth.to_string()])
         .args(["--seconds", &seconds.to_string()]);
     let mut process = Process::start(command, means.host_cpu)?;
@@ -153,33 +171,38 @@ fn finish(process: Process) -> Result<Held, String> {
     serde_json::from_str(line).map_err(|error| format!("hold printed no result: {error}"))
 }
 
-fn hold(means: &Means, endpoint: &Endpoint, connections: u32, depth: u32) -> Result<Held, String> {
-    finish(start(means, endpoint, connections, depth, 4)?)
+fn hold(
+    means: &Means,
+    endpoints: &[Endpoint],
+    connections: u32,
+    depth: u32,
+) -> Result<Held, String> {
+    finish(start(means, endpoints, connections, depth, 4)?)
 }
 
-fn idle_cpu(means: &Means, server: &Server) -> Result<f64, String> {
-    let process = start(means, &server.endpoint, 100, 0, IDLE_LOOK.as_secs() + 3)?;
+fn idle_cpu(means: &Means, served: &Served) -> Result<f64, String> {
+    let process = start(means, served.one(), 100, 0, IDLE_LOOK.as_secs() + 3)?;
     std::thread::sleep(Duration::from_secs(1));
-    let (at, before) = (Instant::now(), server.process.cpu_time());
+    let (at, before) = (Instant::now(), served.process.cpu_time());
     std::thread::sleep(IDLE_LOOK);
-    let used = server.process.cpu_time().saturating_sub(before);
+    let used = served.process.cpu_time().saturating_sub(before);
     let percent = used.as_secs_f64() / at.elapsed().as_secs_f64() * 100.0;
     finish(process).map(|_| percent)
 }
 
-fn memory(means: &Means, server: &Server) -> Result<f64, String> {
-    let process = start(means, &server.endpoint, 100, 12_800, 4)?;
+fn memory(means: &Means, served: &Served) -> Result<f64, String> {
+    let process = start(means, served.one(), 100, 12_800, 4)?;
     std::thread::sleep(Duration::from_secs(3));
-    let bytes = server.process.memory_bytes().ok_or("the target is gone")?;
+    let bytes = served.process.memory_bytes().ok_or("the target is gone")?;
     finish(process).map(|_| bytes as f64 / f64::from(1 << 20))
 }
 
-fn scaling(means: &Means, server: &Server) -> Result<f64, String> {
+fn scaling(means: &Means, served: &Served) -> Result<f64, String> {
     let cost = |connections| {
-        let process = start(means, &server.endpoint, connections, 1000, 4)?;
-        let before = server.process.cpu_time();
+        let process = start(means, served.one(), connections, 1000, 4)?;
+        let before = served.process.cpu_time();
         let held = finish(process)?;
-        let used = server.process.cpu_time().saturating_sub(before);
+        let used = served.process.cpu_time().saturating_sub(before);
         Ok::<f64, String>(used.as_secs_f64() / held.iops)
     };
     let few = cost(10)?;

@@ -51,12 +51,7 @@ impl Drop for Teller {
 }
 
 /// Runs a thread's loop until so many messages have come; loom sees to it that this ends.
-fn take(
-    looped: &Loop,
-    mailboxes: &Mailboxes<Message>,
-    core: usize,
-    count: usize,
-) -> Vec<Message> {
+fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
     let mut taken = Vec::new();
     while taken.len() < count {
         looped.poll();
