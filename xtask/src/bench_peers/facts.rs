@@ -26,24 +26,15 @@ pub(crate) struct Fact {
     error: Option<String>,
 }
 
-/// A target, and where it listens: at two addresses, since it lets each have half of the connections
-/// that there may be.
+/// A target, and where it listens.
 struct Served {
     process: Process,
     endpoints: Vec<Endpoint>,
 }
 
-impl Served {
-    fn start(means: &Means) -> Result<Served, String> {
-        let listen = ["127.0.0.1:0", "[::1]:0"].map(String::from);
-        let (process, endpoints) = farblock::serve_at(means, Backend::Null, &listen)?;
-        Ok(Served { process, endpoints })
-    }
-
-    fn one(&self) -> &[Endpoint] {
-        &self.endpoints[..1]
-    }
-}
+const ONE: &[&str] = &["127.0.0.1:0"];
+/// A target lets each address that hosts come from have half of its connections.
+const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;
 
@@ -52,6 +43,8 @@ struct Question {
     what: &'static str,
     goal: &'static str,
     unit: &'static str,
+    /// Where the target listens.
+    listen: &'static [&'static str],
     measure: Measure,
     met: fn(f64) -> bool,
 }
@@ -62,6 +55,7 @@ const QUESTIONS: [Question; 5] = [
         what: "CPU of a target with 100 connected, idle queues",
         goal: "< 0.5",
         unit: "% of a core",
+        listen: ONE,
         measure: idle_cpu,
         met: |percent| percent < 0.5,
     },
@@ -70,6 +64,7 @@ const QUESTIONS: [Question; 5] = [
         what: "resident memory of a target, 100 queues of depth 128, all of it used",
         goal: "< 128",
         unit: "MiB",
+        listen: ONE,
         measure: memory,
         met: |mib| mib < 128.0,
     },
@@ -78,6 +73,7 @@ const QUESTIONS: [Question; 5] = [
         what: "connections held by one target at once, each served",
         goal: "≥ 10000",
         unit: "connections",
+        listen: TWO,
         measure: |means, served| Ok(hold(means, &served.endpoints, 10_000, 1000)?.served as f64),
         met: |served| served >= 10_000.0,
     },
@@ -86,6 +82,7 @@ const QUESTIONS: [Question; 5] = [
         what: "CPU per I/O of the target, 1,000 connections to 10, 1,000 reads in flight",
         goal: "≤ 3",
         unit: "times",
+        listen: ONE,
         measure: scaling,
         met: |ratio| ratio <= 3.0,
     },
@@ -94,9 +91,10 @@ const QUESTIONS: [Question; 5] = [
         what: "IOPS, 1,000 connections to 10, 1,000 reads in flight",
         goal: "≥ 0.33",
         unit: "times",
+        listen: ONE,
         measure: |means, served| {
-            let few = hold(means, served.one(), 10, 1000)?;
-            Ok(hold(means, served.one(), 1000, 1000)?.iops / few.iops)
+            let few = hold(means, &served.endpoints, 10, 1000)?;
+            Ok(hold(means, &served.endpoints, 1000, 1000)?.iops / few.iops)
         },
         met: |ratio| ratio >= 0.33,
     },
@@ -118,7 +116,10 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
 }
 
 fn answer(means: &Means, question: &Question) -> Fact {
-    let result = Served::start(means).and_then(|served| (question.measure)(means, &served));
+    let listen: Vec<String> = question.listen.iter().map(ToString::to_string).collect();
+    let served = farblock::serve_at(means, Backend::Null, &listen);
+    let served = served.map(|(process, endpoints)| Served { process, endpoints });
+    let result = served.and_then(|served| (question.measure)(means, &served));
     match &result {
         Ok(value) => eprintln!("fact {}: {value:.2} {}", question.name, question.unit),
         Err(sentence) => eprintln!("fact {}: {sentence}", question.name),
@@ -181,7 +182,7 @@ fn hold(
 }
 
 fn idle_cpu(means: &Means, served: &Served) -> Result<f64, String> {
-    let process = start(means, served.one(), 100, 0, IDLE_LOOK.as_secs() + 3)?;
+    let process = start(means, &served.endpoints, 100, 0, IDLE_LOOK.as_secs() + 3)?;
     std::thread::sleep(Duration::from_secs(1));
     let (at, before) = (Instant::now(), served.process.cpu_time());
     std::thread::sleep(IDLE_LOOK);
@@ -191,7 +192,7 @@ fn idle_cpu(means: &Means, served: &Served) -> Result<f64, String> {
 }
 
 fn memory(means: &Means, served: &Served) -> Result<f64, String> {
-    let process = start(means, served.one(), 100, 12_800, 4)?;
+    let process = start(means, &served.endpoints, 100, 12_800, 4)?;
     std::thread::sleep(Duration::from_secs(3));
     let bytes = served.process.memory_bytes().ok_or("the target is gone")?;
     finish(process).map(|_| bytes as f64 / f64::from(1 << 20))
@@ -199,7 +200,7 @@ fn memory(means: &Means, served: &Served) -> Result<f64, String> {
 
 fn scaling(means: &Means, served: &Served) -> Result<f64, String> {
     let cost = |connections| {
-        let process = start(means, served.one(), connections, 1000, 4)?;
+        let process = start(means, &served.endpoints, connections, 1000, 4)?;
         let before = served.process.cpu_time();
         let held = finish(process)?;
         let used = served.process.cpu_time().saturating_sub(before);

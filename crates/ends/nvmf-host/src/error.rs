@@ -100,6 +100,7 @@ impl Error {
             E::AuthenticationRequired
             | E::AuthenticationNotOffered
             | E::AuthenticationFailed(_)
+            | E::ProofNotJudged
             | E::SecureChannelRequired => "authentication",
             E::KeyFile(_) => "key_file",
             E::Protocol(_) => "protocol",

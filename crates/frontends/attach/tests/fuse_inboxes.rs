@@ -80,7 +80,7 @@ impl Server {
 }
 
 /// A core: answers what comes, until it was told to stop and all is answered, or it has carried out
-/// `most`. Gives how many it has carried out. Loom sees to it that this ends.
+/// `most`, and ends. Gives how many it has carried out. Loom sees to it that this ends.
 fn run(core: usize, looped: &Loop, inboxes: &Inboxes<Request>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
@@ -93,6 +93,7 @@ fn run(core: usize, looped: &Loop, inboxes: &Inboxes<Request>, most: usize) -> u
         }
         carried_out += count;
     }
+    inboxes.close(core);
     carried_out
 }
 
@@ -116,6 +117,20 @@ fn cores_end_when_all_is_answered_by_each() {
         server.inboxes.stop();
         assert_eq!(run(0, &loops[0], &server.inboxes, usize::MAX), 0);
         assert_eq!(core.join().unwrap(), 1);
+    });
+}
+
+/// A disk that is still mounted somewhere when its server stops.
+#[test]
+fn what_comes_when_cores_have_ended_fails() {
+    in_every_order(|| {
+        let (loops, server) = Server::new(1);
+        let reader = server.reader(0, 2);
+        server.inboxes.stop();
+        let carried_out = run(0, &loops[0], &server.inboxes, usize::MAX);
+        reader.join().unwrap();
+        assert_eq!(carried_out + server.failures.load(Ordering::Relaxed), 2);
+        assert!(server.inboxes.is_over(), "one is still counted");
     });
 }
 

@@ -151,17 +151,10 @@ impl Host {
         }
     }
 
-    /// What the controller is to send now, in words. Linux closes the connection right behind its
-    /// AUTH_Failure1, which may so be lost: a person needs to hear of the secrets all the same.
+    /// Whether the controller is to judge the host's proof now.
     #[must_use]
-    pub fn awaited(&self) -> &'static str {
-        match &self.state {
-            HostState::Replying { .. } | HostState::AwaitsSuccess { .. } => {
-                "its judgement of this host's proof (a controller that refuses the proof may just \
-                 close the connection: compare the secrets at both ends)"
-            }
-            _ => "the answer to a message of the authentication",
-        }
+    pub fn awaits_judgement(&self) -> bool {
+        matches!(self.state, HostState::Replying { .. } | HostState::AwaitsSuccess { .. })
     }
 
     /// The message of [`Step::Send`] was sent, and the controller took it.

@@ -227,21 +227,6 @@ fn a_wrong_secret_or_name_is_refused_in_words() {
 }
 
 #[test]
-fn a_controller_that_goes_instead_of_judging_hints_at_the_secrets() {
-    let (mut controller, mut host) = (controller(), Host::new(host_terms(), &mut numbers(1)));
-    let mut hints = Vec::new();
-    for _ in 0..2 {
-        hints.push(host.awaited().contains("compare the secrets"));
-        let Step::Send(message) = host.step() else { panic!("it is its turn") };
-        controller.handle(&message, &mut numbers(2));
-        host.handle_sent();
-        hints.push(host.awaited().contains("compare the secrets"));
-        host.handle_received(&controller.take_message().unwrap(), &mut numbers(1));
-    }
-    assert_eq!(hints, [false, false, true, true]);
-}
-
-#[test]
 fn what_both_offer_is_what_is_used() {
     let mut terms = host_terms();
     terms.hashes = vec![Hash::Sha512, Hash::Sha256];

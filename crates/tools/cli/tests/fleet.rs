@@ -105,7 +105,8 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
 #[test]
 fn a_plan_that_is_brought_along_runs() {
     let scratch = Scratch::new();
-    let short = ["--runtime", "0.3", "--runs", "1", "--without", "tgt", "--json", "-"];
+    // A second, in which also a busy machine completes something.
+    let short = ["--runtime", "1", "--runs", "1", "--without", "tgt", "--json", "-"];
     let arguments = ["fleet", "run", "nvme-vs-iscsi"].into_iter().chain(short);
     let report = scratch.run(arguments.collect::<Vec<_>>()).ok().json();
     let actions = report["actions"].as_array().unwrap();

@@ -340,6 +340,7 @@ impl Core for Requests {
             }
             more = self.settle(&mut done);
         }
+        self.shared.inboxes().close(self.index);
         Ok(())
     }
 }

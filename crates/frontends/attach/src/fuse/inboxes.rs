@@ -40,6 +40,8 @@ struct Inbox<W> {
     held_bytes: usize,
     /// For the data of writes, which other threads read than write it.
     pool: BufferPool,
+    /// Its core has ended: nobody would take what comes.
+    closed: bool,
 }
 
 /// A core's inbox, and how to have it looked at.
@@ -52,8 +54,13 @@ struct Mailbox<W> {
 
 impl<W> Mailbox<W> {
     fn new(waker: Waker) -> Mailbox<W> {
-        let (work, messages) = (Vec::new(), Vec::new());
-        let inbox = Inbox { work, messages, held_bytes: 0, pool: BufferPool::default() };
+        let inbox = Inbox {
+            work: Vec::new(),
+            messages: Vec::new(),
+            held_bytes: 0,
+            pool: BufferPool::default(),
+            closed: false,
+        };
         Mailbox { inbox: Mutex::new(inbox), room: Condvar::new(), waker }
     }
 
@@ -73,7 +80,7 @@ pub(super) struct Inboxes<W> {
     core_bytes: usize,
     /// Requests that are not answered yet, and [`STOPPING`].
     unanswered: AtomicUsize,
-    /// A core ended before its time: no use in giving anybody work.
+    /// A core ended before its time: so do the others.
     failed: AtomicBool,
 }
 
@@ -107,7 +114,7 @@ impl<W: Work> Inboxes<W> {
         self.all()[core].lock().pool.take(bytes)
     }
 
-    /// Gives a core a request; waits if it has too many.
+    /// Gives a core a request; waits if it has too many. If the core has ended, the request fails.
     pub(super) fn post_work(&self, core: usize, work: W) {
         let mailbox = &self.all()[core];
         let bytes = work.held_bytes();
@@ -115,12 +122,11 @@ impl<W: Work> Inboxes<W> {
         while bytes > 0
             && inbox.held_bytes > 0
             && inbox.held_bytes + bytes > self.core_bytes
-            && !self.failed.load(Ordering::Acquire)
+            && !inbox.closed
         {
             inbox = mailbox.room.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
-        // Under the lock: a core that fails sees every request, or every request the failure.
-        if self.failed.load(Ordering::Acquire) {
+        if inbox.closed {
             drop(inbox);
             return work.fail();
         }
@@ -164,6 +170,10 @@ impl<W: Work> Inboxes<W> {
             drop(inbox);
             mailbox.room.notify_all();
         }
+        self.settle(count);
+    }
+
+    fn settle(&self, count: usize) {
         if self.unanswered.fetch_sub(count, Ordering::AcqRel) == count | STOPPING {
             self.post_all(Message::Look);
         }
@@ -179,15 +189,23 @@ impl<W: Work> Inboxes<W> {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }
 
+    /// A core has ended: what it has not taken fails, and what comes.
+    pub(super) fn close(&self, core: usize) {
+        let mailbox = &self.all()[core];
+        let mut inbox = mailbox.lock();
+        inbox.closed = true;
+        let work = std::mem::take(&mut inbox.work);
+        drop(inbox);
+        mailbox.room.notify_all();
+        let count = work.len();
+        work.into_iter().for_each(Work::fail);
+        self.settle(count);
+    }
+
     /// A core has ended before its time: from now on requests fail, and the others end.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
-        for mailbox in self.all() {
-            // Those who wait for room see it.
-            let work = std::mem::take(&mut mailbox.lock().work);
-            mailbox.room.notify_all();
-            work.into_iter().for_each(Work::fail);
-        }
+        (0..self.count()).for_each(|core| self.close(core));
         self.stop();
     }
 }

@@ -59,6 +59,9 @@ pub enum ConnectError {
     AuthenticationNotOffered,
     /// The authentication failed, with the sentence that says why.
     AuthenticationFailed(String),
+    /// The controller closed the connection instead of judging the host's proof: it may have
+    /// refused it, or have died.
+    ProofNotJudged,
     /// A secret could not be read, with the sentence that says why.
     KeyFile(String),
     /// The controller wants a secure channel (TLS) by a key that comes of the authentication, which
@@ -95,6 +98,7 @@ impl ConnectError {
             | Self::Unreachable(_)
             | Self::TimedOut { .. }
             | Self::Closed { .. }
+            | Self::ProofNotJudged
             | Self::NotReady { .. } => true,
             Self::CommandFailed { status, .. } => !status.is_dnr(),
             _ => false,
@@ -145,6 +149,7 @@ impl fmt::Display for ConnectError {
             Self::AuthenticationFailed(sentence) => {
                 write!(f, "authentication failed: {sentence}")
             }
+            Self::ProofNotJudged => f.write_str(NOT_JUDGED),
             Self::KeyFile(sentence) => f.write_str(sentence),
             Self::SecureChannelRequired => f.write_str(CONCATENATE),
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
@@ -211,6 +216,11 @@ const IDENTIFIER: &str = "the target does not take this host's identifier (HOSTI
                           host's there, or not the one that is said to be this one's; give the \
                           right one (/etc/nvme/hostid, or &hostid= in the URL), or set host_id \
                           there";
+
+const NOT_JUDGED: &str = "authentication failed: the controller closed the connection instead of \
+                          judging this host's proof, as some do that refuse it: compare the \
+                          secrets at both ends, or give --dhchap-ctrl-secret if the controller \
+                          demands to prove itself";
 
 /// What to do where a controller wants a secure channel.
 const CONCATENATE: &str = "the controller wants TLS to come of the authentication: give --concat \

@@ -106,7 +106,7 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
             "have the target ask for it (serve --host-key NQN=FILE --controller-key FILE), or \
              leave --dhchap-ctrl-secret out",
         ),
-        E::AuthenticationFailed(_) => (
+        E::AuthenticationFailed(_) | E::ProofNotJudged => (
             "authentication",
             "compare the secrets at both ends: `farblock keys show FILE` has the same fingerprint \
              if they are the same; or give --dhchap-ctrl-secret if the controller demands to prove \
