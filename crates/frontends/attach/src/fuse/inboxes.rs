@@ -1,5 +1,5 @@
-//! What comes in for the cores: requests, of which none holds too many bytes, and messages; and
-//! when all that came is answered.
+//! What comes in for the cores: requests, of which no core is given more than so many bytes, and
+//! messages; and when all that came is answered.
 
 // The standard library's and the reactor's; `tests/fuse_inboxes.rs` has others that try every order
 // of threads.
@@ -97,7 +97,7 @@ impl<W: Work> Inboxes<W> {
     /// Makes one for each core; the waker has it looked at.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
-        assert!(self.all.set(all).is_ok(), "the mailboxes are opened once");
+        assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
     }
 
     /// None until a server starts.
