@@ -123,7 +123,7 @@ fn the_floor_beside_one_disk_and_on_two_processes() {
     assert!(server.said.contains(&format!("--floor {}", server.address)), "{}", server.said);
     let disk = scratch.serve(["mem:64MiB"]);
     let url = disk.url(1);
-    let reads = "--rw randread --iodepth 8 --numjobs 2 --runtime 0.3 --floor";
+    let reads = "--rw randread --iodepth 8 --numjobs 2 --runtime 0.5 --floor";
     let args: Vec<&str> = [url.as_str()]
         .into_iter()
         .chain(reads.split(' '))

@@ -79,7 +79,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
     for option in ["--json", "--html"] {
         let old = scratch.file("report", b"precious\n");
         let bench = format!(
-            "ulimit -f 0; exec {} bench mem:16MiB --rw read --runtime 0.1 --ramp-time 0 {option} \
+            "ulimit -f 0; exec {} bench mem:16MiB --rw read --runtime 0.5 --ramp-time 0 {option} \
              {old}",
             env!("CARGO_BIN_EXE_farblock")
         );

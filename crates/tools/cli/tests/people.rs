@@ -48,7 +48,7 @@ fn names_need_not_be_text() {
     scratch.run([name("read"), url.into(), name("-o"), again.clone().into()]).ok();
     assert_eq!(support::read(&again), [7; 4096]);
     server.stop();
-    let bench = ["--rw", "read", "--runtime", "0.1", "--ramp-time", "0"].map(name);
+    let bench = ["--rw", "read", "--runtime", "0.5", "--ramp-time", "0"].map(name);
     scratch.run([name("bench"), again.into()].into_iter().chain(bench)).ok();
 }
 
@@ -124,7 +124,7 @@ fn a_host_says_who_it_is_on_the_command_line() {
         &["read", &url, "-o", &file],
         &["write", &url, "--input", &file],
         &["copy", &file, &url],
-        &["bench", &url, "--rw", "randread", "--runtime", "100ms"],
+        &["bench", &url, "--rw", "randread", "--runtime", "500ms"],
         &["doctor", &url],
     ] {
         let with = |more: &[&str]| scratch.run([command, more].concat());
