@@ -51,7 +51,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let first = &reports[0];
     let (machine, date) = (&first.machine, first.date.split('T').next().unwrap_or_default());
     let where_from = format!(
-        "{}, {} processors, {}, {date}: medians of {} runs of farblock bench, a file, loopback",
+        "{}, {} processors, {}, {date}: medians of {} runs (of ratios; of each side), a file, \
+         loopback",
         machine.cpu_model,
         machine.cores,
         machine.kernel,

@@ -34,9 +34,9 @@ const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
 /// A request that counts where it is when it fails.
-struct Request(Arc<AtomicUsize>);
+struct CountedRequest(Arc<AtomicUsize>);
 
-impl Work for Request {
+impl Work for CountedRequest {
     fn held_bytes(&self) -> usize {
         REQUEST_BYTES
     }
@@ -47,7 +47,7 @@ impl Work for Request {
 }
 
 struct Server {
-    inboxes: Arc<Inboxes<Request>>,
+    inboxes: Arc<Inboxes<CountedRequest>>,
     failures: Arc<AtomicUsize>,
 }
 
@@ -60,7 +60,7 @@ impl Server {
     }
 
     fn post(&self, core: usize) {
-        self.inboxes.post_work(core, Request(Arc::clone(&self.failures)));
+        self.inboxes.post_work(core, CountedRequest(Arc::clone(&self.failures)));
     }
 
     /// A thread that reads requests from the kernel: so many.
@@ -68,7 +68,7 @@ impl Server {
         let (inboxes, failures) = (Arc::clone(&self.inboxes), Arc::clone(&self.failures));
         spawn(move || {
             for _ in 0..requests {
-                inboxes.post_work(core, Request(Arc::clone(&failures)));
+                inboxes.post_work(core, CountedRequest(Arc::clone(&failures)));
             }
         })
     }
@@ -81,7 +81,7 @@ impl Server {
 
 /// A core: answers what comes, until it was told to stop and all is answered, or it has carried out
 /// `most`, and ends. Gives how many it has carried out. Loom sees to it that this ends.
-fn run(core: usize, looped: &Loop, inboxes: &Inboxes<Request>, most: usize) -> usize {
+fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
         looped.poll();

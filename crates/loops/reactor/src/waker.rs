@@ -75,8 +75,8 @@ impl WakerShared {
     pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
         std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
         for Woken { queued, task } in scratch.drain(..) {
-            // Before the task runs, so that a wake from now on is a new one. A swap, so that the task
-            // sees what was left for it by whoever found it queued.
+            // Before the task runs, so that a wake from now on is a new one. A swap, so that the
+            // task sees what was left for it by whoever found it queued.
             queued.swap(false, Ordering::AcqRel);
             found(task);
         }
