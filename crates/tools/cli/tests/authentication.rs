@@ -25,6 +25,7 @@ impl Keys {
         Keys { scratch, host, target }
     }
 
+    #[cfg(unix)]
     fn serve(&self, disk: &str, address: &str) -> Server {
         Server::start(self.served(disk, address))
     }
