@@ -7,9 +7,9 @@ use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_secure::{Group, Hash};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
 use rig::keys::{KeyFile, secret, serve_to};
+use rig::proxy::Proxy;
 use rig::{NQN, any, engines};
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 
 const HOST: &str = "nqn.2014-08.org.example:locked";
 
@@ -110,41 +110,20 @@ fn whoever_cannot_prove_it_stays_outside() {
     assert_eq!(connect(&target, Some(&good), None), Ok(2048), "others are let in all the same");
 }
 
-/// Between the host and a target: a refusal of the host's proof does not arrive, as when Linux's
-/// target closes the connection right behind it.
-fn without_refusals(target: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("it has one");
-    std::thread::spawn(move || {
-        for host in listener.incoming().map_while(Result::ok) {
-            let target = TcpStream::connect(target).expect("the target listens");
-            let (mut from, mut to) = (host.try_clone().unwrap(), target.try_clone().unwrap());
-            std::thread::spawn(move || io::copy(&mut from, &mut to));
-            std::thread::spawn(move || forward(target, host));
-        }
-    });
-    address
+/// AUTH_Failure1: its type, its identifier, and the reason code behind the transaction.
+fn has_refusal(bytes: &[u8]) -> bool {
+    bytes.windows(8).any(|bytes| bytes[..2] == [0, 0xf1] && bytes[6] == 1)
 }
 
-fn forward(mut target: TcpStream, mut host: TcpStream) {
-    let mut chunk = [0; 4096];
-    // AUTH_Failure1: its type, its identifier, and the reason code behind the transaction.
-    let is_refusal = |bytes: &[u8]| bytes[..2] == [0, 0xf1] && bytes[6] == 1;
-    while let Ok(count @ 1..) = target.read(&mut chunk) {
-        if chunk[..count].windows(8).any(is_refusal) || host.write_all(&chunk[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = (host.shutdown(Shutdown::Both), target.shutdown(Shutdown::Both));
-}
-
+/// As Linux's target does right behind its refusal of a proof, which may not arrive therefore.
 #[test]
 fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
-    let address = without_refusals(target.addresses()[0]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    proxy.end_before(has_refusal);
     let (good, bad) = (KeyFile::of_secret(1), KeyFile::of_secret(3));
-    assert_eq!(connect_to(address, Some(&good), None), Ok(2048));
-    assert_eq!(connect_to(address, Some(&bad), None), Err(ConnectError::ProofNotJudged));
+    assert_eq!(connect_to(proxy.address, Some(&good), None), Ok(2048));
+    assert_eq!(connect_to(proxy.address, Some(&bad), None), Err(ConnectError::ProofNotJudged));
     let sentence = ConnectError::ProofNotJudged.to_string();
     assert!(sentence.contains("compare the secrets"), "{sentence}");
     assert!(ConnectError::ProofNotJudged.is_transient(), "it may have died");

@@ -9,24 +9,15 @@ mod inboxes;
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
 #[allow(dead_code, reason = "its tasks are not told apart here")]
 mod loom_loop;
-#[path = "../../../loops/reactor/src/waker.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod waker;
-
-/// What `waker` has of its crate.
-mod event {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct TaskId(pub(crate) u32);
-}
 mod sync {
-    pub(crate) use crate::waker::Waker;
+    pub(crate) use crate::loom_loop::waker::Waker;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
 use inboxes::{Inboxes, Message, Work};
 use loom::thread::{JoinHandle, spawn};
-use loom_loop::{Loop, in_every_order};
+use loom_loop::{Loop, event, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
 /// What the requests of a core may hold: one of these, and not two.

@@ -8,23 +8,14 @@ mod loom_loop;
 #[path = "../src/mailboxes.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod mailboxes;
-#[path = "../../../loops/reactor/src/waker.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod waker;
-
-/// What `waker` has of its crate.
-mod event {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct TaskId(pub(crate) u32);
-}
 mod sync {
-    pub(crate) use crate::waker::Waker;
+    pub(crate) use crate::loom_loop::waker::Waker;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
 }
 
 use loom::thread::JoinHandle;
-use loom_loop::{Loop, in_every_order};
+use loom_loop::{Loop, event, in_every_order};
 use mailboxes::Mailboxes;
 use std::sync::Weak;
 use sync::Arc;

@@ -3,24 +3,15 @@
 #![cfg(target_os = "linux")]
 
 mod loom_loop;
-#[path = "../src/waker.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod waker;
-
-/// What `waker` has of its crate.
-mod event {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct TaskId(pub(crate) u32);
-}
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     pub(crate) use loom::sync::{Arc, Mutex};
 }
 
-use event::TaskId;
+use loom_loop::event::{self, TaskId};
+use loom_loop::waker::Waker;
 use loom_loop::{Loop, in_every_order};
 use sync::{Arc, Mutex};
-use waker::Waker;
 
 /// A loop, and mailboxes of one task each.
 struct Tasks {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -16,6 +16,8 @@ struct ProxyState {
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
+    /// Whether a connection is closed instead of carrying these bytes.
+    ends_before: OnceLock<fn(&[u8]) -> bool>,
     /// Bytes that came through, in either direction.
     carried: AtomicUsize,
     stop: AtomicBool,
@@ -98,6 +100,12 @@ impl Proxy {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
 
+    /// Once: closes a connection that is to carry bytes which `are_last` picks, in either
+    /// direction, and these do not arrive.
+    pub fn end_before(&self, are_last: fn(&[u8]) -> bool) {
+        self.state.ends_before.set(are_last).expect("it is said once");
+    }
+
     /// Bytes that came through so far, in either direction.
     pub fn carried(&self) -> usize {
         self.state.carried.load(Ordering::SeqCst)
@@ -148,7 +156,9 @@ impl ProxyState {
                         std::thread::sleep(Duration::from_micros(delay));
                     }
                     state.wait_while_stalled(number);
-                    if to.write_all(&buffer[..length]).is_err() {
+                    let bytes = &buffer[..length];
+                    let is_end = state.ends_before.get().is_some_and(|are_last| are_last(bytes));
+                    if is_end || to.write_all(bytes).is_err() {
                         break;
                     }
                     state.carried.fetch_add(length, Ordering::SeqCst);

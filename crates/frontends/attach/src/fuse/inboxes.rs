@@ -197,9 +197,10 @@ impl<W: Work> Inboxes<W> {
         let work = std::mem::take(&mut inbox.work);
         drop(inbox);
         mailbox.room.notify_all();
-        let count = work.len();
-        work.into_iter().for_each(Work::fail);
-        self.settle(count);
+        for work in work {
+            work.fail();
+            self.settle(1);
+        }
     }
 
     /// A core has ended before its time: from now on requests fail, and the others end.

@@ -1,10 +1,20 @@
 //! An event loop that sleeps until it is woken, with loom's locks and atomics, which try every
-//! order of threads: for models of what threads tell each other. Whoever includes it includes
-//! `src/waker.rs` as well, and what that has of its crate.
+//! order of threads: for models of what threads tell each other. Whoever includes it has `event` at
+//! its root, and a `sync` with loom's types for what `waker` uses.
 
-use crate::event::TaskId;
-use crate::waker::{Alarm, Waker, WakerShared};
+#[path = "../../src/waker.rs"]
+#[allow(dead_code, unreachable_pub)]
+pub(crate) mod waker;
+
+/// What `waker` has of its crate.
+pub(crate) mod event {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskId(pub(crate) u32);
+}
+
+use event::TaskId;
 use loom::sync::{Arc, Notify};
+use waker::{Alarm, Waker, WakerShared};
 
 /// The system call that ends a sleep.
 struct NotifyAlarm(Arc<Notify>);
