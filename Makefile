@@ -8,6 +8,9 @@ BINARY = target/release/farblock
 
 PREFIX ?= /usr/local
 
+# A check of real peers that fails is repeated once; if it then passes, it is listed as flaky.
+AGAIN = contrib/again.sh
+
 # Without notes for a next build, which here rarely comes. With them it is another build, so each part
 # by itself has to be as `make test` has it.
 test lint unit sanitize interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
@@ -77,11 +80,11 @@ uninstall:
 
 ## What is installed, as users have it, of this build.
 package: released
-	contrib/test-install.sh $(dir $(BINARY))
-	contrib/test-systemd.sh $(dir $(BINARY))
-	contrib/test-deb.sh $(dir $(BINARY))
-	contrib/test-image.sh $(dir $(BINARY))
-	contrib/test-guides.sh $(dir $(BINARY))
+	$(AGAIN) test-install contrib/test-install.sh $(dir $(BINARY))
+	$(AGAIN) test-systemd contrib/test-systemd.sh $(dir $(BINARY))
+	$(AGAIN) test-deb contrib/test-deb.sh $(dir $(BINARY))
+	$(AGAIN) test-image contrib/test-image.sh $(dir $(BINARY))
+	$(AGAIN) test-guides contrib/test-guides.sh $(dir $(BINARY))
 
 ## Makes engines/include/farblock.h anew; `make unit` fails when it is out of date.
 header:
@@ -89,11 +92,11 @@ header:
 
 ## The C library, Python and fio's engine against this build.
 engines: released
-	engines/test.sh $(dir $(BINARY))
+	$(AGAIN) engines engines/test.sh $(dir $(BINARY))
 
 ## The dashboard: that the page in the tree is what its sources give, and the page in Chromium.
 dashboard: build
-	dashboard/test.sh $(BINARY)
+	$(AGAIN) dashboard dashboard/test.sh $(BINARY)
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time, the longest first; each one's output comes when it has ended.
@@ -110,23 +113,23 @@ built-for-guests:
 
 EXAMPLES = target/debug/examples
 guest-nbd guest-vhost guest-ublk: guest-%:
-	interop/linux/$*.sh $(BINARY) $(EXAMPLES)
+	$(AGAIN) guest-$* interop/linux/$*.sh $(BINARY) $(EXAMPLES)
 guest-ana:
-	interop/linux/ana.sh $(EXAMPLES)/paths
+	$(AGAIN) guest-ana interop/linux/ana.sh $(EXAMPLES)/paths
 guest-%:
-	interop/linux/$*.sh $(BINARY)
+	$(AGAIN) guest-$* interop/linux/$*.sh $(BINARY)
 
 ## Images of a Ceph cluster on loopback, one OSD, against this build.
 ceph: build
-	interop/ceph/test.sh $(BINARY) $(CARGO)
+	$(AGAIN) ceph interop/ceph/test.sh $(BINARY) $(CARGO)
 
 ## SPDK's own client, from the Python package index, against this build.
 spdk-rpc: build
-	interop/spdk-rpc.sh $(BINARY)
+	$(AGAIN) spdk-rpc interop/spdk-rpc.sh $(BINARY)
 
 ## The HTTP interface against its description, by schemathesis from the Python package index.
 schemathesis: build
-	interop/schemathesis.sh $(BINARY)
+	$(AGAIN) schemathesis interop/schemathesis.sh $(BINARY)
 
 ## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
 test-windows: build

@@ -15,7 +15,7 @@ shift
 ahead=
 finish_ahead() { [ -z "$ahead" ] || wait "$ahead"; ahead=; }
 stop_ahead() { [ -z "$ahead" ] || kill -- "-$ahead" 2>/dev/null; }
-trap stop_ahead EXIT
+trap 'stop_ahead; rm -f "${FARBLOCK_FLAKY:-}"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 begin_ahead() {
@@ -29,6 +29,10 @@ begin_ahead() {
 
 # Seconds of processor time that what has ended has had.
 used() { awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat"; }
+
+# The names of flaky checks, one a line: checks that failed, and passed when they were repeated.
+FARBLOCK_FLAKY=$(mktemp "${TMPDIR:-/tmp}/farblock-flaky.XXXXXX")
+export FARBLOCK_FLAKY
 
 table=
 failed=0
@@ -49,4 +53,8 @@ for stage in "$@"; do
         $(($(used) - before)))$'\n'
 done
 printf '\n%s%-12s %-6s %4d s\n' "$table" all "" $SECONDS
+if [ -s "$FARBLOCK_FLAKY" ]; then
+    echo "flaky, because they failed once and then passed:"
+    sed 's/^/    /' "$FARBLOCK_FLAKY"
+fi
 exit $failed

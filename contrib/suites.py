@@ -4,9 +4,14 @@
     cargo test --no-run --message-format json-render-diagnostics ... >BUILT
     suites.py BUILT
 
-Each runs where cargo would run it. What it says comes whole when it has failed, and in a line when
-it has passed. A program that crashes, hangs, or says nothing of a result has failed. Exit code: 0
-all passed, 1 one did not, 2 misuse.
+Each program runs in the folder that cargo would use. The runner prints the whole output of a failed
+program, and one line for each that passed. A program that crashes, hangs, or prints no result has
+failed.
+
+When all programs have ended, the runner repeats the failed tests alone, with nothing beside them. A
+test that then passes is flaky: the runner prints its name and appends it to the file named by
+FARBLOCK_FLAKY. A test that fails twice fails the run. Exit code: 0 all passed, 1 a test failed
+twice, 2 misuse.
 """
 
 import argparse
@@ -52,6 +57,10 @@ class Suite:
         self.name, self.folder, self.command = name, folder, command
         self.is_harness = is_harness
 
+    def only(self, tests):
+        """The same program, reduced to these tests."""
+        return Suite(self.name, self.folder, [*self.command, "--exact", *tests])
+
     def environment(self):
         environment = dict(os.environ)
         if self.folder:
@@ -65,6 +74,13 @@ class Outcome:
     def __init__(self, suite, log, problem, seconds):
         self.suite, self.log, self.problem, self.seconds = suite, log, problem, seconds
         self.passed = sum(map(int, re.findall(r"^test result: .*?(\d+) passed", log, re.M)))
+
+    def failed_tests(self):
+        """The names of the failed tests; none if the program did not get as far as naming them."""
+        if not self.suite.is_harness or self.problem != "exit code 101":
+            return []
+        failed = re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED$", self.log, re.M)
+        return sorted(set(failed))
 
     def show(self):
         if self.problem:
@@ -128,17 +144,20 @@ class Runner:
                 end(process)
                 return f"it hung: killed after {self.options.timeout} s"
 
-    def run(self, suite):
-        outcome = self.attempt(suite)
-        again = self.options.once_more
-        if outcome.problem and again and re.search(again, outcome.log, re.M):
-            print(f"once more - {suite.name}: {outcome.problem}, as happens here", flush=True)
-            outcome = self.attempt(suite)
+    def repeat(self, failed):
+        """Repeats alone what failed beside others; returns the outcome that counts."""
+        tests = failed.failed_tests()
+        what = ", ".join(tests) if tests else "the whole program"
+        print(f"again, alone - {failed.suite.name}: {what}", flush=True)
+        outcome = self.attempt(failed.suite.only(tests) if tests else failed.suite)
+        outcome.show()
+        if not outcome.problem:
+            note_flaky([f"{failed.suite.name} {test}" for test in tests] or [failed.suite.name])
         return outcome
 
     def run_all(self, suites, jobs):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            waiting = [pool.submit(self.run, suite) for suite in suites]
+            waiting = [pool.submit(self.attempt, suite) for suite in suites]
             try:
                 for done in concurrent.futures.as_completed(waiting):
                     outcome = done.result()
@@ -153,6 +172,15 @@ class Runner:
             self.is_stopped = True
             for process in self.running:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def note_flaky(names):
+    for name in names:
+        print(f"flaky - {name}: failed, then passed alone", flush=True)
+    path = os.environ.get("FARBLOCK_FLAKY")
+    if path:
+        with open(path, "a", encoding="utf-8") as flaky:
+            flaky.writelines(f"{name}\n" for name in names)
 
 
 def has_said_result(log):
@@ -205,7 +233,6 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(), help="how many at once")
     parser.add_argument("--timeout", type=int, default=900, help="seconds that one may take")
     parser.add_argument("--runner", default="", help="what starts them: wine")
-    parser.add_argument("--once-more", help="run again what fails and says this")
     parser.add_argument("--only", default="*", help="suites of this name, as cli/*")
     parser.add_argument("--skip", action="append", default=[], help="leave a suite out")
     parser.add_argument("--with", dest="also", action="append", default=[],
@@ -249,8 +276,9 @@ def main():
     runner = Runner(options)
     begun = time.monotonic()
     outcomes = [*runner.run_all(together, options.jobs), *runner.run_all(alone, 1)]
-    failed = [outcome.suite.name for outcome in outcomes if outcome.problem]
-    passed = sum(outcome.passed for outcome in outcomes)
+    repeated = [runner.repeat(outcome) for outcome in outcomes if outcome.problem]
+    failed = [outcome.suite.name for outcome in repeated if outcome.problem]
+    passed = sum(outcome.passed for outcome in outcomes + repeated)
     seconds = time.monotonic() - begun
     print(f"{len(outcomes)} suites, {passed} tests passed, {seconds:.0f} s")
     if failed:
