@@ -50,6 +50,16 @@ files bin/farblock lib/systemd/system/farblock{,-attach@}.service \
 sections=$(readelf --wide --section-headers "$usr/bin/farblock")
 # (.debug_gdb_scripts, which a release may have, is loaded with it and stays.)
 ! grep -q '\.debug_info\|\.symtab' <<<"$sections" || die "the program has its symbols"
+# Tests of the simulation break the product by switches. Users must not get a program that has them.
+mapfile -t switches < <(
+    grep -rhoP --include='*.rs' 'has_mistake\(\s*"\K[^"]{17,}' "$here/../crates"
+)
+[ ${#switches[@]} -ge 30 ] || die "the sources have only ${#switches[@]} switches of the simulation"
+for switch in "${switches[@]}"; do
+    for program in bin/farblock lib/libfarblock.so; do
+        ! grep -qF "$switch" "$usr/$program" || die "$program contains the switch '$switch'"
+    done
+done
 "$usr/bin/farblock" --version >/dev/null
 "$usr/bin/farblock" serve --check "$usr/share/doc/farblock/farblock.toml" >/dev/null
 [ "$(PKG_CONFIG_PATH=$usr/lib/pkgconfig pkg-config --modversion farblock)" = \

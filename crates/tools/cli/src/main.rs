@@ -75,14 +75,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a demonstration or a simulation does to its own paths is no news.
+/// The faults that a demonstration makes on purpose are not logged.
 fn is_quiet(cli: &Cli) -> bool {
     #[cfg(unix)]
-    let breaks_its_own = match &cli.command {
-        Command::Demo(_) => true,
-        Command::Fleet(args) => !args.simulate.is_empty(),
-        _ => false,
-    };
+    let breaks_its_own = matches!(cli.command, Command::Demo(_));
     #[cfg(not(unix))]
     let breaks_its_own = false;
     cli.global.quiet || (breaks_its_own && cli.global.verbose == 0)

@@ -425,47 +425,6 @@ fn what_makes_no_sense_is_said() {
     run(missing).fails(1, &["error: target on node 1: ", "missing.img"]);
 }
 
-#[test]
-fn a_simulated_fleet_is_a_table_a_picture_and_the_same_json_again() {
-    let scratch = Scratch::new();
-    let (fleet, svg) = ("hosts=6,targets=3,disks=2,seed=5", scratch.text("scale.svg"));
-    let outcome = scratch.run(["fleet", "--simulate", fleet, "--svg", &svg]).ok();
-    assert!(!outcome.stderr.contains("the path is lost"), "as if it were: {}", outcome.stderr);
-    let table = outcome.out();
-    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    for row in ["all hosts start", "1 target dies", "a switch is away", "all targets die"] {
-        assert_eq!(table.matches(row).count(), 2, "{row} in {table}");
-    }
-    let picture = String::from_utf8(read(&svg)).unwrap();
-    assert!(picture.contains("xmlns") && picture.contains("all targets die"), "{picture}");
-
-    let run = || scratch.run(["fleet", "--simulate", fleet, "--json"]).ok().json();
-    let (first, again) = (run(), run());
-    let (first, again) = (&first["fleets"][0], &again["fleets"][0]);
-    // One host is behind the switch: it connects its two disks again, and nobody else does.
-    assert_eq!(first["scenes"][2]["connections"]["accepted"], 4, "{first}");
-    assert_eq!((&first["trace"], &first["settings"]), (&again["trace"], &again["settings"]));
-    for (one, other) in first["scenes"].as_array().unwrap().iter().zip(0..) {
-        let other = &again["scenes"][other];
-        for figure in ["name", "hosts", "seconds", "connections", "failed_operations"] {
-            assert_eq!(one[figure], other[figure]);
-        }
-    }
-}
-
-#[test]
-fn what_cannot_be_simulated_is_said() {
-    let scratch = Scratch::new();
-    let run = |text: &str| scratch.run(["fleet", "--simulate", text]);
-    run("hosts=0,targets=1").fails(2, &["hosts=0", "from 1 to"]);
-    run("hosts=1e9,targets=1").fails(2, &["hosts=1e9", "from 1 to"]);
-    run("hosts=10").fails(2, &["targets=NUMBER is missing"]);
-    run("hosts=10,targets=2,disks=3").fails(2, &["each on another target"]);
-    run("hosts=10,target=2").fails(2, &["\"target\"", "targets"]);
-    scratch.run(["fleet", "--json"]).fails(2, &["--simulate"]);
-    scratch.run(["fleet", "--simulate", "hosts=1,targets=1", "plans"]).fails(2, &["plans"]);
-}
-
 #[cfg(target_os = "linux")]
 const AGAINST_ISCSI: &str = "\
 drive = \"temporary:8MiB\"

@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
+    ("fleet-sim", &["backends", "bench", "block", "fleet", "host", "proto", "reactor", "target"]),
     ("testkit", &[]),
     (
         "command",

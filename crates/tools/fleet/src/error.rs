@@ -25,14 +25,6 @@ pub enum FleetError {
     /// The nodes' network could not be made.
     #[error("the network of the nodes: {0}")]
     Network(String),
-    /// What is to be simulated makes no sense.
-    #[error("--simulate {text}: {why}")]
-    Simulated {
-        /// What was asked for.
-        text: String,
-        /// What is wrong with it, as the end of a sentence.
-        why: String,
-    },
     /// It was called off.
     #[error("interrupted")]
     Cancelled,

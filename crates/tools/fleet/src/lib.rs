@@ -56,8 +56,6 @@ mod plan;
 mod process;
 mod report;
 mod sets;
-#[cfg(feature = "simulate")]
-pub mod simulate;
 mod step;
 mod storage;
 pub mod text;

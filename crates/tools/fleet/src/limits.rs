@@ -92,67 +92,6 @@ pub const TGT_TIME: Duration = Duration::from_secs(60);
 /// How long I/O may pause after a fault before that is given up on.
 pub const RECOVERY_TIME: Duration = Duration::from_secs(120);
 
-/// Hosts of a simulated fleet: each has a stack and a loop.
-pub const SIMULATED_HOSTS: u32 = 20_000;
-
-/// Targets of a simulated fleet.
-pub const SIMULATED_TARGETS: u32 = 4_000;
-
-/// Disks of each of its hosts.
-pub const SIMULATED_DISKS_PER_HOST: u32 = 16;
-
-/// Disks of each of its hosts, unless it is said.
-pub const SIMULATED_DISKS: u32 = 4;
-
-/// Disks of all its hosts: each takes some tens of KiB.
-pub const SIMULATED_DISKS_ALL: u32 = 100_000;
-
-/// Commands of each I/O queue of theirs.
-pub const SIMULATED_DEPTH: u16 = 8;
-
-/// Its hosts that come up side by side.
-pub const SIMULATED_STARTS: u32 = 64;
-
-/// Its hosts that end side by side, and how long each such group has, in virtual time.
-pub const SIMULATED_ENDS: usize = 64;
-/// See [`SIMULATED_ENDS`].
-pub const SIMULATED_END: Duration = Duration::from_millis(100);
-
-/// Targets that die at once, one number after the other.
-pub const SIMULATED_RESTARTS: [u32; 3] = [1, 10, 100];
-
-/// One part in so many of the hosts are behind a switch that fails.
-pub const SIMULATED_SWITCHES: u32 = 10;
-
-/// How long targets or a switch are away, unless it is said, in seconds: longer than a keep alive
-/// timeout, so that everybody notices.
-pub const SIMULATED_AWAY_SECONDS: u32 = 15;
-
-/// How long they may be away, in seconds: less than after which a host gives a path up.
-pub const SIMULATED_AWAY_SECONDS_MAX: u32 = 300;
-
-/// Time in which all simulated hosts have to do I/O again.
-pub const SIMULATED_PATIENCE: Duration = Duration::from_secs(600);
-
-/// Time without one more host that does I/O, in which targets refuse hosts, after which nothing
-/// else is waited for; longer where hosts pause longer.
-pub const SIMULATED_STANDSTILL: Duration = Duration::from_secs(60);
-/// It is at least so many of a host's longest pauses.
-pub const SIMULATED_STANDSTILL_PAUSES: u32 = 6;
-
-/// Simulated time between two things that happen.
-pub const SIMULATED_REST: Duration = Duration::from_secs(20);
-
-/// Connections that wait to be accepted by a simulated target: what farblock asks Linux for.
-pub const SIMULATED_BACKLOG: usize = 1024;
-
-/// A simulated target's processor time for a connection that is made, in microseconds: an
-/// assumption, not a measurement.
-pub const SIMULATED_ACCEPT_US: u32 = 100;
-
-/// And for each piece of a stream that arrives, in microseconds: another assumption.
-pub const SIMULATED_MESSAGE_US: u32 = 10;
-
 /// How long a controller waits for its agents.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {

@@ -10,10 +10,12 @@ use std::fmt::Write;
 const GAP: &str = "  ";
 const NOTHING: &str = "–";
 
-/// Columns and rows; the first column is words, the others numbers.
-pub(crate) struct Table {
-    pub(crate) header: Vec<&'static str>,
-    pub(crate) rows: Vec<Vec<String>>,
+/// A table whose first column has words, and whose others have numbers.
+pub struct Table {
+    /// The title of each column.
+    pub header: Vec<&'static str>,
+    /// The rows, each with as many cells as there are columns.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// As text for so many columns.
@@ -427,7 +429,9 @@ impl Table {
         widths.iter().sum::<usize>() + widths.len().saturating_sub(1) * GAP.len()
     }
 
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// The table's lines: the header, a rule, and the rows.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
         let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let aligned = cells.zip(&widths).enumerate().map(|(column, (cell, &width))| {

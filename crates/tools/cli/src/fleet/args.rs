@@ -9,55 +9,11 @@ use std::time::Duration;
 /// Drive many hosts against many targets at once
 ///
 /// One controller and an agent for each group of hosts and each target: in network namespaces of
-/// this machine, without root where it lets users have them, or on other machines. With --simulate
-/// there is no other machine: a fleet of thousands runs in this process, in virtual time.
+/// this machine, without root where it lets users have them, or on other machines.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
-#[command(after_help = "\
-Examples:
-  farblock fleet run six-patterns --html report.html
-  farblock fleet --simulate hosts=100,targets=10
-  farblock fleet --simulate hosts=100,targets=10,seed=2 --json > after.json")]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
-    pub(crate) command: Option<FleetCommand>,
-
-    /// Simulate a fleet: how long until all I/O flows again when targets die, or a switch
-    ///
-    /// hosts=N and targets=N are needed. disks=N: of each host, on as many targets [default: 4].
-    /// away=SECONDS: how long targets or the switch are away [default: 15]. reconnect=SECONDS: the
-    /// longest pause of a host between two attempts to connect [default: 10]. seed=N: what decides
-    /// all that is left to chance; the same seed gives the same figures. accept-us=N and
-    /// message-us=N: a target's processor time, in microseconds, for a connection and for a
-    /// message [default: 100 and 10, which are assumptions and were not measured]. Several times:
-    /// one fleet after the other.
-    #[arg(long, value_name = "hosts=N,targets=N[,NAME=N]...", value_hint = ValueHint::Other)]
-    #[arg(value_parser = simulated)]
-    pub(crate) simulate: Vec<Simulated>,
-
-    /// Print what was simulated as JSON
-    #[arg(id = "simulated_json", long = "json", requires = "simulate")]
-    pub(crate) json: bool,
-
-    /// Draw how long it took as SVG
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "simulate")]
-    pub(crate) svg: Option<PathBuf>,
-}
-
-/// A fleet to be simulated, where this program can.
-#[cfg(feature = "simulate")]
-pub(crate) type Simulated = farblock_fleet::simulate::Settings;
-#[cfg(not(feature = "simulate"))]
-pub(crate) type Simulated = String;
-
-fn simulated(text: &str) -> Result<Simulated, String> {
-    #[cfg(feature = "simulate")]
-    return text.parse().map_err(|error| match error {
-        farblock_fleet::FleetError::Simulated { why, .. } => why,
-        other => other.to_string(),
-    });
-    #[cfg(not(feature = "simulate"))]
-    Ok(text.to_owned())
+    pub(crate) command: FleetCommand,
 }
 
 #[derive(Subcommand, Debug)]

@@ -2,7 +2,6 @@
 
 pub(crate) mod args;
 mod folder;
-mod simulate;
 
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
@@ -39,10 +38,9 @@ const MAX_PLAN_BYTES: u64 = 64 << 20;
 /// Runs the command.
 pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
     match &args.command {
-        None => simulate::run(args, json, global),
-        Some(FleetCommand::Run(args)) => run_plan(args, json, global),
-        Some(FleetCommand::Agent(args)) => be_agent(args),
-        Some(FleetCommand::Plans) => {
+        FleetCommand::Run(args) => run_plan(args, json, global),
+        FleetCommand::Agent(args) => be_agent(args),
+        FleetCommand::Plans => {
             let line = |plan: &Plan| format!("{:<14}{}\n", plan.name, plan.about);
             output::print(&Plan::built_in().iter().map(line).collect::<String>())
         }
@@ -229,7 +227,7 @@ fn from_file(path: &Path) -> Result<Plan> {
 
 fn explain(error: FleetError) -> Failure {
     match error {
-        FleetError::Plan { .. } | FleetError::Simulated { .. } => Failure::usage(error),
+        FleetError::Plan { .. } => Failure::usage(error),
         FleetError::Cancelled => Failure::Interrupted(error.to_string()),
         _ => Failure::run(error),
     }

@@ -1,9 +1,9 @@
 //! What came of it.
 
-use super::settings::Settings;
-use crate::text::Table;
+use crate::settings::Settings;
 use farblock_bench::table::wrap;
 use farblock_bench::{group, tenths};
+use farblock_fleet::text::Table;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -71,7 +71,7 @@ pub struct Times {
 }
 
 impl Times {
-    pub(super) fn new(mut all: Vec<Duration>) -> Times {
+    pub(crate) fn new(mut all: Vec<Duration>) -> Times {
         all.sort_unstable();
         let at = |part: f64| {
             let place = (all.len() as f64 * part).ceil() as usize;

@@ -1,6 +1,6 @@
 //! How long it took, as a picture for documents, with the bench's charts.
 
-use super::report::{FleetReport, SceneReport, SimulationReport};
+use crate::report::{FleetReport, SceneReport, SimulationReport};
 use farblock_bench::group;
 use farblock_bench::html::chart::{Bar, Chart, Group};
 use farblock_bench::html::tick;
@@ -13,7 +13,7 @@ const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733
 
 /// One group of bars for each fleet, a bar for each thing that happened to it: half of the hosts
 /// in one colour, the last one in the other.
-pub(super) fn render(report: &SimulationReport) -> String {
+pub(crate) fn render(report: &SimulationReport) -> String {
     let chart = Chart {
         id: "scale".to_owned(),
         title: "Virtual seconds until half of the hosts, and all, do I/O again".to_owned(),

@@ -17,19 +17,22 @@
 //! and for each piece of a stream, one after the other. Their defaults were not measured. The
 //! network takes up to 100 µs, loses nothing, and is as wide as it needs to be.
 
+#![forbid(unsafe_code)]
+
+mod error;
+mod limits;
 mod picture;
 mod report;
 mod scene;
 mod settings;
 mod stage;
 
+pub use error::SimulationError;
 pub use report::{
     Connections, FleetReport, SIMULATION_SCHEMA, SceneReport, SimulationReport, Times,
 };
 pub use settings::Settings;
 
-use crate::error::FleetError;
-use crate::limits;
 use farblock_bench::Cancel;
 use scene::Scene;
 use stage::Stage;
@@ -43,7 +46,7 @@ pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
     show: &mut dyn FnMut(&str, &str),
-) -> Result<SimulationReport, FleetError> {
+) -> Result<SimulationReport, SimulationError> {
     let fleets = fleets.iter().map(|settings| simulate_one(*settings, cancel, show));
     Ok(SimulationReport {
         schema: SIMULATION_SCHEMA.to_owned(),
@@ -56,7 +59,7 @@ fn simulate_one(
     settings: Settings,
     cancel: &Cancel,
     show: &mut dyn FnMut(&str, &str),
-) -> Result<FleetReport, FleetError> {
+) -> Result<FleetReport, SimulationError> {
     let mut stage = Stage::new(settings)?;
     let mut scenes = Vec::new();
     for scene in Scene::all(&settings) {
@@ -67,7 +70,7 @@ fn simulate_one(
                 return Err(error);
             }
         }
-        let until = stage.now() + limits::SIMULATED_REST;
+        let until = stage.now() + limits::REST;
         while stage.now() < until {
             stage.turn(until)?;
         }
@@ -130,7 +133,7 @@ mod tests {
     /// their attempts that are long as well: nobody is given up, and nobody comes too early.
     #[test]
     fn what_is_away_for_long_is_waited_for() {
-        let away = limits::SIMULATED_AWAY_SECONDS_MAX;
+        let away = limits::AWAY_SECONDS_MAX;
         let report = run(&format!("hosts=6,targets=2,away={away},reconnect=60"));
         assert_eq!(report.scenes.len(), 4);
         for scene in &report.scenes[1..] {
@@ -150,6 +153,6 @@ mod tests {
         };
         let fleets = ["hosts=4,targets=2".parse().expect("it is right")];
         let result = simulate(&fleets, &cancel, &mut show);
-        assert!(matches!(result, Err(FleetError::Cancelled)), "{result:?}");
+        assert!(matches!(result, Err(SimulationError::Cancelled)), "{result:?}");
     }
 }

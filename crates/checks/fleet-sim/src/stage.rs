@@ -1,8 +1,8 @@
 //! The simulated machines: targets, and hosts with their disks.
 
-use super::settings::Settings;
-use crate::error::FleetError;
+use crate::error::{SimulationError, failure};
 use crate::limits;
+use crate::settings::Settings;
 use farblock_backends::null::Null;
 use farblock_block::{Completion, Namespace, Op, Queue};
 use farblock_host::disk::DiskOptions;
@@ -45,20 +45,20 @@ struct Place {
 
 /// What happened at targets so far.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Counts {
-    pub(super) accepted: u64,
-    pub(super) refused: BTreeMap<String, u64>,
+pub(crate) struct Counts {
+    pub(crate) accepted: u64,
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    pub(super) fn add(&mut self, other: &Counts) {
+    pub(crate) fn add(&mut self, other: &Counts) {
         self.accepted += other.accepted;
         for (reason, count) in &other.refused {
             *self.refused.entry(reason.clone()).or_default() += count;
         }
     }
 
-    pub(super) fn since(&self, before: &Counts) -> Counts {
+    pub(crate) fn since(&self, before: &Counts) -> Counts {
         let was = |reason: &String| before.refused.get(reason).copied().unwrap_or(0);
         let refused = self.refused.iter().map(|(name, count)| (name.clone(), count - was(name)));
         Counts {
@@ -99,8 +99,8 @@ impl Place {
         counts
     }
 
-    fn start(&mut self) -> Result<(), FleetError> {
-        let failed = |why: &dyn ToString| FleetError::agent(&self.nqn, why.to_string());
+    fn start(&mut self) -> Result<(), SimulationError> {
+        let failed = |why: &dyn ToString| failure(&self.nqn, why.to_string());
         let null = Null::new(BLOCK_BYTES, DISK_BYTES).map_err(|error| failed(&error))?;
         let mut subsystem = Subsystem::new(&self.nqn);
         subsystem.config.allow_any_host = true;
@@ -147,7 +147,7 @@ struct Starters {
 }
 
 /// See the module's text.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     settings: Settings,
     places: Vec<Place>,
     hosts: Vec<Host>,
@@ -159,19 +159,18 @@ pub(super) struct Stage {
     starters: Vec<JoinHandle<()>>,
     failure: Arc<Mutex<Option<String>>>,
     /// Operations that failed.
-    pub(super) failed: u64,
+    pub(crate) failed: u64,
     world: World,
 }
 
 impl Stage {
     /// A world with its targets, and no host yet.
-    pub(super) fn new(settings: Settings) -> Result<Stage, FleetError> {
+    pub(crate) fn new(settings: Settings) -> Result<Stage, SimulationError> {
         let world = World::enter(settings.seed);
         let early = EarlyFaults::default();
         world.set_net_faults(NetFaults { delay: NET_DELAY, split_one_in: 0, early });
         let config = Config { engine: EngineKind::Sim, ..Config::default() };
-        let reactor = Reactor::new(&config)
-            .map_err(|error| FleetError::agent("the simulation", error.to_string()))?;
+        let reactor = Reactor::new(&config).map_err(|error| failure("the simulation", error))?;
         let mut stage = Stage {
             settings,
             places: (0..settings.targets).map(Place::new).collect(),
@@ -189,7 +188,7 @@ impl Stage {
         let service = Service {
             accept: Duration::from_micros(settings.accept_us.into()),
             piece: Duration::from_micros(settings.message_us.into()),
-            backlog: limits::SIMULATED_BACKLOG,
+            backlog: limits::BACKLOG,
         };
         for number in 0..settings.targets {
             stage.world.set_service(stage.places[number as usize].address, service);
@@ -198,13 +197,13 @@ impl Stage {
         Ok(stage)
     }
 
-    pub(super) fn start_target(&mut self, number: u32) -> Result<(), FleetError> {
+    pub(crate) fn start_target(&mut self, number: u32) -> Result<(), SimulationError> {
         let place = &mut self.places[number as usize];
         on_machine(FIRST_TARGET + number, || place.start())
     }
 
     /// Kills the target's process; its machine resets the connections.
-    pub(super) fn kill_target(&mut self, number: u32) {
+    pub(crate) fn kill_target(&mut self, number: u32) {
         let place = &mut self.places[number as usize];
         let Some(target) = &place.target else { return };
         let admissions = target.control().stats().admissions;
@@ -221,26 +220,26 @@ impl Stage {
     }
 
     /// Cuts the first so many hosts off.
-    pub(super) fn cut_hosts(&self, count: u32, time: Duration) {
+    pub(crate) fn cut_hosts(&self, count: u32, time: Duration) {
         self.world.cut(1..count + 1, time);
     }
 
     /// Time since the world began.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.world.elapsed()
     }
 
     /// A digest of all that happened.
-    pub(super) fn trace(&self) -> u64 {
+    pub(crate) fn trace(&self) -> u64 {
         self.world.trace()
     }
 
-    pub(super) fn counts(&self) -> Vec<Counts> {
+    pub(crate) fn counts(&self) -> Vec<Counts> {
         self.places.iter().map(|place| place.counts(&self.world)).collect()
     }
 
     /// Has all hosts come up, as many side by side as may.
-    pub(super) fn bring_hosts_up(&mut self) {
+    pub(crate) fn bring_hosts_up(&mut self) {
         let (sender, arrivals) = channel();
         let places = self.places.iter().map(|place| (place.address, place.nqn.clone()));
         let task = self.reactor.add_task();
@@ -253,7 +252,7 @@ impl Stage {
             failure: Arc::clone(&self.failure),
         };
         self.arrivals = Some(arrivals);
-        for number in 0..limits::SIMULATED_STARTS.min(self.settings.hosts) {
+        for number in 0..limits::STARTS.min(self.settings.hosts) {
             let starters = starters.clone();
             let thread = os::spawn(format!("starter-{number}"), move || starters.run());
             self.starters.push(thread.expect("a thread of the world"));
@@ -262,10 +261,10 @@ impl Stage {
     }
 
     /// Takes in the hosts that have come up.
-    fn take_arrivals(&mut self) -> Result<(), FleetError> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(why) = failure {
-            return Err(FleetError::agent("a simulated host", why));
+    fn take_arrivals(&mut self) -> Result<(), SimulationError> {
+        let failed = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(why) = failed {
+            return Err(failure("a simulated host", why));
         }
         let Some(arrivals) = &self.arrivals else { return Ok(()) };
         let arrived: Vec<_> = arrivals.try_iter().collect();
@@ -275,9 +274,9 @@ impl Stage {
             let host = &mut self.hosts[number as usize];
             host.pending = 0;
             for (target, disk) in disks {
-                let queue = disk.open(&self.reactor, task).map_err(|error| {
-                    FleetError::agent(&format!("simulated host {number}"), error.to_string())
-                })?;
+                let queue = disk
+                    .open(&self.reactor, task)
+                    .map_err(|error| failure(&format!("simulated host {number}"), error))?;
                 host.disks.push(Used { _disk: disk, queue, target });
             }
             self.probe(number, |_| true);
@@ -291,7 +290,7 @@ impl Stage {
 
     /// Has a host read from and write to those of its disks that are on such targets; tells
     /// whether there are any.
-    pub(super) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
+    pub(crate) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
         let host = &mut self.hosts[number as usize];
         let mut submitted = 0;
         for used in host.disks.iter_mut().filter(|used| is_meant(used.target)) {
@@ -310,16 +309,16 @@ impl Stage {
     }
 
     /// Whether the host waits for operations, or has not come up.
-    pub(super) fn waits(&self, number: u32) -> bool {
+    pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }
 
     /// Lets time pass, until then at most. Gives the hosts for which something has ended.
-    pub(super) fn turn(&mut self, until: Duration) -> Result<Vec<u32>, FleetError> {
+    pub(crate) fn turn(&mut self, until: Duration) -> Result<Vec<u32>, SimulationError> {
         let left = until.saturating_sub(self.now());
         let mut ready = std::mem::take(&mut self.ready);
         let polled = self.reactor.poll(Some(left), &mut ready);
-        polled.map_err(|error| FleetError::agent("the simulation", error.to_string()))?;
+        polled.map_err(|error| failure("the simulation", error))?;
         let mut ended = Vec::new();
         for task in ready.drain(..) {
             let Some(&number) = self.by_task.get(&task) else {
@@ -345,29 +344,29 @@ impl Stage {
     }
 
     /// Closes everything, as programs do that end.
-    pub(super) fn finish(self) -> Result<(), FleetError> {
+    pub(crate) fn finish(self) -> Result<(), SimulationError> {
         let Stage { hosts, places, reactor, world, .. } = self;
         // Each disk is closed by a thread of its own, and so many threads at once as a large fleet
         // has disks are more than a process may have stacks.
         let mut hosts = hosts.into_iter();
         while hosts.len() > 0 {
-            drop(hosts.by_ref().take(limits::SIMULATED_ENDS).collect::<Vec<_>>());
-            os::sleep(limits::SIMULATED_END);
+            drop(hosts.by_ref().take(limits::ENDS).collect::<Vec<_>>());
+            os::sleep(limits::END);
         }
         drop(reactor);
         for target in places.into_iter().filter_map(|place| place.target) {
-            target.stop().map_err(|error| FleetError::agent("a target", error.to_string()))?;
+            target.stop().map_err(|error| failure("a target", error))?;
         }
         // What was started to close something late.
         os::sleep(Duration::from_secs(1));
         match world.threads().first() {
             None => Ok(()),
-            Some(name) => Err(FleetError::agent("the simulation", format!("{name} is left"))),
+            Some(name) => Err(failure("the simulation", format!("{name} is left"))),
         }
     }
 
     /// Leaves everything as it is: nobody waits for the end of what would take minutes.
-    pub(super) fn abandon(self) {
+    pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
 }
@@ -426,13 +425,13 @@ fn options(number: u32, settings: &Settings) -> DiskOptions {
         hostnqn: Some(format!("nqn.2014-08.org.example:host-{number}")),
         hostid: Some(HostId(id)),
         queues: 1,
-        queue_depth: limits::SIMULATED_DEPTH,
+        queue_depth: limits::DEPTH,
         engine: EngineKind::Sim,
         ..Options::default()
     };
     DiskOptions {
         connection,
-        connect_wait: limits::SIMULATED_PATIENCE,
+        connect_wait: limits::PATIENCE,
         reconnect_delay: settings.reconnect_delay(),
         ..DiskOptions::default()
     }

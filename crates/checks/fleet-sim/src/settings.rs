@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use crate::error::FleetError;
+use crate::error::SimulationError;
 use crate::limits;
 use farblock_host::disk::DiskOptions;
 use serde::{Deserialize, Serialize};
@@ -30,19 +30,18 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub(super) fn away_time(&self) -> Duration {
+    pub(crate) fn away_time(&self) -> Duration {
         Duration::from_secs(u64::from(self.away))
     }
 
-    pub(super) fn reconnect_delay(&self) -> Duration {
+    pub(crate) fn reconnect_delay(&self) -> Duration {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
     /// How long no host gets any further until none is taken to: see
-    /// [`SIMULATED_STANDSTILL`](limits::SIMULATED_STANDSTILL).
-    pub(super) fn standstill(&self) -> Duration {
-        limits::SIMULATED_STANDSTILL
-            .max(limits::SIMULATED_STANDSTILL_PAUSES * self.reconnect_delay())
+    /// [`STANDSTILL`](limits::STANDSTILL).
+    pub(crate) fn standstill(&self) -> Duration {
+        limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
     }
 
     /// As it is written: repeats the run.
@@ -57,31 +56,31 @@ impl Settings {
 }
 
 impl FromStr for Settings {
-    type Err = FleetError;
+    type Err = SimulationError;
 
-    fn from_str(text: &str) -> Result<Settings, FleetError> {
+    fn from_str(text: &str) -> Result<Settings, SimulationError> {
         let mut settings = Settings {
             hosts: 0,
             targets: 0,
             disks: 0,
-            away: limits::SIMULATED_AWAY_SECONDS,
+            away: limits::AWAY_SECONDS,
             reconnect: DiskOptions::default().reconnect_delay.as_secs() as u32,
             seed: 1,
-            accept_us: limits::SIMULATED_ACCEPT_US,
-            message_us: limits::SIMULATED_MESSAGE_US,
+            accept_us: limits::ACCEPT_US,
+            message_us: limits::MESSAGE_US,
         };
         parse(&mut settings, text)
             .and_then(|()| settings.complete())
-            .map_err(|why| FleetError::Simulated { text: text.to_owned(), why })?;
+            .map_err(|why| SimulationError::Settings { text: text.to_owned(), why })?;
         Ok(settings)
     }
 }
 
 /// What settings may be, with what they are called.
-const HOSTS: (&str, RangeInclusive<u32>) = ("hosts", 1..=limits::SIMULATED_HOSTS);
-const TARGETS: (&str, RangeInclusive<u32>) = ("targets", 1..=limits::SIMULATED_TARGETS);
-const DISKS: (&str, RangeInclusive<u32>) = ("disks", 1..=limits::SIMULATED_DISKS_PER_HOST);
-const AWAY: (&str, RangeInclusive<u32>) = ("away", 1..=limits::SIMULATED_AWAY_SECONDS_MAX);
+const HOSTS: (&str, RangeInclusive<u32>) = ("hosts", 1..=limits::HOSTS);
+const TARGETS: (&str, RangeInclusive<u32>) = ("targets", 1..=limits::TARGETS);
+const DISKS: (&str, RangeInclusive<u32>) = ("disks", 1..=limits::DISKS_PER_HOST);
+const AWAY: (&str, RangeInclusive<u32>) = ("away", 1..=limits::AWAY_SECONDS_MAX);
 const RECONNECT: (&str, RangeInclusive<u32>) = ("reconnect", 1..=600);
 const ACCEPT: (&str, RangeInclusive<u32>) = ("accept-us", 0..=100_000);
 const MESSAGE: (&str, RangeInclusive<u32>) = ("message-us", 0..=100_000);
@@ -135,7 +134,7 @@ impl Settings {
             }
         }
         if self.disks == 0 {
-            self.disks = limits::SIMULATED_DISKS.min(self.targets);
+            self.disks = limits::DISKS.min(self.targets);
         }
         if self.disks > self.targets {
             return Err(format!(
@@ -143,7 +142,7 @@ impl Settings {
                 self.disks, self.targets
             ));
         }
-        let (all, most) = (self.hosts * self.disks, limits::SIMULATED_DISKS_ALL);
+        let (all, most) = (self.hosts * self.disks, limits::DISKS_ALL);
         if all > most {
             return Err(format!(
                 "{} hosts of {} disks are {all} disks, and {most} are the limit",

@@ -1,10 +1,10 @@
 //! What happens to the fleet, and how long it takes until all is well again.
 
-use super::report::{Connections, SceneReport, Times};
-use super::settings::Settings;
-use super::stage::{Counts, Stage};
-use crate::error::FleetError;
+use crate::error::SimulationError;
 use crate::limits;
+use crate::report::{Connections, SceneReport, Times};
+use crate::settings::Settings;
+use crate::stage::{Counts, Stage};
 use farblock_bench::cpu::{CpuSource, ThisProcess, resident_memory_bytes};
 use farblock_bench::{Cancel, group};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// What happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scene {
+pub(crate) enum Scene {
     /// All hosts come up.
     Start,
     /// So many targets die at once, and are started again.
@@ -28,8 +28,8 @@ pub(super) enum Scene {
 
 impl Scene {
     /// All that is tried with a fleet.
-    pub(super) fn all(settings: &Settings) -> Vec<Scene> {
-        let some = limits::SIMULATED_RESTARTS.into_iter();
+    pub(crate) fn all(settings: &Settings) -> Vec<Scene> {
+        let some = limits::RESTARTS.into_iter();
         let some = some.filter(|count| *count < settings.targets).map(Scene::Restart);
         let all = [Scene::Switch, Scene::Restart(settings.targets)];
         [Scene::Start].into_iter().chain(some).chain(all).collect()
@@ -47,7 +47,7 @@ impl Scene {
 }
 
 /// Who is told what happens, and how far it is.
-pub(super) type Show<'a> = &'a mut dyn FnMut(&str, &str);
+pub(crate) type Show<'a> = &'a mut dyn FnMut(&str, &str);
 
 /// One scene as it is played.
 struct Play<'a> {
@@ -110,13 +110,13 @@ impl Standstill {
 }
 
 /// Plays a scene.
-pub(super) fn play(
+pub(crate) fn play(
     stage: &mut Stage,
     settings: Settings,
     scene: Scene,
     cancel: &Cancel,
     show: Show<'_>,
-) -> Result<SceneReport, FleetError> {
+) -> Result<SceneReport, SimulationError> {
     let (real, cpu) = (Instant::now(), ThisProcess.cpu_time());
     let failed = stage.failed;
     let before = stage.counts();
@@ -164,7 +164,7 @@ impl Play<'_> {
                 self.restart = Some((count, self.begin + away));
             }
             Scene::Switch => {
-                let count = self.settings.hosts.div_ceil(limits::SIMULATED_SWITCHES);
+                let count = self.settings.hosts.div_ceil(limits::SWITCHES);
                 self.stage.cut_hosts(count, away);
                 self.waiting = (0..count).collect();
                 for host in 0..count {
@@ -187,8 +187,8 @@ impl Play<'_> {
     }
 
     /// Until every host that was hit does I/O again.
-    fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), FleetError> {
-        let end = self.begin + limits::SIMULATED_PATIENCE;
+    fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), SimulationError> {
+        let end = self.begin + limits::PATIENCE;
         let mut shown: Option<Instant> = None;
         let refused = |counts: &[Counts]| counts.iter().flat_map(|it| it.refused.values()).sum();
         let (flowing, before) = (self.flowing.len(), refused(&self.before));
@@ -196,7 +196,7 @@ impl Play<'_> {
         let mut still = Standstill { longest, flowing, refused: before, since: self.begin };
         while (!self.waiting.is_empty() || self.restart.is_some()) && self.stage.now() < end {
             if cancel.is_cancelled() {
-                return Err(FleetError::Cancelled);
+                return Err(SimulationError::Cancelled);
             }
             if shown.is_none_or(|at| at.elapsed() >= SHOW_PERIOD) {
                 shown = Some(Instant::now());
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn hosts_that_pause_longer_are_waited_for_longer() {
         let standstill = |text: &str| text.parse::<Settings>().expect("settings").standstill();
-        assert_eq!(standstill("hosts=2,targets=2"), limits::SIMULATED_STANDSTILL);
+        assert_eq!(standstill("hosts=2,targets=2"), limits::STANDSTILL);
         assert_eq!(standstill("hosts=2,targets=2,reconnect=60"), Duration::from_secs(360));
     }
 }

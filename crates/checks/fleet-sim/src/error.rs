@@ -1,0 +1,32 @@
+//! Why a fleet was not simulated.
+
+use thiserror::Error;
+
+/// Each is a sentence that names its subject.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SimulationError {
+    /// The settings are wrong.
+    #[error("{text}: {why}")]
+    Settings {
+        /// The settings as the caller gave them.
+        text: String,
+        /// What is wrong with them, as the end of a sentence.
+        why: String,
+    },
+    /// A part of the simulation failed that cannot fail.
+    #[error("{part}: {why}")]
+    Failed {
+        /// The target, host or world that failed.
+        part: String,
+        /// What happened.
+        why: String,
+    },
+    /// The caller cancelled the simulation.
+    #[error("interrupted")]
+    Cancelled,
+}
+
+pub(crate) fn failure(part: &str, why: impl ToString) -> SimulationError {
+    SimulationError::Failed { part: part.to_owned(), why: why.to_string() }
+}
