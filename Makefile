@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -35,14 +35,25 @@ packages:
 build:
 	$(CARGO) build --release --locked -p farblock
 
-## Fuzz targets are compiled and not linked, so libFuzzer itself is not.
+## The checks that take seconds run first. Fuzz targets are compiled and not linked, so libFuzzer
+## itself is not.
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) test --quiet --locked -p farblock-tidy
+	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
+		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/git-hooks/* contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
+		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	CUSTOM_LIBFUZZER_PATH=/dev/null RUSTFLAGS="-D warnings" $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
-	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
-		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
-		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh
+
+## Repairs what a program can repair: formatting, and what clippy knows how to change.
+fix:
+	$(CARGO) clippy --fix --allow-dirty --allow-staged --locked --workspace --all-targets --all-features
+	$(CARGO) fmt --all
+
+## The tests of one crate: make quick CRATE=host. TEST=NAME runs only the tests with NAME in their name.
+quick:
+	$(CARGO) test --locked -p farblock-$(CRATE) -- $(TEST)
 
 ## Every crate's tests; the programs side by side, since most of them wait most of the time. The
 ## benches run once each, built like the tests: an optimized build of their own takes as long as all

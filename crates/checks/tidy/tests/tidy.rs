@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("fleet-sim", &["backends", "bench", "block", "fleet", "host", "proto", "reactor", "target"]),
     ("testkit", &[]),
+    ("tidy", &[]),
     (
         "command",
         &["admin", "backends", "block", "host", "proto", "reactor", "secure", "state", "wire"],
