@@ -21,7 +21,7 @@ demo:
 	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
-## link-time optimization, which takes as long as the rest of an optimized build (decision 90).
+## link-time optimization, which takes as long as the rest of an optimized build (decision 38).
 test: export CARGO_PROFILE_RELEASE_LTO = off
 test:
 	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \

@@ -168,7 +168,7 @@ case ${1:-} in
         environment=$("$root/interop/windows/setup.sh" --env)
         # shellcheck disable=SC1090 # written by setup.sh
         . "$environment"
-        # A folder of its own, as for the tests (decision 90).
+        # A folder of its own, as for the tests (decision 38).
         target_dir=$target_dir/windows
         export CARGO_TARGET_DIR=$target_dir
         # shellcheck disable=SC2086 # words

@@ -40,7 +40,7 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 
 /// Memory that all peers make the target hold at once, in bytes: buffers of commands, answers that
 /// are not taken, commands beyond the first. Each core has an equal part of it. What happens at the
-/// limit is told in decision 15.
+/// limit is told in decision 16.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
 /// A core's part of [`BUFFER_BYTES`] is not less, in bytes: several of the largest transfers.

@@ -4,7 +4,7 @@
 //! so that nothing more is begun that must not be, and answers when what it had begun before has
 //! ended. When all have answered the change holds, and the command that brought it is completed. So
 //! the data path looks at nothing that others write: without reservations it is one branch a
-//! command. See decision 24.
+//! command. See decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::session::ConnectionKey;

@@ -391,7 +391,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
 /// What may stay of what they held, in bytes: tables that grow with connections, and what the last
 /// few of them had.
 const KEPT_BYTES: usize = 40 * MIB;
-/// What each of the strangers may make the target hold, in bytes: decision 15 states 24 KiB without
+/// What each of the strangers may make the target hold, in bytes: decision 16 states 24 KiB without
 /// TLS, and 42 KiB with a ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
 

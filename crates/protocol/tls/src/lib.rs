@@ -30,9 +30,9 @@
 //!
 //! **The libraries.** The handshake is by the system's OpenSSL 3 (`libssl.so.3`), on Windows by the
 //! one in the program's folder (`libssl-3-x64.dll`), loaded when TLS is first used and not before
-//! (decision 27). Records are our own, by the ciphers of `ring` (decision 63).
+//! (decision 26). Records are our own, by the ciphers of `ring` (decision 26).
 //!
-//! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption.
+//! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.
 
 mod discovery;
 mod hello;

@@ -65,5 +65,5 @@ pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 /// Bytes of data that are sealed into one buffer and sent before more are: full records of 16,362,
 /// as many as 256 KiB hold with what they have besides. The buffer is then in the processor's cache
 /// when it is sent, and again when the next one is sealed into it. Half as much costs more sends,
-/// twice as much gains nothing (decision 89).
+/// twice as much gains nothing (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

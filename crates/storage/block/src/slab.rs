@@ -2,7 +2,7 @@
 
 /// The crate's `slab`, with tokens for keys: a steady load allocates nothing. Keys have no
 /// generation: every key here is handed to something that gives it back exactly once. Tables that
-/// are no slabs have their reasons in decision 87.
+/// are no slabs have their reasons in decision 3.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {

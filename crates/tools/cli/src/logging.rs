@@ -1,7 +1,7 @@
 //! Log lines on the standard error or, of whoever has none, in a file: warnings by default, more
 //! with
 //! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given. They are text
-//! for people, JSON, or lines for systemd's journal, see decision 35.
+//! for people, JSON, or lines for systemd's journal, see decision 34.
 
 mod lines;
 

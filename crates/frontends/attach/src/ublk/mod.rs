@@ -23,7 +23,7 @@
 //! `recover` therefore waits for [`Config::settle`] before anything is given out again, besides
 //! what the namespace itself does ([`farblock_host`'s disk] has its target refuse a host's new
 //! controller while the old one's operations are under way). What takes longer than that to arrive
-//! could undo what was written since; `docs/decisions/0007-ublk.md` says what remains.
+//! could undo what was written since; decision 10 says what remains.
 //!
 //! [`farblock_host`'s disk]: https://docs.rs/farblock-host
 //!

@@ -1,4 +1,4 @@
-//! AES-GCM, by whichever of two libraries is faster on this processor (decision 86).
+//! AES-GCM, by whichever of two libraries is faster on this processor (decision 26).
 //!
 //! Both seal and open from one place to another. `wide` does that in one pass, by the widest
 //! instructions; `narrow` copies first, and is for every other processor and system.
