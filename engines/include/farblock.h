@@ -81,6 +81,16 @@ enum fb_status
   FB_STATUS_BUSY = -15,
   // A bug of the library's; the message is worth reporting.
   FB_STATUS_BUG = -16,
+  // A reservation of another host forbids the operation.
+  FB_STATUS_CONFLICT = -17,
+  // The controller or the disk denies access to this host.
+  FB_STATUS_DENIED = -18,
+  // The disk cannot be used yet; another attempt may succeed.
+  FB_STATUS_NOT_READY = -19,
+  // The write is larger than what the disk writes atomically: divide it.
+  FB_STATUS_ATOMIC = -20,
+  // The controller has no such subsystem, or the subsystem no such namespace.
+  FB_STATUS_MISSING = -21,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -47,6 +47,9 @@ pub const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// How often a command is tried again that failed for a reason that may pass, as Linux does.
 pub const COMMAND_RETRIES: u8 = 5;
 
+/// The pause before that if the namespace is not ready and the controller advises none.
+pub const NOT_READY_PAUSE: Duration = Duration::from_millis(200);
+
 /// The longest pause before that, whatever the controller advises.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 

@@ -16,6 +16,15 @@ pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
         Status::LBA_OUT_OF_RANGE | Status::INVALID_NAMESPACE => BlockError::OutOfRange,
         Status::CAPACITY_EXCEEDED => BlockError::NoSpace,
         Status::NAMESPACE_WRITE_PROTECTED | Status::WRITE_TO_READ_ONLY => BlockError::ReadOnly,
+        Status::RESERVATION_CONFLICT => BlockError::Conflict,
+        Status::ACCESS_DENIED | Status::OPERATION_DENIED | Status::PROHIBITED_BY_LOCKDOWN => {
+            BlockError::Denied
+        }
+        Status::NAMESPACE_NOT_READY
+        | Status::FORMAT_IN_PROGRESS
+        | Status::SANITIZE_IN_PROGRESS
+        | Status::ADMIN_MEDIA_NOT_READY => BlockError::NotReady,
+        Status::ATOMIC_WRITE_UNIT_EXCEEDED => BlockError::AtomicExceeded,
         Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION | Status::ABORTED_BY_HOST => {
             BlockError::Aborted
         }
@@ -66,6 +75,13 @@ mod tests {
         assert_eq!(write(Status::LBA_OUT_OF_RANGE), BlockError::OutOfRange);
         assert_eq!(write(Status::CAPACITY_EXCEEDED), BlockError::NoSpace);
         assert_eq!(write(Status::NAMESPACE_WRITE_PROTECTED), BlockError::ReadOnly);
+        assert_eq!(write(Status::RESERVATION_CONFLICT), BlockError::Conflict);
+        assert_eq!(read(Status::RESERVATION_CONFLICT), BlockError::Conflict);
+        assert_eq!(read(Status::ACCESS_DENIED), BlockError::Denied);
+        assert_eq!(write(Status::OPERATION_DENIED), BlockError::Denied);
+        assert_eq!(read(Status::NAMESPACE_NOT_READY), BlockError::NotReady);
+        assert_eq!(write(Status::FORMAT_IN_PROGRESS), BlockError::NotReady);
+        assert_eq!(write(Status::ATOMIC_WRITE_UNIT_EXCEEDED), BlockError::AtomicExceeded);
         assert_eq!(write(Status::ANA_INACCESSIBLE), BlockError::Disconnected);
         assert_eq!(read(Status::INVALID_OPCODE), BlockError::Unsupported);
         assert_eq!(read(Status::ABORT_REQUESTED), BlockError::Aborted);

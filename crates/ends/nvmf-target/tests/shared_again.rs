@@ -69,6 +69,41 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
     }
 }
 
+/// A host of the second target gets the status that the first target gave, and the disk between
+/// them knows that it was refused.
+#[test]
+fn a_status_passes_through_a_disk_that_is_shared_again() {
+    use farblock_backends::fault::{Fault, Rule};
+    use farblock_block::BlockError as E;
+    let statuses = [
+        (E::Conflict, Status::RESERVATION_CONFLICT.with_dnr(), true),
+        (E::Denied, Status::ACCESS_DENIED.with_dnr(), true),
+        (E::ReadOnly, Status::NAMESPACE_WRITE_PROTECTED.with_dnr(), true),
+        (E::NoSpace, Status::CAPACITY_EXCEEDED.with_dnr(), true),
+        (E::NotReady, Status::NAMESPACE_NOT_READY, true),
+        (E::AtomicExceeded, Status::ATOMIC_WRITE_UNIT_EXCEEDED.with_dnr(), false),
+        (E::OutOfRange, Status::LBA_OUT_OF_RANGE.with_dnr(), false),
+    ];
+    let engine = EngineKind::Portable;
+    for (error, status, is_refusal) in statuses {
+        let fault = Arc::new(Fault::new(mem(), vec![Rule::new(error)], 1));
+        let behind = rig::serve(Arc::clone(&fault) as Arc<dyn Namespace>, &[rig::any()]);
+        let urls = [rig::url(behind.addresses()[0])];
+        let disk = Arc::new(Disk::connect(&urls, &rig::options(engine)).expect("it is there"));
+        let target = target_of(engine, [Arc::clone(&disk) as Arc<dyn Namespace>], |_| {});
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        let data = pattern(BLOCK, 1);
+        assert_eq!(write(&mut queue, 0, &data, true), status, "{error}");
+        let told = disk.refusal();
+        assert_eq!(told.is_some_and(|it| it.contains(&error.to_string())), is_refusal, "{error}");
+        fault.set_enabled(false);
+        assert_eq!(write(&mut queue, 0, &data, true), Status::SUCCESS, "{error}");
+        assert_eq!(disk.refusal(), None, "{error}");
+    }
+}
+
 /// What stores a disk says once that something was lost, and it may have been any host's.
 #[test]
 #[cfg(target_os = "linux")]

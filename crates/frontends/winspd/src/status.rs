@@ -37,9 +37,13 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         BlockError::NoSpace => check(0x7, 0x2707),
         BlockError::ReadFailed => check(0x3, 0x1100),
         BlockError::WriteFailed => check(0x3, 0x0c00),
-        BlockError::TooLarge | BlockError::Unsupported => INVALID_FIELD,
+        BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
+            INVALID_FIELD
+        }
+        // Access denied, no access rights: the driver does not know SCSI's reservation conflict.
+        BlockError::Conflict | BlockError::Denied => check(0x5, 0x2002),
         // In process of becoming ready.
-        BlockError::Disconnected => check(0x2, 0x0401),
+        BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
         // Aborted, no resources, and what the contract may grow: Windows tries again.
         _ => check(0xb, 0x0000),
     };
@@ -71,6 +75,10 @@ mod tests {
         assert_eq!(said(BlockError::ReadFailed), (2, 3, 0x11, 0));
         assert_eq!(said(BlockError::WriteFailed), (2, 3, 0x0c, 0));
         assert_eq!(said(BlockError::TooLarge), (2, 5, 0x24, 0));
+        assert_eq!(said(BlockError::Conflict), (2, 5, 0x20, 2));
+        assert_eq!(said(BlockError::Denied), (2, 5, 0x20, 2));
+        assert_eq!(said(BlockError::AtomicExceeded), (2, 5, 0x24, 0));
+        assert_eq!(said(BlockError::NotReady), (2, 2, 4, 1));
         assert_eq!(said(BlockError::Disconnected), (2, 2, 4, 1));
         assert_eq!(said(BlockError::NoResources), (2, 0xb, 0, 0));
         assert_eq!(said(BlockError::Aborted), (2, 0xb, 0, 0));

@@ -307,8 +307,10 @@ impl<L: Layout> SetQueue<L> {
 /// Of two errors the one that another try, or another way, does not mend: a flush that has lost
 /// something says so once, and is not to be tried again because another part was away.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
-    use BlockError::{Aborted, Disconnected, NoResources};
-    let lasts = |error: &BlockError| !matches!(error, Aborted | Disconnected | NoResources);
+    use BlockError::{Aborted, Disconnected, NoResources, NotReady};
+    let passes =
+        |error: &BlockError| matches!(error, Aborted | Disconnected | NoResources | NotReady);
+    let lasts = |error: &BlockError| !passes(error);
     one.filter(lasts).or(other.filter(lasts)).or(one).or(other)
 }
 

@@ -19,6 +19,15 @@ pub enum BlockError {
     ReadOnly,
     /// What stores the namespace is full.
     NoSpace,
+    /// A reservation of another host forbids the operation.
+    Conflict,
+    /// The namespace does not let this host do it: it is locked, or the host lacks the right.
+    Denied,
+    /// The namespace cannot be used yet: it starts, or is formatted or sanitized. Another attempt
+    /// may succeed.
+    NotReady,
+    /// The write is larger than what the namespace writes atomically.
+    AtomicExceeded,
     /// The data could not be read.
     ReadFailed,
     /// The data (or, for a flush, earlier data) could not be written.
@@ -79,6 +88,12 @@ impl fmt::Display for BlockError {
             BlockError::TooLarge => "the operation is larger than the namespace takes at once",
             BlockError::ReadOnly => "the namespace is read-only",
             BlockError::NoSpace => "no space is left on the namespace's storage",
+            BlockError::Conflict => "another host has reserved the namespace",
+            BlockError::Denied => "the namespace denies access to this host",
+            BlockError::NotReady => "the namespace is not ready",
+            BlockError::AtomicExceeded => {
+                "the write is larger than what the namespace writes atomically"
+            }
             BlockError::ReadFailed => "reading failed",
             BlockError::WriteFailed => "writing failed",
             BlockError::Unsupported => "the namespace does not support the operation",

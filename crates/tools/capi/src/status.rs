@@ -1,7 +1,7 @@
 //! How calls end: a status, a sentence about it, and never a panic.
 
 use farblock_block::BlockError;
-use farblock_host::Error;
+use farblock_host::{ConnectError, Error, InfoError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,11 +45,27 @@ pub enum fb_status {
     Busy = -15,
     /// A bug of the library's; the message is worth reporting.
     Bug = -16,
+    /// A reservation of another host forbids the operation.
+    Conflict = -17,
+    /// The controller or the disk denies access to this host.
+    Denied = -18,
+    /// The disk cannot be used yet; another attempt may succeed.
+    NotReady = -19,
+    /// The write is larger than what the disk writes atomically: divide it.
+    Atomic = -20,
+    /// The controller has no such subsystem, or the subsystem no such namespace.
+    Missing = -21,
 }
 
 use fb_status as Status;
 
-const ALL: [(Status, &CStr, c_int); 17] = [
+/// A reservation conflict, as Linux's own host reports it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const EBADE: c_int = libc::EBADE;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const EBADE: c_int = libc::EBUSY;
+
+const ALL: [(Status, &CStr, c_int); 22] = [
     (Status::Ok, c"it is done", 0),
     (Status::Argument, c"an argument makes no sense", libc::EINVAL),
     (Status::Alignment, c"the range is not made of whole blocks", libc::EINVAL),
@@ -67,6 +83,11 @@ const ALL: [(Status, &CStr, c_int); 17] = [
     (Status::Thread, c"the handle belongs to another thread or process", libc::EPERM),
     (Status::Busy, c"too much is in flight on the queue", libc::EAGAIN),
     (Status::Bug, c"a bug in libfarblock", libc::EIO),
+    (Status::Conflict, c"another host has reserved the disk", EBADE),
+    (Status::Denied, c"access is denied to this host", libc::EACCES),
+    (Status::NotReady, c"the disk is not ready", libc::EBUSY),
+    (Status::Atomic, c"the write is larger than what is written atomically", libc::EINVAL),
+    (Status::Missing, c"there is no such subsystem or namespace", libc::ENOENT),
 ];
 
 fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
@@ -143,9 +164,26 @@ impl From<Error> for Failure {
             Error::Url(_) | Error::Options(_) => Status::Argument,
             Error::Lost(_) => Status::Lost,
             Error::System(_) | Error::Busy => Status::Resources,
+            Error::Answer { reason: InfoError::NoSuchNamespace, .. } => Status::Missing,
+            Error::Connect { reason, .. } | Error::Authentication { reason, .. } => {
+                connect_status(reason)
+            }
             _ => Status::Connect,
         };
         Failure::new(status, error)
+    }
+}
+
+/// The status of a connection that failed.
+fn connect_status(reason: &ConnectError) -> Status {
+    use ConnectError as E;
+    match reason {
+        E::NoSuchSubsystem => Status::Missing,
+        E::HostNotAllowed
+        | E::IdentifierNotAllowed
+        | E::AuthenticationRequired
+        | E::AuthenticationFailed(_) => Status::Denied,
+        _ => Status::Connect,
     }
 }
 
@@ -156,6 +194,10 @@ pub(crate) fn block_status(error: BlockError) -> Status {
         BlockError::TooLarge => Status::TooLarge,
         BlockError::ReadOnly => Status::ReadOnly,
         BlockError::NoSpace => Status::NoSpace,
+        BlockError::Conflict => Status::Conflict,
+        BlockError::Denied => Status::Denied,
+        BlockError::NotReady => Status::NotReady,
+        BlockError::AtomicExceeded => Status::Atomic,
         BlockError::ReadFailed => Status::Read,
         BlockError::WriteFailed => Status::Write,
         BlockError::Unsupported => Status::Unsupported,

@@ -299,11 +299,16 @@ fn arguments_out_of_the_question() {
         let one = address.to_str().unwrap();
         let twice = text(&format!("{one} {one}"));
         fails(fb_connect(twice.as_ptr(), null(), &mut disk), fb_status::Argument, "twice");
-        let (one, other) = (one, one.replace("ns=1", "ns=2"));
+        let other = one.replace("ns=1", "ns=2");
         let mixed = text(&format!("{one} {other}"));
         fails(fb_connect(mixed.as_ptr(), null(), &mut disk), fb_status::Argument, "different");
         let dead = c"nvme+tcp://127.0.0.1:1/nqn.2026-11.org.farblock:none";
         fails(fb_connect(dead.as_ptr(), null(), &mut disk), fb_status::Connect, "127.0.0.1:1");
+        let other = text(&one.replace("/nqn.", "/nqn.2026-11.org.example:other."));
+        fails(fb_connect(other.as_ptr(), null(), &mut disk), fb_status::Missing, "subsystem");
+        let ninth = text(&one.replace("ns=1", "ns=9"));
+        fails(fb_connect(ninth.as_ptr(), null(), &mut disk), fb_status::Missing, "namespace");
+        assert_eq!(fb_status_errno(fb_status::Missing as i32), libc::ENOENT);
         assert!(disk.is_null());
 
         let mut options: fb_options = std::mem::zeroed();
@@ -707,7 +712,7 @@ fn every_status_has_words() {
     for code in -40..5 {
         // SAFETY: a text of the library's.
         let text = unsafe { CStr::from_ptr(fb_status_text(code)) }.to_str().unwrap();
-        assert_eq!(text.contains("unknown"), !(-16..=0).contains(&code), "{code}: {text}");
+        assert_eq!(text.contains("unknown"), !(-21..=0).contains(&code), "{code}: {text}");
         assert_eq!(fb_status_errno(code) == 0, code >= 0, "{code}");
     }
 }

@@ -130,7 +130,7 @@ impl From<LatencyCounts> for Counts {
 pub(super) enum AttachmentState {
     /// All is well.
     Live,
-    /// Some path is lost.
+    /// Some path is lost, or the target refuses some operations.
     Degraded,
     /// Every path is lost; I/O waits.
     Reconnecting,
@@ -219,7 +219,10 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
-        DiskState::Live => (AttachmentState::Live, since.as_secs(), None),
+        DiskState::Live => match disk.refusal() {
+            Some(refusal) => (AttachmentState::Degraded, since.as_secs(), Some(refusal)),
+            None => (AttachmentState::Live, since.as_secs(), None),
+        },
         DiskState::Degraded => (AttachmentState::Degraded, since.as_secs(), trouble),
         DiskState::Waiting => (AttachmentState::Reconnecting, since.as_secs(), trouble),
         DiskState::Dead => (AttachmentState::Failed, since.as_secs(), Some(given_up(trouble))),

@@ -7,6 +7,7 @@ use super::identity::{Hex, KnownNamespace};
 use super::latency::Meters;
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
+use super::refusal::Refusal;
 use super::session::Session;
 use crate::control::Local;
 use crate::error::Error;
@@ -147,6 +148,7 @@ pub(super) struct Hub {
     stopping: AtomicBool,
     pub(super) changes: Changes,
     pub(super) meters: Meters,
+    pub(super) refusal: Refusal,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,6 +175,7 @@ impl Hub {
             stopping: AtomicBool::new(false),
             changes: Changes::new(),
             meters: Meters::default(),
+            refusal: Refusal::default(),
         }
     }
 

@@ -79,6 +79,7 @@ mod options;
 mod orphans;
 mod path;
 mod queue;
+mod refusal;
 mod session;
 mod table;
 
@@ -247,6 +248,15 @@ impl Disk {
             (_, dead) if dead == all => DiskState::Dead,
             _ => DiskState::Waiting,
         }
+    }
+
+    /// What the target refuses although the disk is connected, in words: a reservation of another
+    /// host, say. It stands until the same kind of operation succeeds.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let (writes, error) = self.hub.refusal.held()?;
+        let what = if writes { "writes" } else { "reads" };
+        Some(format!("the target refuses {what}: {error}"))
     }
 
     /// The paths as they are, in the order in which they were given.

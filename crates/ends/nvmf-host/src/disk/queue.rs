@@ -323,6 +323,9 @@ impl DiskQueue {
         buffer: Option<Buffer>,
         lost: Option<&Session>,
     ) {
+        if let Some((command, ..)) = self.table.nature(index) {
+            self.hub.refusal.note(command, result);
+        }
         let cache = &self.hub.cache;
         match self.table.nature(index) {
             Some((Command::Flush, _, carries)) => {

@@ -422,6 +422,7 @@ impl<T: Transport> Commands<T> for Table<T> {
             let is_worth_it = judgement.is_passing(status, error);
             if is_worth_it && active.retries < limits::COMMAND_RETRIES {
                 let delay = match usize::from(status.retry_delay()) {
+                    0 if error == BlockError::NotReady => limits::NOT_READY_PAUSE,
                     0 => Duration::ZERO,
                     which => self.settings.retry_delays[which - 1].min(limits::RETRY_DELAY_MAX),
                 };
@@ -461,7 +462,8 @@ impl Judgement {
     /// Whether the same command may succeed the next time. Other errors are final, or a path's,
     /// which another one may serve.
     fn is_passing(&self, status: Status, error: BlockError) -> bool {
-        let failed = matches!(error, BlockError::ReadFailed | BlockError::WriteFailed);
+        use BlockError::{NotReady, ReadFailed, WriteFailed};
+        let failed = matches!(error, ReadFailed | WriteFailed | NotReady);
         match self {
             Judgement::Status => failed && !status.is_dnr(),
             Judgement::Damaged => true,

@@ -447,8 +447,10 @@ fn is_media_error(error: BlockError) -> bool {
 
 /// Whether somebody has to look after the storage; what else goes wrong is the host's affair.
 fn is_trouble(error: BlockError) -> bool {
-    use BlockError::{Disconnected, NoResources, NoSpace};
-    is_media_error(error) || matches!(error, NoSpace | Disconnected | NoResources)
+    use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
+    let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);
+    // Only a namespace that is itself a remote one knows these: this target is not let in there.
+    is_media_error(error) || of_storage || matches!(error, Conflict | Denied)
 }
 
 /// Which namespace a command is for, and what it does, for messages.

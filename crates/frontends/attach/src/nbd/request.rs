@@ -151,6 +151,12 @@ impl Refusal {
             BlockError::TooLarge => (errno::EINVAL, "the request moves too much data at once"),
             BlockError::ReadOnly => (errno::EPERM, "the disk is read-only"),
             BlockError::NoSpace => (errno::ENOSPC, "no space is left on the disk's storage"),
+            BlockError::Conflict => (errno::EPERM, "another host has reserved the disk"),
+            BlockError::Denied => (errno::EPERM, "the disk denies access to this host"),
+            BlockError::NotReady => (errno::EIO, "the disk is not ready"),
+            BlockError::AtomicExceeded => {
+                (errno::EINVAL, "the write is larger than what the disk writes atomically")
+            }
             BlockError::Unsupported => (errno::ENOTSUP, "the disk cannot do this"),
             BlockError::NoResources => (errno::ENOMEM, "the server is out of resources"),
             BlockError::Disconnected => (errno::EIO, "the connection to the disk is lost"),

@@ -384,6 +384,9 @@ fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NOSPC,
         BlockError::Unsupported => Errno::OPNOTSUPP,
+        // As the kernel's own host: a reservation conflict, and an error of the target's.
+        BlockError::Conflict => Errno::BADE,
+        BlockError::OutOfRange | BlockError::NotReady => Errno::REMOTEIO,
         _ => Errno::IO,
     }
 }

@@ -1,6 +1,7 @@
 //! A session on an event loop: commands out, answers in.
 
 use super::session::{Agreed, Numbers, SEGMENT_BYTES, Session, command};
+use crate::scsi::sense;
 use crate::wire::{
     self, BHS_BYTES, Bhs, DataIn, DataOut, R2t, Response, ScsiResponse, flag, request, response,
 };
@@ -271,6 +272,7 @@ impl SessionQueue {
         let op = flight.ok_or(Nonsense)?;
         self.free.push(tag);
         let failed = match op.command {
+            _ if status == sense::status::RESERVATION_CONFLICT => BlockError::Conflict,
             Command::Read => BlockError::ReadFailed,
             _ => BlockError::WriteFailed,
         };

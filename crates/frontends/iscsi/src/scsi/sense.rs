@@ -53,6 +53,7 @@ impl Sense {
     pub(crate) const READ_ERROR: Sense = sense(3, 0x1100);
     pub(crate) const PARAMETER_LENGTH: Sense = sense(5, 0x1a00);
     pub(crate) const INVALID_OPCODE: Sense = sense(5, 0x2000);
+    pub(crate) const ACCESS_DENIED: Sense = sense(5, 0x2002);
     pub(crate) const OUT_OF_RANGE: Sense = sense(5, 0x2100);
     pub(crate) const INVALID_FIELD: Sense = sense(5, 0x2400);
     pub(crate) const NO_SUCH_UNIT: Sense = sense(5, 0x2500);
@@ -114,8 +115,12 @@ impl From<BlockError> for Failure {
             BlockError::NoSpace => Sense::NO_SPACE,
             BlockError::ReadFailed => Sense::READ_ERROR,
             BlockError::WriteFailed => Sense::WRITE_ERROR,
-            BlockError::TooLarge | BlockError::Unsupported => Sense::INVALID_FIELD,
-            BlockError::Disconnected => Sense::BECOMING_READY,
+            BlockError::Conflict => return Failure::Conflict,
+            BlockError::Denied => Sense::ACCESS_DENIED,
+            BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
+                Sense::INVALID_FIELD
+            }
+            BlockError::NotReady | BlockError::Disconnected => Sense::BECOMING_READY,
             BlockError::NoResources => return Failure::Busy,
             // Aborted, and what the contract may grow.
             _ => Sense::ABORTED,
@@ -152,7 +157,11 @@ mod tests {
         assert_eq!(said(BlockError::ReadFailed), (3, 0x1100));
         assert_eq!(said(BlockError::WriteFailed), (3, 0x0c00));
         assert_eq!(said(BlockError::Disconnected), (2, 0x0401));
+        assert_eq!(said(BlockError::NotReady), (2, 0x0401));
+        assert_eq!(said(BlockError::Denied), (5, 0x2002));
+        assert_eq!(said(BlockError::AtomicExceeded), (5, 0x2400));
         assert_eq!(said(BlockError::Aborted), (0xb, 0));
+        assert_eq!(Failure::from(BlockError::Conflict), Failure::Conflict);
         assert_eq!(Failure::from(BlockError::NoResources), Failure::Busy);
     }
 }

@@ -200,6 +200,10 @@ fn reason(error: BlockError) -> String {
     match error {
         BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),
         BlockError::WriteFailed => "the storage behind it cannot be written".to_owned(),
+        BlockError::Conflict => {
+            "another host has reserved the namespace: release the reservation there, or preempt it"
+                .to_owned()
+        }
         BlockError::Disconnected => {
             "the connection to the namespace is lost, and did not come back".to_owned()
         }

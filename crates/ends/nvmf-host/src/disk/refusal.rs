@@ -1,0 +1,74 @@
+//! Whether the target refuses what the disk's users ask for, although its paths are live: a fenced
+//! host has every connection and may not write.
+//!
+//! Queues note every result here. While nothing is refused, that is one relaxed load.
+
+use farblock_block::{BlockError, Command};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Errors that say something about the disk as a whole. A refusal is held as its number in here,
+/// plus 1, times 2, plus 1 if the operation writes. 0: nothing is refused.
+const KINDS: [BlockError; 5] = [
+    BlockError::Conflict,
+    BlockError::Denied,
+    BlockError::ReadOnly,
+    BlockError::NoSpace,
+    BlockError::NotReady,
+];
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Refusal(AtomicU8);
+
+impl Refusal {
+    /// Notes how an operation ended. A refused write stands until another write succeeds: reads may
+    /// succeed all the time.
+    pub(super) fn note(&self, command: Command, result: Result<(), BlockError>) {
+        let writes = u8::from(!command.reads());
+        match result {
+            Ok(()) => {
+                let held = self.0.load(Ordering::Relaxed);
+                // A flush succeeds also for a host that may not write.
+                if held != 0 && held & 1 == writes && command != Command::Flush {
+                    self.0.store(0, Ordering::Relaxed);
+                }
+            }
+            Err(error) => {
+                if let Some(kind) = KINDS.iter().position(|&kind| kind == error) {
+                    self.0.store((kind as u8 + 1) << 1 | writes, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The last refusal, if it stands: whether the operation writes, and the error.
+    pub(super) fn held(&self) -> Option<(bool, BlockError)> {
+        let held = self.0.load(Ordering::Relaxed);
+        let kind = usize::from(held >> 1).checked_sub(1)?;
+        Some((held & 1 != 0, KINDS[kind]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_write_stands_until_a_write_succeeds() {
+        let refusal = Refusal::default();
+        refusal.note(Command::Write, Err(BlockError::WriteFailed));
+        assert_eq!(refusal.held(), None, "a failure of one block");
+        for kind in KINDS {
+            refusal.note(Command::Write, Err(kind));
+            refusal.note(Command::Read, Ok(()));
+            refusal.note(Command::Flush, Ok(()));
+            assert_eq!(refusal.held(), Some((true, kind)));
+            refusal.note(Command::Write, Ok(()));
+            assert_eq!(refusal.held(), None);
+        }
+        refusal.note(Command::Read, Err(BlockError::Denied));
+        assert_eq!(refusal.held(), Some((false, BlockError::Denied)));
+        refusal.note(Command::Read, Ok(()));
+        assert_eq!(refusal.held(), None);
+    }
+}
