@@ -99,10 +99,11 @@ impl Controller {
         control: &Arc<Control>,
         url: &Url,
         options: &Options,
+        first: Option<SocketAddr>,
     ) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
-        let address = Address::of_url(url).map_err(Error::Url)?;
+        let address = Address::of_url(url).map_err(Error::Url)?.beginning_with(first);
         let connecting = Connecting::new(address, subsystem, &options)?;
         connecting.connect(local.clone(), Arc::clone(control)).await
     }

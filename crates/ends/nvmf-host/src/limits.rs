@@ -74,6 +74,12 @@ pub const LOOKS: usize = 8;
 /// Referrals that discovery follows from one to the next.
 pub const REFERRAL_DEPTH: usize = 4;
 
+/// Addresses of one name that are tried.
+pub const ADDRESSES: usize = 16;
+
+/// How long an attempt to connect keeps the one to the next address from beginning (RFC 8305, 8).
+pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
 /// Failed commands that are logged per queue and [`LOG_PERIOD`].
 pub const LOGGED_FAILURES: u32 = 8;
 

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::options::Options;
 use crate::shared::ControllerShared;
 use crate::transport::Opened;
-use crate::transport::dial::{Address, Caller, Dialled, Exchange};
+use crate::transport::dial::{Address, Caller, Dialled, Exchange, Unreached};
 #[cfg(feature = "memory")]
 use crate::transport::memory::Memory;
 use crate::transport::tcp::Link;
@@ -62,8 +62,12 @@ impl Connecting {
         let BroughtUp { connected, route, address, info } = match self.until_not_busy(&local).await
         {
             Ok(parts) => parts,
-            Err(reason) => {
-                let address = self.address.to_string();
+            Err(Unreached { reason, at }) => {
+                let place = self.address.to_string();
+                let address = match at.filter(|at| *at != place) {
+                    Some(at) => format!("{place} ({at})"),
+                    None => place,
+                };
                 return Err(Error::Connect { address, subsystem: self.subsystem, reason });
             }
         };
@@ -120,17 +124,18 @@ impl Connecting {
         if self.subsystem == DISCOVERY_NQN { Duration::ZERO } else { self.options.keep_alive }
     }
 
-    async fn until_not_busy(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
+    async fn until_not_busy(&self, local: &Local) -> Result<BroughtUp, Unreached> {
         let give_up = os::now() + limits::BUSY_RETRY_TIME;
         loop {
             let result = self.bring_up(local).await;
-            if !is_worth_another(local, give_up, result.as_ref().err()).await {
+            let error = result.as_ref().err().map(|unreached| &unreached.reason);
+            if !is_worth_another(local, give_up, error).await {
                 return result;
             }
         }
     }
 
-    async fn bring_up(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
+    async fn bring_up(&self, local: &Local) -> Result<BroughtUp, Unreached> {
         let identity = wire_identity(&self.identity, &self.subsystem);
         let caller = Caller { local, identity, options: &self.options, sqsize_z: SQSIZE_Z };
         let Dialled { mut greeted, again: route, socket: address } =
@@ -141,8 +146,10 @@ impl Connecting {
             queues: self.options.queues,
             events: EVENTS,
         };
-        let info = bring_up(&mut greeted, parameters, &caller, route.is_proved()).await?;
-        let connected = greeted.finish(false)?;
+        let failed = |reason| Unreached { reason, at: Some(address.to_string()) };
+        let info = bring_up(&mut greeted, parameters, &caller, route.is_proved()).await;
+        let info = info.map_err(failed)?;
+        let connected = greeted.finish(false).map_err(failed)?;
         Ok(BroughtUp { connected, route, address, info })
     }
 }

@@ -21,6 +21,7 @@ use farblock_reactor::os;
 use farblock_wire::identify::Cns;
 use farblock_wire::origin::ControllerOrigin;
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub(super) struct Keeper {
     /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
     /// its end, unless that is the control loop.
     retired: Vec<Arc<Session>>,
+    /// Which of the name's addresses the last session had.
+    worked: Option<SocketAddr>,
     log: Log,
 }
 
@@ -103,8 +106,8 @@ impl Keeper {
         index: usize,
         first: Sender<Result<(), Error>>,
     ) -> Keeper {
-        let (retired, log) = Default::default();
-        Keeper { hub, local, control, index, first: Some(first), retired, log }
+        let (retired, worked, log) = Default::default();
+        Keeper { hub, local, control, index, first: Some(first), retired, worked, log }
     }
 
     /// Keeps the path until the disk is closed.
@@ -117,6 +120,7 @@ impl Keeper {
                 Ok(session) => {
                     self.log.connected(&self.hub.paths[self.index].url);
                     self.report(Ok(()));
+                    self.worked = Some(session.controller.address());
                     let begin = os::now();
                     self.keep(&session).await;
                     self.lose(session).await;
@@ -241,7 +245,8 @@ impl Keeper {
     async fn bring_up(&mut self) -> Result<Arc<Session>, Error> {
         let options = self.options();
         let url = &self.path().url;
-        let connect = Controller::connect_on(&self.local, &self.control, url, &options);
+        let first = self.worked;
+        let connect = Controller::connect_on(&self.local, &self.control, url, &options, first);
         let closed = self.hub.keepers.until(|| self.hub.is_stopping());
         let connected = unless(closed, connect).await;
         let controller = connected.unwrap_or_else(|| Err(Error::Lost("it is closed".into())))?;

@@ -73,7 +73,7 @@ async fn ask(
     options: &DiskOptions,
     lost: &[Arc<Fencing>],
 ) -> Result<(), Error> {
-    let through = Controller::connect_on(local, control, url, &options.connection).await?;
+    let through = Controller::connect_on(local, control, url, &options.connection, None).await?;
     let mut pause = limits::FINISH_PAUSE;
     loop {
         for lost in lost.iter().filter(|lost| !lost.is_finished()) {

@@ -54,6 +54,52 @@ pub(crate) struct Dialled {
     pub(crate) socket: SocketAddr,
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    pub(crate) reason: ConnectError,
+    /// The addresses that were tried, for messages.
+    pub(crate) at: Option<String>,
+}
+
+impl Unreached {
+    /// Of several attempts, the error that tells the most, and every address: those of that error
+    /// first, then the others with their errors.
+    pub(crate) fn of(failed: Vec<(SocketAddr, ConnectError)>) -> Unreached {
+        use ConnectError as E;
+        let silence = |error: &ConnectError| match error {
+            E::Unreachable(_) | E::Io(_) => 3,
+            E::Refused => 2,
+            E::TimedOut { .. } => 1,
+            _ => 0,
+        };
+        let best = failed.iter().map(|(_, error)| error).min_by_key(|error| silence(error));
+        let Some(reason) = best.cloned() else {
+            return E::Unresolved("the name has no address".to_owned()).into();
+        };
+        let (same, others): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|(_, error)| *error == reason);
+        let same: Vec<String> = same.iter().map(|(address, _)| address.to_string()).collect();
+        let mut at = same.join(", ");
+        for (address, error) in others {
+            at.push_str(&format!("; {address}: {error}"));
+        }
+        Unreached { reason, at: Some(at) }
+    }
+}
+
+impl From<ConnectError> for Unreached {
+    fn from(reason: ConnectError) -> Unreached {
+        Unreached { reason, at: None }
+    }
+}
+
+impl From<Unreached> for ConnectError {
+    fn from(unreached: Unreached) -> ConnectError {
+        unreached.reason
+    }
+}
+
 /// A connection that takes commands, and is no queue yet.
 pub(crate) enum Greeted {
     Tcp(Box<tcp::Handshake<tcp::Tcp>>),
@@ -84,7 +130,7 @@ impl Address {
         tcp::TcpAddress::named(&url.host, url.port).map(Address::Tcp)
     }
 
-    pub(crate) async fn connect(&self, caller: &Caller<'_>) -> Result<Dialled, ConnectError> {
+    pub(crate) async fn connect(&self, caller: &Caller<'_>) -> Result<Dialled, Unreached> {
         match self {
             Address::Tcp(address) => {
                 let (handshake, found, socket) = address.connect(caller).await?;
@@ -98,6 +144,15 @@ impl Address {
                 let socket = (Ipv4Addr::UNSPECIFIED, 0).into();
                 Ok(Dialled { greeted: Greeted::Memory(greeted), again: self.clone(), socket })
             }
+        }
+    }
+
+    /// The same place, whose attempts begin with this address if the name still has it.
+    pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> Address {
+        match self {
+            Address::Tcp(address) => Address::Tcp(address.beginning_with(first)),
+            #[cfg(feature = "memory")]
+            Address::Memory(_) => self,
         }
     }
 

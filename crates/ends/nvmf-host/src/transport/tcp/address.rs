@@ -1,10 +1,11 @@
 //! Where a controller is, for TCP.
 
+use super::attempts;
 use super::carrier::Tcp;
 use super::concatenation;
 use super::handshake::Handshake;
 use crate::control::blocking;
-use crate::transport::dial::Caller;
+use crate::transport::dial::{Caller, Unreached};
 use crate::url::{self, Bracketed, UrlError};
 use farblock_proto::host::ConnectError;
 use farblock_secure::TlsPsk;
@@ -17,6 +18,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub(crate) struct TcpAddress {
     place: NamedOrFound,
     generated: Vec<TlsPsk>,
+    /// Which of a name's addresses is tried first: the one that worked before.
+    first: Option<SocketAddr>,
 }
 
 #[derive(Clone)]
@@ -31,7 +34,12 @@ impl TcpAddress {
     pub(crate) fn named(host: &str, port: Option<u16>) -> Result<TcpAddress, UrlError> {
         url::check_place(host, port)?;
         let place = NamedOrFound::Named(host.to_owned(), port.unwrap_or(PORT_IO));
-        Ok(TcpAddress { place, generated: Vec::new() })
+        Ok(TcpAddress { place, generated: Vec::new(), first: None })
+    }
+
+    /// As [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
+    pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> TcpAddress {
+        TcpAddress { first, ..self }
     }
 
     /// Reads `host`, `host:port` or `[v6]:port`.
@@ -48,14 +56,21 @@ impl TcpAddress {
     pub(crate) async fn connect(
         &self,
         caller: &Caller<'_>,
-    ) -> Result<(Handshake<Tcp>, TcpAddress, SocketAddr), ConnectError> {
-        let addresses = self.resolve().await?;
+    ) -> Result<(Handshake<Tcp>, TcpAddress, SocketAddr), Unreached> {
+        let mut addresses = attempts::order(self.resolve().await?, self.first);
         let generated = match self.is_proved() {
             true => self.generated.clone(),
-            false => concatenation::generate(&addresses, caller).await?,
+            false => match concatenation::generate(&addresses, caller).await? {
+                // Another address may be another target, which does not know these keys.
+                Some((keys, socket)) => {
+                    addresses = vec![socket];
+                    keys
+                }
+                None => Vec::new(),
+            },
         };
         let (handshake, socket) = Handshake::connect(&addresses, caller, &generated).await?;
-        let found = TcpAddress { place: NamedOrFound::Found(socket), generated };
+        let found = TcpAddress { place: NamedOrFound::Found(socket), generated, first: None };
         Ok((handshake, found, socket))
     }
 

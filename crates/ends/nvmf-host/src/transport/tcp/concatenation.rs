@@ -2,7 +2,7 @@
 
 use super::handshake::Handshake;
 use crate::authentication;
-use crate::transport::dial::{Caller, Exchange};
+use crate::transport::dial::{Caller, Exchange, Unreached};
 use farblock_proto::host::{ConnectError, command, refused};
 use farblock_proto::tcp::TcpRefusal;
 use farblock_secure::{Concatenation, HostTerms, TlsPsk};
@@ -12,43 +12,49 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::net::SocketAddr;
 
 /// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
-/// of it: none if none were asked for. Discovery services do not authenticate.
+/// of it with the address that has them: none if none were asked for. Discovery services do not
+/// authenticate.
 pub(super) async fn generate(
     addresses: &[SocketAddr],
     caller: &Caller<'_>,
-) -> Result<Vec<TlsPsk>, ConnectError> {
+) -> Result<Option<(Vec<TlsPsk>, SocketAddr)>, Unreached> {
     const DURING: &str = "the answer to Connect, ahead of TLS";
     let Caller { identity, options, sqsize_z, .. } = caller;
     if !options.tcp.concatenate || identity.subnqn == DISCOVERY_NQN {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     if options.tcp.tls_key.is_some() {
         let both = "either a key for TLS (--tls-key) or one that comes of the authentication \
                     (--concat), not both";
-        return Err(TcpRefusal::Tls(both.to_owned()).into());
+        return Err(tls(both));
     }
     let terms = authentication::terms(identity, options).await?;
     let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
     if !terms.has_offer() {
         let what = "no key for TLS comes of sha512, nor of the group null alone: name another one \
                     beside it (--dhchap-hashes, --dhchap-dhgroups), or leave --concat out";
-        return Err(TcpRefusal::Tls(what.to_owned()).into());
+        return Err(tls(what));
     }
-    let (mut handshake, _) = Handshake::connect(addresses, caller, &[]).await?;
+    let (mut handshake, socket) = Handshake::connect(addresses, caller, &[]).await?;
+    let failed = |reason| Unreached { reason, at: Some(socket.to_string()) };
     let data = command::connect_data(identity, None);
     let connect = command::connect(0, *sqsize_z, 0);
-    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING).await?;
+    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING).await.map_err(failed)?;
     if !cqe.status().is_success() {
-        return Err(refused(cqe.status(), cqe.result()));
+        return Err(failed(refused(cqe.status(), cqe.result())));
     }
     let ConnectResult { authreq, .. } = ConnectResult::parse(cqe.result());
     if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
-        return Err(ConnectError::AuthenticationNotOffered);
+        return Err(failed(ConnectError::AuthenticationNotOffered));
     }
-    let psks = authentication::converse(&mut handshake, terms).await?;
+    let psks = authentication::converse(&mut handshake, terms).await.map_err(failed)?;
     // Without one the next connection would be in plain.
     match psks.is_empty() {
-        true => Err(TcpRefusal::Tls("no key for TLS came of the authentication".to_owned()).into()),
-        false => Ok(psks),
+        true => Err(tls("no key for TLS came of the authentication")),
+        false => Ok(Some((psks, socket))),
     }
+}
+
+fn tls(sentence: &str) -> Unreached {
+    ConnectError::from(TcpRefusal::Tls(sentence.to_owned())).into()
 }

@@ -2,12 +2,13 @@
 //! time. Once the queue is connected, [`Handshake::finish`] gives the socket up, for another event
 //! loop.
 
+use super::attempts;
 use super::carrier::{Carrier, Tcp};
 use super::conversation::{Conversation, Progress};
 use super::secured::{self, Refusal, Secured};
 use crate::control::Local;
 use crate::error::words;
-use crate::transport::dial::{Caller, Exchange, from_io};
+use crate::transport::dial::{Caller, Exchange, Unreached, from_io};
 use farblock_proto::host::{Command, ConnectError};
 use farblock_proto::tcp::host_end::HostEnd;
 use farblock_proto::tcp::{Digests, TcpRefusal};
@@ -39,30 +40,24 @@ pub(crate) struct Connected {
 
 impl Handshake<Tcp> {
     /// Connects to the first of `addresses` that answers, with TLS if the options say so, with the
-    /// first key that the controller takes, and exchanges ICReq and ICResp. Each step, here and
-    /// later, may take the options' time to connect. `generated` are the keys that came of an
+    /// first key that the controller takes, and exchanges ICReq and ICResp: an address where any of
+    /// this fails is not the last. Each step, here and later, may take the options' time to connect. `generated` are the keys that came of an
     /// authentication, if any did.
     pub(super) async fn connect(
         addresses: &[SocketAddr],
         caller: &Caller<'_>,
         generated: &[TlsPsk],
-    ) -> Result<(Handshake<Tcp>, SocketAddr), ConnectError> {
+    ) -> Result<(Handshake<Tcp>, SocketAddr), Unreached> {
         let Caller { local, identity, options, sqsize_z } = caller;
         let timeout = options.connect_timeout;
         let psks = secured::psks(identity, options, generated).await?;
-        let mut error = ConnectError::Unresolved("the name has no address".to_owned());
-        for &address in addresses {
-            match connect(local, address, timeout).await {
-                Ok(tcp) => {
-                    let secured = secure(local, tcp, address, psks.as_deref(), timeout).await?;
-                    let digests = options.tcp.digests();
-                    let made = Handshake::initialize(local, secured, digests, *sqsize_z, timeout);
-                    return Ok((made.await?, address));
-                }
-                Err(failure) => error = failure,
-            }
-        }
-        Err(error)
+        let (psks, digests) = (psks.as_deref(), options.tcp.digests());
+        let attempt = async |address| {
+            let tcp = connect(local, address, timeout).await?;
+            let secured = secure(local, tcp, address, psks, timeout).await?;
+            Handshake::initialize(local, secured, digests, *sqsize_z, timeout).await
+        };
+        attempts::first_of(local, addresses, attempt).await
     }
 
     /// Hands the connection over. From here on it ends with a reset, and what the controller's
@@ -199,4 +194,73 @@ async fn secure(
         }
     }
     Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Control, reply};
+    use crate::options::Options;
+    use farblock_proto::host::Identity;
+    use farblock_reactor::EngineKind;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A server that gives each connection these bytes and keeps it open.
+    fn server(answer: Vec<u8>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let answer = answer.clone();
+                std::thread::spawn(move || {
+                    let _ = stream.write_all(&answer);
+                    while stream.read(&mut [0; 512]).is_ok_and(|count| count > 0) {}
+                });
+            }
+        });
+        address
+    }
+
+    fn closed_port() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 1))
+    }
+
+    fn target() -> SocketAddr {
+        let mut icresp = vec![0; 128];
+        icresp[..8].copy_from_slice(&[1, 0, 128, 0, 128, 0, 0, 0]);
+        icresp[12..16].copy_from_slice(&65536_u32.to_le_bytes());
+        server(icresp)
+    }
+
+    fn connect_to(addresses: Vec<SocketAddr>) -> Result<SocketAddr, Unreached> {
+        let control = Control::shared(EngineKind::Portable).expect("a loop");
+        let (done, end) = reply();
+        control.spawn(move |local| {
+            let local = local.clone();
+            async move {
+                let options = Options::default();
+                let (hostnqn, subnqn) = ("nqn.2026-11.org.example:h", "nqn.2026-11.org.example:s");
+                let identity = Identity { hostid: [1; 16], hostnqn, subnqn };
+                let caller = Caller { local: &local, identity, options: &options, sqsize_z: 31 };
+                let made = Handshake::connect(&addresses, &caller, &[]).await;
+                done.send(made.map(|(_, address)| address));
+            }
+        });
+        end.wait().expect("it ran")
+    }
+
+    #[test]
+    fn whatever_the_first_address_does_before_icresp_the_next_one_is_tried() {
+        let target = target();
+        let http = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(9));
+        for first in [server(Vec::new()), http, closed_port()] {
+            assert_eq!(connect_to(vec![first, target]).expect("the second"), target);
+        }
+        let (http, closed) = (server(b"HTTP/1.1 ".repeat(20)), closed_port());
+        let Unreached { reason, at } = connect_to(vec![closed, http]).expect_err("neither");
+        assert!(!matches!(reason, ConnectError::Refused), "{reason}");
+        let at = at.expect("addresses");
+        assert!(at.starts_with(&format!("{http}; {closed}: ")), "{at}");
+    }
 }

@@ -1,6 +1,7 @@
 //! TCP, with TLS over it or without: commands and data are PDUs of a [`Link`].
 
 mod address;
+mod attempts;
 mod carrier;
 mod concatenation;
 mod conversation;

@@ -1,0 +1,155 @@
+//! A name with several addresses: attempts side by side, each begun a while after the one before
+//! (RFC 8305). The first that comes to something wins, and the others are dropped.
+
+use crate::control::Local;
+use crate::limits;
+use crate::transport::dial::Unreached;
+use farblock_proto::host::ConnectError;
+use farblock_reactor::os;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+
+/// The order of the attempts: `first` if it is one of them, then both families in turn, each in
+/// the resolver's order. No more than [`limits::ADDRESSES`], each once.
+pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<SocketAddr> {
+    let leads = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (one, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.is_ipv6() == leads);
+    let first = first.filter(|it| one.contains(it) || other.contains(it));
+    let turns = one.len().max(other.len());
+    let in_turn = (0..turns).flat_map(|turn| [one.get(turn).copied(), other.get(turn).copied()]);
+    let mut order: Vec<SocketAddr> = Vec::new();
+    for address in std::iter::once(first).chain(in_turn).flatten() {
+        if !order.contains(&address) {
+            order.push(address);
+        }
+    }
+    order.truncate(limits::ADDRESSES);
+    order
+}
+
+/// What the first successful attempt gives, and its address. The next attempt begins when the one
+/// before has failed, or has taken [`limits::ATTEMPT_DELAY`].
+pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
+    local: &Local,
+    addresses: &[SocketAddr],
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<(T, SocketAddr), Unreached> {
+    let mut next = addresses.iter().copied();
+    let mut under_way: Vec<(SocketAddr, Pin<Box<F>>)> = Vec::new();
+    let mut failed = Vec::new();
+    loop {
+        match next.next() {
+            Some(address) => under_way.push((address, Box::pin(attempt(address)))),
+            None if under_way.is_empty() => return Err(Unreached::of(failed)),
+            None => {}
+        }
+        let ended = ended(&mut under_way);
+        let ended = match next.len() {
+            0 => Some(ended.await),
+            _ => local.until(os::now() + limits::ATTEMPT_DELAY, ended).await,
+        };
+        match ended {
+            Some((index, Ok(made))) => return Ok((made, under_way.swap_remove(index).0)),
+            Some((index, Err(error))) => failed.push((under_way.remove(index).0, error)),
+            None => {}
+        }
+    }
+}
+
+/// The first of them that has ended.
+async fn ended<F: Future>(under_way: &mut [(SocketAddr, Pin<Box<F>>)]) -> (usize, F::Output) {
+    poll_fn(|context| {
+        for (index, (_, attempt)) in under_way.iter_mut().enumerate() {
+            if let Poll::Ready(output) = attempt.as_mut().poll(context) {
+                return Poll::Ready((index, output));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Control, reply};
+    use farblock_reactor::EngineKind;
+    use std::sync::{Arc, Mutex};
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn families_take_turns_and_the_one_that_worked_is_first() {
+        let [a, b, c, d] = ["[::1]:1", "[::2]:1", "1.0.0.1:1", "1.0.0.2:1"].map(address);
+        assert_eq!(order(vec![a, b, c, d, a], None), [a, c, b, d]);
+        assert_eq!(order(vec![c, d, a], Some(d)), [d, c, a]);
+        assert_eq!(order(vec![c, d], Some(a)), [c, d], "the name has it no more");
+        assert_eq!(order(Vec::new(), None), []);
+        let many = (0..100).map(|port| SocketAddr::from(([1, 0, 0, 1], port))).collect();
+        assert_eq!(order(many, None).len(), limits::ADDRESSES);
+    }
+
+    /// Runs attempts that end as `ends` says, `None` never; gives what came of them, and which were
+    /// begun.
+    fn run(
+        ends: Vec<(SocketAddr, Option<Result<(), ConnectError>>)>,
+    ) -> (Result<SocketAddr, Unreached>, Vec<SocketAddr>) {
+        let control = Control::shared(EngineKind::Portable).expect("a loop");
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let (done, end) = reply();
+        let noted = Arc::clone(&begun);
+        control.spawn(move |local| {
+            let local = local.clone();
+            async move {
+                let addresses: Vec<SocketAddr> = ends.iter().map(|(at, _)| *at).collect();
+                let attempt = |at| {
+                    noted.lock().unwrap().push(at);
+                    let (_, end) = ends.iter().find(|(it, _)| *it == at).expect("one of them");
+                    async move {
+                        match end {
+                            Some(end) => end.clone(),
+                            None => std::future::pending().await,
+                        }
+                    }
+                };
+                let result = first_of(&local, &addresses, attempt).await;
+                done.send(result.map(|((), at)| at));
+            }
+        });
+        let result = end.wait().expect("it ran");
+        let begun = begun.lock().unwrap().clone();
+        (result, begun)
+    }
+
+    #[test]
+    fn an_address_that_is_silent_or_fails_does_not_keep_the_next_one_waiting() {
+        let [a, b, c] = ["1.0.0.1:1", "1.0.0.2:1", "1.0.0.3:1"].map(address);
+        let refused = || Some(Err(ConnectError::Refused));
+        let (result, begun) = run(vec![(a, None), (b, refused()), (c, Some(Ok(())))]);
+        assert_eq!((result.ok(), begun), (Some(c), vec![a, b, c]));
+        let (result, begun) = run(vec![(a, Some(Ok(()))), (b, None)]);
+        assert_eq!((result.ok(), begun), (Some(a), vec![a]));
+    }
+
+    #[test]
+    fn the_error_names_every_address_and_tells_the_most() {
+        let [a, b, c] = ["1.0.0.1:1", "1.0.0.2:1", "1.0.0.3:1"].map(address);
+        let refused = || Some(Err(ConnectError::Refused));
+        let closed = ConnectError::Closed { during: "the first answer" };
+        let (result, _) = run(vec![(a, refused()), (b, Some(Err(closed.clone()))), (c, refused())]);
+        let unreached = result.expect_err("all of them fail");
+        assert_eq!(unreached.reason, closed);
+        let at = unreached.at.expect("several addresses");
+        assert!(at.starts_with("1.0.0.2:1; 1.0.0.1:1: "), "{at}");
+        assert!(at.contains("; 1.0.0.3:1: "), "{at}");
+        let (result, _) = run(vec![(a, refused()), (b, refused())]);
+        assert_eq!(result.expect_err("both").at.as_deref(), Some("1.0.0.1:1, 1.0.0.2:1"));
+        let (result, _) = run(Vec::new());
+        let reason = result.expect_err("none").reason;
+        assert!(reason.to_string().contains("no address"), "{reason}");
+    }
+}
