@@ -83,7 +83,12 @@ impl Control {
         let refused =
             |error: &dyn ToString| ChangeError::Address(address.to_string(), error.to_string());
         let patience = self.shared.listening.patience(address.port());
-        let socket = target::bind_within(address, patience).map_err(|error| refused(&error))?;
+        let others = self.shared.listening.addresses();
+        let socket = target::bind_within(address, &others, patience);
+        let socket = socket.map_err(|error| match both_families(address, &others) {
+            Some(sentence) => refused(&sentence),
+            None => refused(&error),
+        })?;
         let bound = socket.local_addr().map_err(|error| refused(&error))?;
         self.shared.listen(socket, bound, access, tls)?;
         Ok(bound)
@@ -154,4 +159,16 @@ impl Control {
     pub fn measure_latency(&self, measure: bool) {
         self.shared.meters.measure_latency(measure);
     }
+}
+
+/// Why an address of IPv4 cannot be listened on beside one that has the connections of IPv4, too.
+fn both_families(address: SocketAddr, others: &[SocketAddr]) -> Option<String> {
+    let is_any = |it: &&SocketAddr| it.is_ipv6() && it.ip().is_unspecified();
+    let any = others.iter().filter(is_any).find(|it| it.port() == address.port())?;
+    address.is_ipv4().then(|| {
+        format!(
+            "{any} has the connections of IPv4, too: remove that listener, add {address}, and then \
+             add {any} again"
+        )
+    })
 }

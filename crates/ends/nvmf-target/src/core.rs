@@ -718,6 +718,13 @@ impl Core {
 /// listener's family: that of every IPv4 address has nobody who came by IPv6.
 pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
     let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
+    // Two interfaces may have the same link-local address.
+    let zones = match (address, local) {
+        (SocketAddr::V6(one), SocketAddr::V6(other)) => [one.scope_id(), other.scope_id()],
+        _ => [0, 0],
+    };
+    let is_zone = zones.contains(&0) || zones[0] == zones[1];
     address.port() == local.port()
+        && is_zone
         && (is_any || address.ip().to_canonical() == local.ip().to_canonical())
 }

@@ -323,23 +323,43 @@ fn bind_all(
         let at = |socket: &TcpListener| socket.local_addr().is_ok_and(|it| it == address);
         match sockets.iter().position(at) {
             Some(index) => Ok(sockets.swap_remove(index).into()),
-            None => bind_until(address, until),
+            None => bind_until(address, beside(address, addresses), until),
         }
     };
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one address, which may be in use for so long.
+/// Binds one address beside the others of the target. It may be in use for so long.
 pub(crate) fn bind_within(
     address: SocketAddr,
+    others: &[SocketAddr],
     patience: Duration,
 ) -> Result<ListenSocket, StartError> {
-    bind_until(address, os::now() + patience)
+    bind_until(address, beside(address, others), os::now() + patience)
 }
 
-fn bind_until(address: SocketAddr, until: Instant) -> Result<ListenSocket, StartError> {
+/// Which connections a listener takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Families {
+    /// As the system says: those of IPv4, too, where an address is every one of IPv6.
+    Usual,
+    /// Those of IPv6, since another listener has those of IPv4.
+    OnlyV6,
+}
+
+fn beside(address: SocketAddr, others: &[SocketAddr]) -> Families {
+    let mut same = others.iter().filter(|it| it.is_ipv4() && it.port() == address.port());
+    let shares = address.is_ipv6() && address.port() != 0 && same.next().is_some();
+    if shares { Families::OnlyV6 } else { Families::Usual }
+}
+
+fn bind_until(
+    address: SocketAddr,
+    families: Families,
+    until: Instant,
+) -> Result<ListenSocket, StartError> {
     loop {
-        match bind(address) {
+        match bind(address, families) {
             Err(StartError::Listen(_, error))
                 if error.kind() == io::ErrorKind::AddrInUse && os::now() < until =>
             {
@@ -350,7 +370,7 @@ fn bind_until(address: SocketAddr, until: Instant) -> Result<ListenSocket, Start
     }
 }
 
-fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
+fn bind(address: SocketAddr, families: Families) -> Result<ListenSocket, StartError> {
     let listen = || -> io::Result<ListenSocket> {
         if let Some(listener) = ListenSocket::simulated(address) {
             return listener;
@@ -360,6 +380,9 @@ fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
         // On Windows the option means something else: two programs on one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
+        if families == Families::OnlyV6 {
+            socket.set_only_v6(true)?;
+        }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(TcpListener::from(socket).into())

@@ -1,8 +1,9 @@
 //! Beginning to listen.
 
-use farblock_target::{StartError, Target, TargetConfig};
+use farblock_proto::controller::PortAccess;
+use farblock_target::{StartError, Target, TargetConfig, TlsPolicy};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 fn config(listeners: Vec<SocketAddr>) -> TargetConfig {
@@ -47,4 +48,49 @@ fn an_address_is_listened_on_once() {
         Err(StartError::Twice(twice)) => assert_eq!(twice, address),
         other => panic!("{other:?}"),
     }
+}
+
+/// Starts a target on these addresses of one free port. A port may be taken between two looks.
+fn on_one_port(addresses: [&str; 2]) -> Target {
+    let start = |_| {
+        let port = any().local_addr().expect("it is bound").port();
+        let at = |host: &str| format!("{host}:{port}").parse().expect("an address");
+        Target::start(&config(addresses.map(at).to_vec()))
+    };
+    let mut tries = (0..3).map(start);
+    let started = tries.by_ref().find(Result::is_ok);
+    started.expect("three ports are in use for both families").expect("found")
+}
+
+#[test]
+fn both_families_share_a_port_in_any_order() {
+    for addresses in [["0.0.0.0", "[::]"], ["[::]", "0.0.0.0"], ["[::]", "127.0.0.1"]] {
+        let target = on_one_port(addresses);
+        let port = target.addresses()[0].port();
+        for host in ["127.0.0.1", "[::1]"] {
+            TcpStream::connect(format!("{host}:{port}")).expect(host);
+        }
+        target.stop().expect("it stops");
+    }
+}
+
+#[test]
+fn the_other_family_can_follow() {
+    let (access, plain) = (PortAccess::default(), TlsPolicy::Plain);
+    let target = Target::start(&config(vec!["0.0.0.0:0".parse().expect("an address")]));
+    let target = target.expect("it starts");
+    let port = target.addresses()[0].port();
+    let six: SocketAddr = format!("[::]:{port}").parse().expect("an address");
+    assert_eq!(target.control().listen(six, &access, plain).expect("IPv6 alone"), six);
+    TcpStream::connect(("::1", port)).expect("IPv6");
+    target.stop().expect("it stops");
+
+    let target = Target::start(&config(vec!["[::]:0".parse().expect("an address")]));
+    let target = target.expect("it starts");
+    let port = target.addresses()[0].port();
+    TcpStream::connect(("127.0.0.1", port)).expect("both families");
+    let four: SocketAddr = format!("0.0.0.0:{port}").parse().expect("an address");
+    let error = target.control().listen(four, &access, plain).expect_err("it has them");
+    assert!(error.to_string().contains("has the connections of IPv4, too"), "{error}");
+    target.stop().expect("it stops");
 }

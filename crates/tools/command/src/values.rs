@@ -12,7 +12,7 @@ use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -249,7 +249,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 
 /// The address of another discovery service. The port may be left out.
 pub fn referral(text: &str) -> Result<SocketAddr, String> {
-    let Listen { ip, port } = text.parse()?;
+    let Listen { ip, port, .. } = text.parse()?;
     match (ip.is_unspecified(), port.unwrap_or(PORT_DISCOVERY)) {
         (true, _) | (_, 0) => Err(format!(
             "hosts cannot ask at {text}: write the address that they reach, as in 192.0.2.7:8009"
@@ -260,26 +260,32 @@ pub fn referral(text: &str) -> Result<SocketAddr, String> {
 
 /// An address to offer something at that has no usual port.
 pub fn service_address(text: &str) -> Result<SocketAddr, String> {
-    let Listen { ip, port } = text.parse()?;
-    let port = port.ok_or_else(|| {
+    let listen: Listen = text.parse()?;
+    let port = listen.port.ok_or_else(|| {
         format!(
             "{text:?} has no port: write ADDR:PORT, as in 127.0.0.1:8080, or port 0 for a free one"
         )
     })?;
-    Ok(SocketAddr::new(ip, port))
+    Ok(listen.with_port(port))
 }
 
 /// An address to listen on, and the port, if it is not the usual one of what listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
     ip: IpAddr,
+    /// The interface of a link-local address, as its index; 0 for none.
+    zone: u32,
     port: Option<u16>,
 }
 
 impl Listen {
     /// With this port, if none was given.
     pub fn with_port(self, usual: u16) -> SocketAddr {
-        SocketAddr::new(self.ip, self.port.unwrap_or(usual))
+        let port = self.port.unwrap_or(usual);
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), port),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.zone).into(),
+        }
     }
 }
 
@@ -289,26 +295,55 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         let (host, port) = host_and_port(text)?;
         let found = (host.as_str(), 0).to_socket_addrs();
-        let found = found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-            format!("{host:?} is not an address of a machine: write for example 0.0.0.0:{PORT_IO}")
+        let found = found.ok().and_then(|mut addresses| addresses.next());
+        let found = found.ok_or_else(|| match host.split_once('%') {
+            Some((_, zone)) => format!(
+                "this machine has no interface {zone:?}: write one of its own after the % of \
+                 {host:?}"
+            ),
+            None => format!(
+                "{host:?} is not an address of a machine: write for example 0.0.0.0:{PORT_IO}"
+            ),
         })?;
-        Ok(Listen { ip: found.ip(), port })
+        let zone = match found {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(found) => found.scope_id(),
+        };
+        if let IpAddr::V6(ip) = found.ip()
+            && ip.is_unicast_link_local()
+            && zone == 0
+        {
+            return Err(format!(
+                "{host} may be on any interface: write which one, as in [{host}%eth0]:{PORT_IO}"
+            ));
+        }
+        Ok(Listen { ip: found.ip(), zone, port })
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
-            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
+            Some(port) => self.with_port(port).fmt(f),
+            None if self.zone != 0 => write!(f, "{}%{}", self.ip, self.zone),
             None => self.ip.fmt(f),
         }
     }
 }
 
-/// `ADDR[:PORT]`, an IPv6 address in brackets, or alone without a port.
+/// `ADDR[:PORT]`, an IPv6 address in brackets, or alone without a port. The zone of an IPv6 address
+/// follows `%`, or `%25` as in a URL.
 pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
-    if text.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Ok((text.to_owned(), None));
+    let is_v6 = |text: &str| {
+        let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+        address.parse::<std::net::Ipv6Addr>().is_ok() && !zone.is_empty() && !zone.contains(']')
+    };
+    let plain = |host: &str| match host.split_once("%25") {
+        Some((address, zone)) if !zone.is_empty() && is_v6(address) => format!("{address}%{zone}"),
+        _ => host.to_owned(),
+    };
+    if is_v6(text) {
+        return Ok((plain(text), None));
     }
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -342,7 +377,7 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
         }
         Some(port) => return Err(format!("{port:?} is not a port: use 0 to 65535")),
     };
-    Ok((host.to_owned(), port))
+    Ok((plain(host), port))
 }
 
 /// Where the other end of the floor is.
@@ -512,6 +547,26 @@ mod tests {
             assert!(listen_address(text).is_err(), "{text}");
         }
         assert!(listen_address("4421").unwrap_err().contains("write 127.0.0.1:4421"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn zones_of_ipv6_addresses() {
+        let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
+        let index = index.trim();
+        let address = format!("[fe80::1%{index}]:4421");
+        let zones = ["lo", "25lo", index, &format!("25{index}")].map(|zone| format!("%{zone}"));
+        for zone in zones {
+            let listen: Listen = format!("[fe80::1{zone}]:4421").parse().unwrap();
+            assert_eq!(listen.with_port(1).to_string(), address, "{zone}");
+            let listen: Listen = format!("fe80::1{zone}").parse().unwrap();
+            assert_eq!(listen.with_port(4421).to_string(), address, "{zone}");
+            assert_eq!(listen.to_string(), format!("fe80::1%{index}"), "{zone}");
+        }
+        let refused = |text| listen_address(text).unwrap_err();
+        assert!(refused("[fe80::1%nowhere0]:1").contains("no interface \"nowhere0\""));
+        assert!(refused("[fe80::1]:1").contains("[fe80::1%eth0]"));
+        assert!(refused("[fe80::1%]:1").contains("fe80::1%"));
     }
 
     #[test]

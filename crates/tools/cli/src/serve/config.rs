@@ -180,9 +180,10 @@ fn open(
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
     // One that is free will be taken.
-    let any = |(address, listener): (&SocketAddr, &Listener)| match address.port() {
-        0 => (SocketAddr::new(address.ip(), 1), listener.clone()),
-        _ => (*address, listener.clone()),
+    let any = |(address, listener): (&SocketAddr, &Listener)| {
+        let mut address = *address;
+        address.set_port(address.port().max(1));
+        (address, listener.clone())
     };
     whole.listeners = document.listeners.iter().map(any).collect();
     whole.check().map_err(|problem| format!("{}: {problem}", path.display()))

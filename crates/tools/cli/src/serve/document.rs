@@ -151,7 +151,8 @@ pub(super) fn bound(
     addresses: &[SocketAddr],
 ) -> BTreeMap<SocketAddr, Listener> {
     let listener = |address: &SocketAddr| {
-        let asked_for = [*address, SocketAddr::new(address.ip(), 0)];
+        let mut asked_for = [*address; 2];
+        asked_for[1].set_port(0);
         let found = asked_for.iter().find_map(|address| document.listeners.get(address));
         (*address, found.cloned().unwrap_or_default())
     };

@@ -226,6 +226,7 @@ fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
 /// Says whether a configuration is in order.
 fn check(path: &std::path::Path) -> Result<()> {
     let document = config::document(path)?;
+    check_listeners(&document.listeners.keys().copied().collect::<Vec<_>>())?;
     let namespaces: usize = document.subsystems.values().map(|it| it.namespaces.len()).sum();
     let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     output::print(&format!(
@@ -339,8 +340,8 @@ fn explain(error: &StartError, args: &ServeArgs) -> Failure {
     };
     Failure::run(match error {
         StartError::Listen(address, problem) if problem.kind() == io::ErrorKind::AddrInUse => {
-            let next = address.port().checked_add(1).unwrap_or(0);
-            let other = SocketAddr::new(address.ip(), next);
+            let mut other = *address;
+            other.set_port(address.port().checked_add(1).unwrap_or(0));
             format!(
                 "cannot listen on {address}: another program uses this port; \
                  choose another one with {place} {other} (port 0 takes a free one)"
