@@ -6,50 +6,139 @@ use crate::limits;
 use crate::options::Options;
 use crate::url::{Bracketed, Url};
 use farblock_proto::host::DiscoveryEntry;
+use farblock_wire::log::AddressFamily;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// The records of the discovery service at `address`, as it gives them.
+/// The records of the discovery service at `address`. A record whose address means another machine
+/// here than it means there has the address that was asked, or its zone, in that place.
 ///
 /// # Errors
 /// As [`Controller::connect`] and [`Controller::discovery`].
 pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
-    Controller::connect(address, DISCOVERY_NQN, options)?.discovery()
+    Ok(ask(address, options)?.1)
 }
 
-/// As [`discover`], with the records of the services that it refers to in place of the referrals.
-/// A referral that leads nowhere is left as it is, with a warning in the log.
+/// The same, with the socket address that answered.
+fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEntry>), Error> {
+    let controller = Controller::connect(address, DISCOVERY_NQN, options)?;
+    let asked = controller.address();
+    let mut socket = asked;
+    socket.set_port(0);
+    let own = UdpSocket::bind(socket).is_ok();
+    Ok((asked, intended(controller.discovery()?, asked, own)))
+}
+
+/// The records as they are meant, as `asked` gave them. `own`: that is an address of this machine.
+fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
+    let mut all: Vec<DiscoveryEntry> = Vec::new();
+    for mut entry in entries {
+        let address = meant(&entry.address, asked, own);
+        let is_another = address.is_some();
+        if let Some(address) = address {
+            tracing::debug!("{asked} says {}, which is {address}", entry.address);
+            let is_v4 = asked.is_ipv4();
+            entry.address_family = if is_v4 { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
+            entry.address = address;
+        }
+        // Every address of both families has become the same one.
+        if !is_another || !all.contains(&entry) {
+            all.push(entry);
+        }
+    }
+    all
+}
+
+/// The address that a record's text stands for, if that is another one.
+fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
+    // In memory there is no address.
+    if asked.ip().is_unspecified() {
+        return None;
+    }
+    let said = text.parse::<IpAddr>().ok()?.to_canonical();
+    let zone = match asked {
+        SocketAddr::V6(asked) if asked.scope_id() != 0 => format!("%{}", asked.scope_id()),
+        _ => String::new(),
+    };
+    match said {
+        IpAddr::V6(said) if said.is_unicast_link_local() => {
+            (!zone.is_empty()).then(|| format!("{said}{zone}"))
+        }
+        // Every address of that machine, and of this one as well.
+        _ if said.is_unspecified() => Some(format!("{}{zone}", asked.ip())),
+        _ if said.is_loopback() && !own => Some(format!("{}{zone}", asked.ip())),
+        _ => None,
+    }
+}
+
+/// As [`discover`], with the records of the services that it refers to in place of the referrals:
+/// up to [`limits::REFERRALS`] of them, each once. A referral that leads nowhere is left as it is,
+/// with a warning in the log.
 ///
 /// # Errors
 /// As [`discover`], for the service at `address` itself.
 pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
-    let mut seen = HashSet::from([address.to_owned()]);
-    follow(discover(address, options)?, options, &mut seen, limits::REFERRAL_DEPTH)
+    let (asked, entries) = ask(address, options)?;
+    let mut journey = Journey {
+        options,
+        seen: HashSet::from([address.to_owned(), asked.to_string()]),
+        found: Vec::new(),
+        left: limits::REFERRALS,
+    };
+    journey.follow(entries, limits::REFERRAL_DEPTH);
+    Ok(journey.found)
 }
 
-fn follow(
-    entries: Vec<DiscoveryEntry>,
-    options: &Options,
-    seen: &mut HashSet<String>,
-    depth: usize,
-) -> Result<Vec<DiscoveryEntry>, Error> {
-    let mut all = Vec::new();
-    for entry in entries {
-        let referral = entry.is_referral() && entry.is_tcp() && depth > 0;
-        let address = entry_address(&entry);
-        if !referral {
-            all.push(entry);
-        } else if seen.insert(address.clone()) {
-            match discover(&address, options) {
-                Ok(entries) => all.extend(follow(entries, options, seen, depth - 1)?),
-                Err(error) => {
-                    tracing::warn!("the discovery service that {address} is said to be: {error}");
-                    all.push(entry);
-                }
+/// From one discovery service to those that it refers to.
+struct Journey<'a> {
+    options: &'a Options,
+    /// Where was asked already.
+    seen: HashSet<String>,
+    found: Vec<DiscoveryEntry>,
+    /// Referrals that may still be followed.
+    left: usize,
+}
+
+impl Journey<'_> {
+    fn follow(&mut self, entries: Vec<DiscoveryEntry>, depth: usize) {
+        for entry in entries {
+            let is_referral = entry.is_referral() && entry.is_tcp();
+            if is_referral && self.is_known(&entry_address(&entry)) {
+                continue;
+            }
+            match is_referral.then(|| self.ask(&entry, depth)).flatten() {
+                Some(entries) => self.follow(entries, depth - 1),
+                None if self.found.contains(&entry) => {}
+                None => self.found.push(entry),
             }
         }
     }
-    Ok(all)
+
+    fn is_known(&self, address: &str) -> bool {
+        self.seen.contains(address)
+    }
+
+    /// What a service says that was referred to. `None`: it is too far, or does not answer.
+    fn ask(&mut self, referral: &DiscoveryEntry, depth: usize) -> Option<Vec<DiscoveryEntry>> {
+        let address = entry_address(referral);
+        if depth == 0 || self.left == 0 {
+            tracing::warn!("the referral to {address} is one too many, and not followed");
+            return None;
+        }
+        self.left -= 1;
+        self.seen.insert(address.clone());
+        match ask(&address, self.options) {
+            Ok((asked, entries)) => {
+                self.seen.insert(asked.to_string());
+                Some(entries)
+            }
+            Err(error) => {
+                tracing::warn!("the discovery service that {address} is said to be: {error}");
+                None
+            }
+        }
+    }
 }
 
 /// Where a record says that its subsystem is, as [`Controller::connect`] takes it.
@@ -78,4 +167,26 @@ pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let connectable = entry.is_tcp() && entry.is_subsystem();
     let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     (connectable && plain && text.parse().as_ref() == Ok(&url)).then_some(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_one_end_is_not_taken_at_the_other() {
+        let asked = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let (four, six) = (asked("192.0.2.7:8009"), asked("[fe80::7%3]:8009"));
+        let here = |text: &str, asked| meant(text, asked, false).unwrap_or(text.to_owned());
+        assert_eq!(here("0.0.0.0", four), "192.0.2.7");
+        assert_eq!(here("::", four), "192.0.2.7");
+        assert_eq!(here("::", six), "fe80::7%3");
+        assert_eq!(here("fe80::9", six), "fe80::9%3");
+        assert_eq!(here("fe80::9", four), "fe80::9", "through which interface is not known");
+        assert_eq!(here("2001:db8::1", six), "2001:db8::1");
+        assert_eq!(here("127.0.0.1", four), "192.0.2.7");
+        assert_eq!(here("::1", six), "fe80::7%3");
+        assert_eq!(meant("127.0.0.1", four, true), None, "the same machine");
+        assert_eq!(here("storage.example", four), "storage.example");
+    }
 }

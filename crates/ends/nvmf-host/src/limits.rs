@@ -74,6 +74,9 @@ pub const LOOKS: usize = 8;
 /// Referrals that discovery follows from one to the next.
 pub const REFERRAL_DEPTH: usize = 4;
 
+/// Referrals that one discovery follows in all.
+pub const REFERRALS: usize = 32;
+
 /// Addresses of one name that are tried.
 pub const ADDRESSES: usize = 16;
 

@@ -122,6 +122,13 @@ impl FromStr for Url {
             None => (rest, ""),
         };
         let (host, port) = parse_authority(authority)?;
+        // Here %25 stands for the % before a zone (RFC 6874, 2).
+        let host = match host.split_once("%25") {
+            Some((address, zone)) if authority.starts_with('[') && !zone.is_empty() => {
+                format!("{address}%{zone}")
+            }
+            _ => host,
+        };
         let mut url = Url { host, port, ..Url::default() };
         if !path.is_empty() {
             url.subsystem = Some(parse_name(path, "the subsystem's name")?);
@@ -149,8 +156,8 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
             return error("the IPv6 address has no closing bracket");
         };
         // A zone (fe80::1%eth0) is the resolver's to understand.
-        let address = host.split('%').next().unwrap_or(host);
-        if address.parse::<Ipv6Addr>().is_err() {
+        let (address, zone) = host.split_once('%').unwrap_or((host, "0"));
+        if address.parse::<Ipv6Addr>().is_err() || zone.is_empty() {
             return error(format!("{host:?} is not an IPv6 address"));
         }
         match after {
@@ -332,7 +339,13 @@ impl fmt::Display for Bracketed<'_> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}", Bracketed(&self.host))?;
+        match self.host.split_once('%') {
+            // As it is read: a zone that begins with these digits would lose them.
+            Some((address, zone)) if zone.starts_with("25") && self.host.contains(':') => {
+                write!(f, "{SCHEME}[{address}%25{zone}]")?;
+            }
+            _ => write!(f, "{SCHEME}{}", Bracketed(&self.host))?,
+        }
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
         }
@@ -438,6 +451,16 @@ mod tests {
         assert_eq!(url.to_string(), "nvme+tcp://[fe80::1]:8009/n");
         assert_eq!(parse("nvme+tcp://[::1]").address(), "[::1]:4420");
         assert_eq!(parse("nvme+tcp://[fe80::1%eth0]").address(), "[fe80::1%eth0]:4420");
+        for (text, host) in [
+            ("[fe80::1%25eth0]", "fe80::1%eth0"),
+            ("[fe80::1%253]", "fe80::1%3"),
+            ("[fe80::1%25]", "fe80::1%25"),
+            ("[fe80::1%25255]", "fe80::1%255"),
+        ] {
+            let url = parse(&format!("nvme+tcp://{text}"));
+            assert_eq!(url.host, host, "{text}");
+            assert_eq!(parse(&url.to_string()), url, "{text}");
+        }
     }
 
     #[test]

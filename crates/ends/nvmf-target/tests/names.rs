@@ -1,7 +1,8 @@
 //! Names that are no NQNs are served, found and used like others.
 
 use farblock_backends::mem::Mem;
-use farblock_host::{Controller, Options, discover};
+use farblock_host::{Controller, Options, discover, discover_all, entry_address};
+use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, StartError, Subsystem, Target, TargetConfig};
 use std::sync::Arc;
@@ -37,4 +38,28 @@ fn a_name_that_does_not_claim_to_be_an_nqn() {
 #[test]
 fn one_that_claims_to_be_and_is_not() {
     assert!(matches!(serve("nqn.disks"), Err(StartError::Subsystem(..))));
+}
+
+/// Referrals lead to everything once, whatever they form: here a ring with a way out of it to a
+/// service that does not answer.
+#[test]
+fn referrals_are_followed_once_each() {
+    let (one, two) = (serve("one").expect("it is served"), serve("two").expect("it is served"));
+    let refer = |from: &Target, to: &str| {
+        let (address, service) = to.split_once(':').expect("a port");
+        let (family, address) = (AddressFamily::V4, address.to_owned());
+        let referral = Referral { family, address, service: service.to_owned() };
+        from.control().add_referral(&referral).expect("it is new");
+    };
+    let [at_one, at_two] = [&one, &two].map(|target| target.addresses()[0].to_string());
+    refer(&one, &at_two);
+    refer(&one, &at_one);
+    refer(&two, &at_one);
+    refer(&two, "127.0.0.1:1");
+    let options = Options { hostnqn: Some("me".to_owned()), ..Options::default() };
+    let found = discover_all(&at_one, &options).expect("the first one answers");
+    let of = |name: &str| found.iter().filter(|entry| entry.subnqn == name).count();
+    assert_eq!((of("one"), of("two")), (1, 1), "{found:?}");
+    let referrals: Vec<_> = found.iter().filter(|it| it.is_referral()).map(entry_address).collect();
+    assert_eq!(referrals, ["127.0.0.1:1"]);
 }

@@ -91,15 +91,45 @@ fn listing(
         Some(format!("{}{option}", quoted(&url.to_string())))
     };
     let urls: Vec<String> = entries.iter().filter_map(look).collect();
-    let mut text = format!("{address} knows of {} entries\n\n", entries.len());
+    let mut text = format!("{address} {}\n", known(entries));
     if !entries.is_empty() {
-        text.push_str(&table.render(2));
+        text.push_str(&format!("\n{}", table.render(2)));
+    }
+    let referrals: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.is_referral())
+        .map(|entry| quoted(&farblock_host::entry_address(entry)))
+        .collect();
+    if !referrals.is_empty() {
+        text.push_str("\nIt refers to other discovery services; ask them with:\n");
+        referrals.iter().for_each(|at| text.push_str(&format!("  farblock discover {at}\n")));
     }
     if !urls.is_empty() {
         text.push_str("\nLook closer with:\n");
         urls.iter().for_each(|url| text.push_str(&format!("  farblock id {url}\n")));
     }
     text
+}
+
+/// How much a service knows that this host may use: it lists itself as well.
+fn known(entries: &[DiscoveryEntry]) -> String {
+    let count = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    };
+    let mut names: Vec<&str> =
+        entries.iter().filter(|it| it.is_subsystem()).map(|it| it.subnqn.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let referrals = entries.iter().filter(|entry| entry.is_referral()).count();
+    let referred = match referrals {
+        0 => String::new(),
+        _ => format!(", and refers to {}", count(referrals, "other discovery service")),
+    };
+    match names.len() {
+        0 => format!("knows of no subsystem that this host may use{referred}"),
+        subsystems => format!("knows of {}{referred}", count(subsystems, "subsystem")),
+    }
 }
 
 fn described(entry: &DiscoveryEntry) -> Entry<'_> {
@@ -188,6 +218,27 @@ mod tests {
         let command = sly.lines().last().unwrap().trim().strip_prefix("farblock id ").unwrap();
         let inner = command.strip_prefix('\'').unwrap().strip_suffix('\'').unwrap();
         assert!(!inner.replace(r"'\''", "").contains('\''), "{command}");
+    }
+
+    #[test]
+    fn the_service_itself_is_nothing_to_use() {
+        let nqn = "nqn.2026-11.org.example:a";
+        let of_kind = |kind, address| DiscoveryEntry { kind, ..entry(address, "4420", nqn) };
+        let itself = of_kind(SubsystemType::CURRENT_DISCOVERY, "192.0.2.7");
+        let referral = of_kind(SubsystemType::REFERRAL, "192.0.2.9");
+        let first = |entries: &[DiscoveryEntry]| {
+            let text = listing("a", entries, &Url::default(), None);
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let nothing = "a knows of no subsystem that this host may use";
+        assert_eq!(first(&[]), nothing);
+        assert_eq!(first(std::slice::from_ref(&itself)), nothing);
+        let paths = [itself, entry("192.0.2.7", "4420", nqn), entry("192.0.2.8", "4420", nqn)];
+        assert_eq!(first(&paths), "a knows of 1 subsystem");
+        let refers = format!("{nothing}, and refers to 1 other discovery service");
+        assert_eq!(first(std::slice::from_ref(&referral)), refers);
+        let text = listing("a", &[referral], &Url::default(), None);
+        assert!(text.contains("  farblock discover '192.0.2.9:4420'\n"), "{text}");
     }
 
     #[test]

@@ -10,13 +10,29 @@ use farblock_proto::tcp::TcpRefusal;
 
 /// Asks at each port in turn; what the last one says counts.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
+    ask_by(wanted, options, farblock_host::discover)
+}
+
+/// The same, and the services that it refers to.
+pub fn ask_all(
+    wanted: &DiscoveryAddress,
+    options: &Options,
+) -> Result<(String, Vec<DiscoveryEntry>)> {
+    ask_by(wanted, options, farblock_host::discover_all)
+}
+
+fn ask_by(
+    wanted: &DiscoveryAddress,
+    options: &Options,
+    discover: fn(&str, &Options) -> std::result::Result<Vec<DiscoveryEntry>, Error>,
+) -> Result<(String, Vec<DiscoveryEntry>)> {
     remote::one_host(&wanted.url, options).map_err(Failure::Usage)?;
     let options = &options.with_url(&wanted.url);
     let mut failures = Vec::new();
     for &port in &wanted.ports {
         let url = Url { port: Some(port), subsystem: None, namespace: None, ..wanted.url.clone() };
         let address = url.address();
-        match farblock_host::discover(&address, options) {
+        match discover(&address, options) {
             Ok(entries) => return Ok((address, entries)),
             Err(error) => {
                 let elsewhere = matches!(

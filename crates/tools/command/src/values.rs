@@ -338,8 +338,10 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
         let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
         address.parse::<std::net::Ipv6Addr>().is_ok() && !zone.is_empty() && !zone.contains(']')
     };
+    // A number is the index of an interface as it stands: 255 is no encoded 5.
+    let is_number = |zone: &str| zone.bytes().all(|byte| byte.is_ascii_digit());
     let plain = |host: &str| match host.split_once("%25") {
-        Some((address, zone)) if !zone.is_empty() && is_v6(address) => format!("{address}%{zone}"),
+        Some((address, zone)) if !is_number(zone) && is_v6(address) => format!("{address}%{zone}"),
         _ => host.to_owned(),
     };
     if is_v6(text) {
@@ -555,7 +557,7 @@ mod tests {
         let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
         let index = index.trim();
         let address = format!("[fe80::1%{index}]:4421");
-        let zones = ["lo", "25lo", index, &format!("25{index}")].map(|zone| format!("%{zone}"));
+        let zones = ["lo", "25lo", index].map(|zone| format!("%{zone}"));
         for zone in zones {
             let listen: Listen = format!("[fe80::1{zone}]:4421").parse().unwrap();
             assert_eq!(listen.with_port(1).to_string(), address, "{zone}");

@@ -21,10 +21,18 @@ pub(super) fn run(
     let mut args = AttachArgs { all: None, ..args.clone() };
     let options = remote::options(global, &args.digests);
     let asked = &address.url;
-    let (address, entries) = discovery::ask(address, &options)?;
+    let (address, entries) = discovery::ask_all(address, &options)?;
+    for entry in entries.iter().filter(|entry| entry.is_referral()) {
+        output::note(&format!(
+            "{address} refers to {}, which could not be asked: its disks are left out",
+            farblock_host::entry_address(entry)
+        ));
+    }
     let subsystems = by_name(discovery::urls(&entries, asked));
     if subsystems.is_empty() {
-        return Err(Failure::run(format_args!("{address} knows of no subsystem")));
+        return Err(Failure::run(format_args!(
+            "{address} knows of no subsystem that this host may use"
+        )));
     }
     let (mut attached, mut failed) = (0, 0);
     for urls in &subsystems {
