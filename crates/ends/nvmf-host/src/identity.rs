@@ -190,11 +190,14 @@ fn find(system: Option<&Path>, user: Option<&Path>) -> (HostIdentity, Source) {
     (HostIdentity { nqn: id.to_nqn(), id }, source)
 }
 
+/// The first line that is neither empty nor a comment.
+fn first_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
 fn from_system(directory: &Path) -> Option<HostIdentity> {
-    let line = |name| {
-        let text = fs::read_to_string(directory.join(name)).ok()?;
-        text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
-    };
+    let line =
+        |name| first_line(&fs::read_to_string(directory.join(name)).ok()?).map(str::to_owned);
     let nqn: Option<String> = line("hostnqn").filter(|nqn| crate::url::check_name(nqn).is_ok());
     let id: Option<HostId> = line("hostid").and_then(|text| text.parse().ok());
     match (nqn, id) {
@@ -212,7 +215,8 @@ fn from_user(directory: &Path) -> io::Result<HostId> {
     for _ in 0..TRIES {
         match fs::read_to_string(&path) {
             Ok(text) if !text.trim().is_empty() => {
-                return text.trim().parse().map_err(|error: ParseHostIdError| {
+                let line = first_line(&text).unwrap_or_default();
+                return line.parse().map_err(|error: ParseHostIdError| {
                     io::Error::other(format!("{}: {error}", path.display()))
                 });
             }
@@ -286,6 +290,27 @@ mod tests {
         assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
         assert_eq!(identity.id.to_string(), UUID);
         assert!(fs::read_dir(&user.0).unwrap().next().is_none(), "nothing was written");
+    }
+
+    #[test]
+    fn a_comment_is_no_identity() {
+        let (system, user) = (Scratch::new(), Scratch::new());
+        let commented =
+            |text: &str| format!("# made by hand: {UUID_NQN_PREFIX}\n\n  # so\n{text}\n");
+        fs::write(system.0.join("hostnqn"), commented("nqn.2014-08.org.example:me")).unwrap();
+        fs::write(system.0.join("hostid"), commented(UUID)).unwrap();
+        let (identity, _) = find(Some(&system.0), None);
+        assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
+        assert_eq!(identity.id.to_string(), UUID);
+        for name in ["hostnqn", "hostid"] {
+            fs::write(system.0.join(name), "# nothing but this\n").unwrap();
+        }
+        fs::write(user.0.join("hostid"), commented(UUID)).unwrap();
+        let (identity, source) = find(Some(&system.0), Some(&user.0));
+        assert_eq!(
+            (identity.id.to_string().as_str(), source),
+            (UUID, Source::User(user.0.clone()))
+        );
     }
 
     #[test]

@@ -141,6 +141,12 @@ fn a_port_in_use() {
     scratch
         .run(["serve", "mem:1MiB", "--listen", &address])
         .fails_in_a_line(1, &[&address, "another program uses this port", "--listen", "port 0"]);
+    #[cfg(unix)]
+    for option in ["--metrics", "--ui"] {
+        scratch
+            .run(["serve", "mem:1MiB", "--listen", "127.0.0.1:0", option, &address])
+            .fails_in_a_line(1, &[&address, "it is in use", option, "port 0"]);
+    }
 }
 
 #[test]

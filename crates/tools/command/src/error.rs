@@ -108,6 +108,23 @@ pub fn os(error: &io::Error) -> String {
     }
 }
 
+/// Why nothing can be offered at a place, and the option that chooses another one.
+pub fn listening(place: impl fmt::Display, error: &io::Error, option: &str) -> Failure {
+    let reason = match error.kind() {
+        io::ErrorKind::AddrInUse if error.raw_os_error().is_some() => {
+            format!("it is in use; choose another one with {option} (port 0 takes a free one)")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address; choose another one with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{}; choose another one with {option}", os(error))
+        }
+        _ => format!("{} ({option})", os(error)),
+    };
+    Failure::run(format_args!("cannot listen on {place}: {reason}"))
+}
+
 /// What goes wrong most, in the words that Unix has for it: those of Windows are in the user's
 /// language in the middle of ours, long for sockets ("Only one usage of each socket address
 /// (protocol/network address/port) is normally permitted.") and have a full stop.

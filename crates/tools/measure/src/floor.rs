@@ -4,7 +4,7 @@ use super::args::BenchArgs;
 use farblock_bench::floor::{Floor, Server, probe};
 use farblock_bench::{BenchError, Meters, cores};
 use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result, os};
+use farblock_command::error::{Failure, Result, listening, os};
 use farblock_command::output;
 use farblock_command::reachable::reachable;
 use farblock_command::signals::Stop;
@@ -82,9 +82,8 @@ fn meters() -> Result<Meters> {
 
 /// Is the other end until a signal comes.
 pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result<()> {
-    let server = Server::start(address, cores() as usize, &[]).map_err(|error| {
-        Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
-    })?;
+    let server = Server::start(address, cores() as usize, &[])
+        .map_err(|error| listening(address, &error, "--floor-serve"))?;
     let listening = server.address();
     let mut text = String::new();
     if !global.quiet {

@@ -2,7 +2,7 @@
 
 pub(crate) mod args;
 
-use crate::error::{Failure, Result, os};
+use crate::error::{Failure, Result, listening};
 use crate::output;
 use crate::serve::dashboard::{self, Wanted};
 use crate::serve::tokens;
@@ -78,9 +78,8 @@ pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let watch = || farblock_daemon::watch(args.runtime_dir.as_deref());
     let attached = args.attached.then(watch).transpose()?;
     let beside = Beside { fleets: steer::fleet_sockets(), attached };
-    let server = serve_cluster(ui, nodes, beside, certificate).map_err(|(what, error)| {
-        Failure::run(format_args!("cannot listen on {what}: {}", os(&error)))
-    })?;
+    let server = serve_cluster(ui, nodes, beside, certificate)
+        .map_err(|(what, error)| listening(what, &error, "--listen"))?;
     let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), is_secure);
     match args.json || json {
         true => output::print_json_line(&json!({ "dashboard": url, "nodes": names }))?,

@@ -4,7 +4,7 @@ pub(crate) mod args;
 mod folder;
 
 use crate::args::Global;
-use crate::error::{Failure, Result, os};
+use crate::error::{Failure, Result, listening, os};
 use crate::output;
 use crate::signals::Stop;
 use crate::steer;
@@ -70,9 +70,8 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     let secret = secret(file)?;
     let allowed = Allowed::Only(args.drives.clone());
     let memory = args.memory.map_or_else(Memory::by_default, Memory::limited);
-    let listener = Listener::start(address, secret, allowed, memory).map_err(|error| {
-        Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
-    })?;
+    let listener = Listener::start(address, secret, allowed, memory)
+        .map_err(|error| listening(address, &error, "--listen"))?;
     output::print(&format!("listening on {}\n", listener.address()))?;
     stop.wait();
     Ok(())

@@ -6,7 +6,7 @@ use super::keys as key_files;
 use super::{announce, check_listeners, config, disks, tokens};
 use crate::args::ServeArgs;
 use crate::configuration;
-use crate::error::{Failure, Result, os};
+use crate::error::{Failure, Result, listening, os};
 use crate::signals::Hangup;
 use crate::steer;
 use farblock_admin::{
@@ -247,14 +247,21 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
             steered.warn();
             Ok(Some(steered))
         }
-        Err((what, error)) if is_asked_for => {
-            Err(Failure::run(format_args!("cannot listen on {what}: {}", os(&error))))
-        }
+        Err((what, error)) if is_asked_for => Err(listening(&what, &error, option_of(args, &what))),
         Err((what, error)) => {
             tracing::warn!("no control socket at {what}: {} (--control PATH)", os(&error));
             Ok(None)
         }
     }
+}
+
+/// Which option asks to listen at this place.
+fn option_of(args: &ServeArgs, place: &str) -> &'static str {
+    let asked = [(args.metrics, "--metrics"), (args.ui.ui, "--ui"), (args.api.api, "--api")];
+    let at = |address: &Option<SocketAddr>| address.is_some_and(|it| it.to_string() == place);
+    // Of two that ask for one address, the later one is refused.
+    let found = asked.iter().rev().find(|(address, _)| at(address));
+    found.map_or("--control", |(_, option)| option)
 }
 
 /// The socket for SPDK's clients.
