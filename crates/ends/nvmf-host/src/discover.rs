@@ -9,7 +9,7 @@ use farblock_proto::host::DiscoveryEntry;
 use farblock_wire::log::AddressFamily;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The records of the discovery service at `address`. A record whose address means another machine
 /// here than it means there has the address that was asked, or its zone, in that place.
@@ -148,6 +148,13 @@ pub fn entry_address(entry: &DiscoveryEntry) -> String {
     if entry.service.is_empty() { host.to_string() } else { format!("{host}:{}", entry.service) }
 }
 
+/// Whether a record has a link-local address of which nobody knows through which interface it is
+/// reached: it was asked for at an address of another kind.
+#[must_use]
+pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
+    entry.address.parse::<Ipv6Addr>().is_ok_and(|it| it.is_unicast_link_local())
+}
+
 /// The URL of a record's subsystem, if the record is one of a subsystem over TCP, with an address
 /// and a port that can be one: whoever answers may write anything there. It is printable ASCII.
 #[must_use]
@@ -164,7 +171,7 @@ pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
         ..Url::default()
     };
     let text = url.to_string();
-    let connectable = entry.is_tcp() && entry.is_subsystem();
+    let connectable = entry.is_tcp() && entry.is_subsystem() && !lacks_zone(entry);
     let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     (connectable && plain && text.parse().as_ref() == Ok(&url)).then_some(url)
 }

@@ -118,7 +118,7 @@ mod transport;
 pub mod url;
 
 pub use controller::Controller;
-pub use discover::{discover, discover_all, entry_address, entry_url};
+pub use discover::{discover, discover_all, entry_address, entry_url, lacks_zone};
 pub use disk::{Disk, DiskOptions};
 pub use error::Error;
 pub use identity::{HostId, HostIdentity};

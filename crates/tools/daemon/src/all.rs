@@ -28,6 +28,13 @@ pub(super) fn run(
             farblock_host::entry_address(entry)
         ));
     }
+    for entry in entries.iter().filter(|entry| farblock_host::lacks_zone(entry)) {
+        output::note(&format!(
+            "{address} lists {}, which is reached through one interface only: that path is left \
+             out; ask at [ADDRESS%INTERFACE]",
+            farblock_host::entry_address(entry)
+        ));
+    }
     let subsystems = by_name(discovery::urls(&entries, asked));
     if subsystems.is_empty() {
         return Err(Failure::run(format_args!(

@@ -197,9 +197,17 @@ fn shared(subsystem: &Subsystem, reachable: SocketAddr) -> SharedSubsystem<'_> {
     }
 }
 
+/// An address without its port, with its zone.
+fn host(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
+        _ => address.ip().to_string(),
+    }
+}
+
 fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
     let url = farblock_host::url::Url {
-        host: address.ip().to_string(),
+        host: host(address),
         port: Some(address.port()),
         subsystem: Some(nqn.to_owned()),
         namespace,
@@ -209,7 +217,7 @@ fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
 }
 
 fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
-    let (host, port) = (address.ip(), address.port());
+    let (host, port) = (host(address), address.port());
     // What the first listener says, which the address is of.
     let policy = config.tls_listeners.get(&0).copied().or(config.tls);
     let (key, tls) = match policy {
