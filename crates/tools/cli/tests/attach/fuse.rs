@@ -1,8 +1,16 @@
 //! FUSE with a loop device: a real file system on a real block device.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
+use crate::scripted;
 use crate::support::confinement::runs;
 use crate::support::{noise, signal, until};
+use farblock_proto::tcp::Digests;
+use farblock_proto::tcp::host_end::Transfer;
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::reservation::{
+    AcquireAction, RegisterAction, ReleaseAction, ReservationControl, ReservationType,
+};
+use farblock_wire::{SglDescriptor, Sqe, Status};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -314,4 +322,50 @@ fn force_is_force() {
     assert!(attachments.list().is_empty());
     let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
+}
+
+/// Another host has reserved the namespace: that is no failure of the disk, and everybody is told.
+#[test]
+fn a_fenced_host_is_told_of_the_reservation() {
+    const EBADE: i32 = 52;
+    const KEY: u64 = 7;
+    let attachments = Attachments::new();
+    let disk = attachments.scratch.disk("disk.img", 1 << 20);
+    let server = attachments.scratch.serve(["--nqn", scripted::NQN, &disk]);
+    let url = server.url(1);
+    let path = attachments.attach(&[&url, "--as", "fuse", "--no-device"]);
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("it opens");
+    file.write_all_at(&noise(1, 4096), 0).expect("nobody has reserved it");
+
+    let address = server.address.parse().expect("an address");
+    let (_admin, controller) = scripted::admin_of([9; 16], address, Digests::NONE);
+    let mut other = scripted::io_of([9; 16], address, Digests::NONE, controller, true);
+    let mut send = |opcode: NvmOpcode, control: ReservationControl, keys: &[u64]| {
+        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        let dptr = SglDescriptor::in_capsule(0, data.len() as u32);
+        let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
+        let status = other.run(sqe, Transfer::InCapsule(data.len() as u32), &data).status;
+        assert_eq!(status, Status::SUCCESS);
+    };
+    let action = |action: u8| ReservationControl::default().with_action(action);
+    let acquire = action(AcquireAction::ACQUIRE.0).with_rtype(ReservationType::WRITE_EXCLUSIVE.0);
+    send(NvmOpcode::RESERVATION_REGISTER, action(RegisterAction::REGISTER.0), &[0, KEY]);
+    send(NvmOpcode::RESERVATION_ACQUIRE, acquire, &[KEY, 0]);
+
+    let error = file.write_all_at(&noise(2, 4096), 0).expect_err("it is reserved");
+    assert_eq!(error.raw_os_error(), Some(EBADE), "{error}");
+    let reserved = "another host has reserved the namespace";
+    let status = attachments.status("fb0");
+    assert_eq!(status["state"], "degraded", "{status}");
+    assert!(status["trouble"].as_str().is_some_and(|it| it.contains(reserved)), "{status}");
+    let image = attachments.scratch.disk("image", 4096);
+    let write = attachments.scratch.run(["write", &url, "--input", &image]);
+    write.fails_in_a_line(1, &[reserved, "release the reservation"]);
+
+    send(NvmOpcode::RESERVATION_RELEASE, action(ReleaseAction::CLEAR.0), &[KEY]);
+    file.write_all_at(&noise(3, 4096), 0).expect("the reservation is gone");
+    assert_eq!(attachments.status("fb0")["state"], "live");
+    drop(file);
+    attachments.detach("fb0");
+    server.stop();
 }

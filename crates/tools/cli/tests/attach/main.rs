@@ -17,6 +17,9 @@ mod keyring;
 mod nbd;
 mod paths;
 mod people;
+#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[path = "../../../../ends/nvmf-target/tests/rig/scripted.rs"]
+mod scripted;
 mod service;
 mod state;
 #[path = "../support/mod.rs"]
