@@ -11,8 +11,8 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The records of the discovery service at `address`. A record whose address means another machine
-/// here than it means there has the address that was asked, or its zone, in that place.
+/// The records of the discovery service at `address`. An address that would lead elsewhere from
+/// here, like 0.0.0.0, is replaced by the one that answered; a link-local one gets its zone.
 ///
 /// # Errors
 /// As [`Controller::connect`] and [`Controller::discovery`].
@@ -73,8 +73,8 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
 }
 
 /// As [`discover`], with the records of the services that it refers to in place of the referrals:
-/// up to [`limits::REFERRALS`] of them, each once. A referral that leads nowhere is left as it is,
-/// with a warning in the log.
+/// up to [`limits::REFERRALS`] of them, each once. A referral that does not answer stays in
+/// the list, with a warning in the log.
 ///
 /// # Errors
 /// As [`discover`], for the service at `address` itself.
@@ -93,7 +93,7 @@ pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEnt
 /// From one discovery service to those that it refers to.
 struct Journey<'a> {
     options: &'a Options,
-    /// Where was asked already.
+    /// Addresses that were asked, or will not be.
     seen: HashSet<String>,
     found: Vec<DiscoveryEntry>,
     /// Referrals that may still be followed.
@@ -119,7 +119,7 @@ impl Journey<'_> {
         self.seen.contains(address)
     }
 
-    /// What a service says that was referred to. `None`: it is too far, or does not answer.
+    /// The records of the service that a referral names. `None`: it is too far, or silent.
     fn ask(&mut self, referral: &DiscoveryEntry, depth: usize) -> Option<Vec<DiscoveryEntry>> {
         let address = entry_address(referral);
         if depth == 0 || self.left == 0 {
@@ -148,8 +148,8 @@ pub fn entry_address(entry: &DiscoveryEntry) -> String {
     if entry.service.is_empty() { host.to_string() } else { format!("{host}:{}", entry.service) }
 }
 
-/// Whether a record has a link-local address of which nobody knows through which interface it is
-/// reached: it was asked for at an address of another kind.
+/// Whether a record has a link-local address without an interface: the host asked at an address
+/// of another kind, so it does not know which interface leads there.
 #[must_use]
 pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
     entry.address.parse::<Ipv6Addr>().is_ok_and(|it| it.is_unicast_link_local())

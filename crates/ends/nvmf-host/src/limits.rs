@@ -80,7 +80,7 @@ pub const REFERRALS: usize = 32;
 /// Addresses of one name that are tried.
 pub const ADDRESSES: usize = 16;
 
-/// How long an attempt to connect keeps the one to the next address from beginning (RFC 8305, 8).
+/// The delay between the attempts to connect to two addresses of a name (RFC 8305, 8).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Failed commands that are logged per queue and [`LOG_PERIOD`].

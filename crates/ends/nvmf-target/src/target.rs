@@ -338,12 +338,12 @@ pub(crate) fn bind_within(
     bind_until(address, beside(address, others), os::now() + patience)
 }
 
-/// Which connections a listener takes.
+/// The address families of a listener's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
-    /// As the system says: those of IPv4, too, where an address is every one of IPv6.
+    /// The system's default: a listener on `[::]` takes IPv4 as well.
     Usual,
-    /// Those of IPv6, since another listener has those of IPv4.
+    /// IPv6 alone, since another listener has the port for IPv4.
     OnlyV6,
 }
 

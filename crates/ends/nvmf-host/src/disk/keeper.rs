@@ -37,7 +37,7 @@ pub(super) struct Keeper {
     /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
     /// its end, unless that is the control loop.
     retired: Vec<Arc<Session>>,
-    /// Which of the name's addresses the last session had.
+    /// The address of the last session.
     worked: Option<SocketAddr>,
     log: Log,
 }

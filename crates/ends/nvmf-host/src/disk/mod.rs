@@ -250,8 +250,8 @@ impl Disk {
         }
     }
 
-    /// What the target refuses although the disk is connected, in words: a reservation of another
-    /// host, say. It stands until the same kind of operation succeeds.
+    /// The operations that the target refuses although the disk is connected, with the reason: for
+    /// example a reservation of another host. It stands until the same kind of operation succeeds.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let (writes, error) = self.hub.refusal.held()?;

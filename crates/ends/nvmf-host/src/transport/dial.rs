@@ -63,8 +63,8 @@ pub(crate) struct Unreached {
 }
 
 impl Unreached {
-    /// Of several attempts, the error that tells the most, and every address: those of that error
-    /// first, then the others with their errors.
+    /// Combines failed attempts: the most telling error, the addresses that gave it, and then each
+    /// other address with its error.
     pub(crate) fn of(failed: Vec<(SocketAddr, ConnectError)>) -> Unreached {
         use ConnectError as E;
         let silence = |error: &ConnectError| match error {

@@ -255,7 +255,7 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
     }
 }
 
-/// Which option asks to listen at this place.
+/// The option that asks to listen at this place.
 fn option_of(args: &ServeArgs, place: &str) -> &'static str {
     let asked = [(args.metrics, "--metrics"), (args.ui.ui, "--ui"), (args.api.api, "--api")];
     let at = |address: &Option<SocketAddr>| address.is_some_and(|it| it.to_string() == place);

@@ -324,7 +324,7 @@ fn force_is_force() {
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
 }
 
-/// Another host has reserved the namespace: that is no failure of the disk, and everybody is told.
+/// A reservation of another host is no failure of the disk: programs, the list and commands say so.
 #[test]
 fn a_fenced_host_is_told_of_the_reservation() {
     const EBADE: i32 = 52;

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub(crate) struct TcpAddress {
     place: NamedOrFound,
     generated: Vec<TlsPsk>,
-    /// Which of a name's addresses is tried first: the one that worked before.
+    /// The address of the name that worked before: the host tries it first.
     first: Option<SocketAddr>,
 }
 

@@ -1,5 +1,5 @@
 //! A name with several addresses: attempts side by side, each begun a while after the one before
-//! (RFC 8305). The first that comes to something wins, and the others are dropped.
+//! (RFC 8305). The first successful attempt wins; the host drops the others.
 
 use crate::control::Local;
 use crate::limits;
@@ -29,7 +29,7 @@ pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<So
     order
 }
 
-/// What the first successful attempt gives, and its address. The next attempt begins when the one
+/// The result and the address of the first successful attempt. The next attempt begins when the one
 /// before has failed, or has taken [`limits::ATTEMPT_DELAY`].
 pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
     local: &Local,
@@ -93,8 +93,8 @@ mod tests {
         assert_eq!(order(many, None).len(), limits::ADDRESSES);
     }
 
-    /// Runs attempts that end as `ends` says, `None` never; gives what came of them, and which were
-    /// begun.
+    /// Runs attempts that end as `ends` says (`None`: never). Returns the result and the addresses
+    /// of the attempts that began.
     fn run(
         ends: Vec<(SocketAddr, Option<Result<(), ConnectError>>)>,
     ) -> (Result<SocketAddr, Unreached>, Vec<SocketAddr>) {

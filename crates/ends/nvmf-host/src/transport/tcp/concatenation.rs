@@ -12,8 +12,8 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::net::SocketAddr;
 
 /// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
-/// of it with the address that has them: none if none were asked for. Discovery services do not
-/// authenticate.
+/// of it with the address that has them: `None` if the options do not ask for it. Discovery
+/// services do not authenticate.
 pub(super) async fn generate(
     addresses: &[SocketAddr],
     caller: &Caller<'_>,

@@ -40,9 +40,9 @@ pub(crate) struct Connected {
 
 impl Handshake<Tcp> {
     /// Connects to the first of `addresses` that answers, with TLS if the options say so, with the
-    /// first key that the controller takes, and exchanges ICReq and ICResp: an address where any of
-    /// this fails is not the last. Each step, here and later, may take the options' time to connect. `generated` are the keys that came of an
-    /// authentication, if any did.
+    /// first key that the controller takes, and exchanges ICReq and ICResp. Where any of this
+    /// fails, the next address is tried. Each step, here and later, may take the options' time to
+    /// connect. `generated` are the keys that came of an authentication, if any did.
     pub(super) async fn connect(
         addresses: &[SocketAddr],
         caller: &Caller<'_>,
