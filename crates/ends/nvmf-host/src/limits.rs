@@ -16,8 +16,17 @@ pub const MAX_COMMAND_BYTES: u32 = 1 << 20;
 /// of its own in the gather list.
 pub const COPY_BYTES: usize = 4096;
 
-/// The rest of a payload of at least this many bytes is received straight into its destination.
-pub const DIRECT_RECEIVE_BYTES: u32 = 8192;
+/// After a payload of this size the next receive is a large one, in bytes. TLS opens the records of
+/// such a payload straight into its destination.
+pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
+
+/// A large receive, in bytes: several payloads with their headers in one system call. The host
+/// copies each payload once from there, while it is in the cache.
+pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
+
+/// The host receives the rest of a payload of this size straight into its destination, in bytes.
+/// For smaller payloads a large receive and one copy are cheaper than two receives for each.
+pub const DIRECT_RECEIVE_BYTES: u32 = 2 << 20;
 
 /// Records of a large payload that are received at once, in bytes: as many as stay in the cache
 /// until they are opened.

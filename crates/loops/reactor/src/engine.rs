@@ -22,6 +22,14 @@ use farblock_mem::BufferPool;
 
 /// Size of the pool buffers that `recv` fills, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
+/// The most that `recv_at_most` receives at once, in bytes. The buffer stays in the processor's
+/// second-level cache until its payloads are copied out.
+pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
+
+/// The size of a receive with this limit, in bytes; 0: [`RECV_BYTES`].
+pub(crate) fn recv_bytes(limit: u32) -> usize {
+    if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
+}
 /// How long a listener backs off after an error, for example when there are no more descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

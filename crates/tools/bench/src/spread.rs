@@ -1,7 +1,13 @@
-//! [`Spread`]: several queues into one namespace, used in turn by one thread.
+//! [`Spread`]: several queues into one namespace, filled by one thread.
+//!
+//! The first operations go to the queues in turn. After that a completion's queue gets the next
+//! operation, as with fio, where each job refills its own file. So every connection keeps its share
+//! of the depth, and operations that complete together are sent together. SPDK's perf gives each
+//! operation to the next queue pair of a namespace instead, so its operations never travel together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};
+use std::collections::VecDeque;
 
 /// A job's queues. Only those that something happened to are polled, so that idle ones cost
 /// nothing.
@@ -10,7 +16,9 @@ pub(crate) struct Spread {
     by_task: TaskMap<usize>,
     /// Members to be polled, each once.
     dirty: Vec<usize>,
-    /// Takes the next operation.
+    /// Members by their completions that no new operation has replaced, the oldest first.
+    refill: VecDeque<usize>,
+    /// Takes the next operation if there is none to replace.
     next: usize,
 }
 
@@ -30,6 +38,7 @@ impl Spread {
             queues: Vec::new(),
             by_task: TaskMap::default(),
             dirty: Vec::with_capacity(count as usize),
+            refill: VecDeque::new(),
             next: 0,
         };
         for index in 0..count.max(1) as usize {
@@ -41,10 +50,13 @@ impl Spread {
         Ok(spread)
     }
 
-    /// Hands an operation to the next queue.
+    /// Hands an operation to the queue of the oldest completion, or to the next queue.
     pub(crate) fn submit(&mut self, op: Op) {
-        let index = self.next;
-        self.next = (index + 1) % self.queues.len();
+        let index = self.refill.pop_front().unwrap_or_else(|| {
+            let index = self.next;
+            self.next = (index + 1) % self.queues.len();
+            index
+        });
         self.queues[index].queue.submit(op);
         self.mark(index);
     }
@@ -61,7 +73,9 @@ impl Spread {
         for index in self.dirty.drain(..) {
             let member = &mut self.queues[index];
             member.dirty = false;
+            let before = done.len();
             member.queue.poll(done);
+            self.refill.extend(std::iter::repeat_n(index, done.len() - before));
         }
     }
 
@@ -69,5 +83,43 @@ impl Spread {
         if !std::mem::replace(&mut self.queues[index].dirty, true) {
             self.dirty.push(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_backends::null::Null;
+    use farblock_reactor::Config;
+
+    /// Turns the loop until there are `count` completions.
+    fn complete(spread: &mut Spread, reactor: &Reactor, count: usize) -> Vec<Completion> {
+        let (mut ready, mut done) = (Vec::new(), Vec::new());
+        while done.len() < count {
+            reactor.poll(None, &mut ready).expect("the loop turns");
+            ready.drain(..).for_each(|task| spread.ready(task));
+            spread.poll(&mut done);
+        }
+        done
+    }
+
+    #[test]
+    fn a_completed_operation_is_replaced_on_its_own_queue() {
+        let reactor = Reactor::new(&Config::default()).expect("an event loop");
+        let namespace = Null::new(512, 1 << 20).expect("a disk");
+        let mut spread = Spread::open(&namespace, &reactor, 3).expect("queues");
+        let read = |token| Op::read(0, 1, reactor.buffers().take(512), token);
+        (0..6).for_each(|token| spread.submit(read(token)));
+        let done = complete(&mut spread, &reactor, 6);
+        assert_eq!(done.len(), 6);
+        let places: Vec<usize> = spread.refill.iter().copied().collect();
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 0, 1, 1, 2, 2], "each queue had its share");
+        for (token, place) in places.into_iter().enumerate() {
+            assert_eq!(spread.refill.front(), Some(&place));
+            spread.submit(read(token as u64));
+        }
+        assert!(spread.refill.is_empty());
     }
 }

@@ -21,8 +21,8 @@ use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
-/// Whether so many bytes of payload are received straight into their place.
-fn is_large(bytes: u32) -> bool {
+/// Whether the target receives so many bytes of payload straight into their place.
+fn is_direct(bytes: u32) -> bool {
     bytes >= limits::DIRECT_RECEIVE_BYTES
 }
 
@@ -49,9 +49,11 @@ pub(crate) struct Tcp {
     receiving: bool,
     /// What the records that are received straight count for.
     receiving_bytes: usize,
-    /// Large payloads that the host was asked for.
-    large_pulls: usize,
-    /// The last payload was a large one: the next may be, too.
+    /// Payloads to be received straight that the host was asked for.
+    direct_pulls: usize,
+    /// The last payload was received straight: the next may be, too.
+    expects_direct: bool,
+    /// The last payload was large: the next receive may bring several.
     expects_large: bool,
     /// What was received and not taken apart yet: bytes from this offset on.
     unread: Option<(Buffer, usize)>,
@@ -74,7 +76,8 @@ impl Tcp {
             sending_bytes: 0,
             receiving: false,
             receiving_bytes: 0,
-            large_pulls: 0,
+            direct_pulls: 0,
+            expects_direct: false,
             expects_large: false,
             unread: None,
             unread_bytes: 0,
@@ -149,7 +152,7 @@ impl Transport for Tcp {
     ) -> Result<(), Status> {
         let tcp = &mut session.transport;
         tcp.end.pull(slot, pointer, &mut Out(&mut tcp.outbox))?;
-        tcp.large_pulls += usize::from(!pointer.is_in_capsule() && is_large(pointer.length()));
+        tcp.direct_pulls += usize::from(!pointer.is_in_capsule() && is_direct(pointer.length()));
         Ok(())
     }
 
@@ -373,7 +376,9 @@ impl Session<Tcp> {
                 TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
                 TcpEvent::Data { slot, offset, bytes } => {
                     self.note_data(cx, slot);
-                    if bytes.len() == self.pulled_bytes(slot) {
+                    let pulled = self.pulled_bytes(slot);
+                    self.transport.expects_large |= pulled >= limits::LARGE_PAYLOAD_BYTES as usize;
+                    if bytes.len() == pulled {
                         whole = Some((slot, bytes));
                     } else {
                         self.land(cx, slot, offset, bytes);
@@ -382,8 +387,8 @@ impl Session<Tcp> {
                 TcpEvent::Pulled { slot, intact } => {
                     let whole = whole.take().map(|(_, bytes)| bytes);
                     let is_counted = self.was_asked_for(slot);
-                    let is_counted = is_counted && is_large(self.pulled_bytes(slot) as u32);
-                    self.transport.large_pulls -= usize::from(is_counted);
+                    let is_counted = is_counted && is_direct(self.pulled_bytes(slot) as u32);
+                    self.transport.direct_pulls -= usize::from(is_counted);
                     self.pulled(cx, slot, intact, whole);
                 }
                 TcpEvent::Terminated { status } => {
@@ -450,13 +455,13 @@ impl Session<Tcp> {
         if tcp.guard.is_some() {
             self.receive_sealed(cx);
         } else if let Some((slot, offset, left)) = wanted
-            && is_large(left)
+            && is_direct(left)
         {
             let buffer = self.take_landing(cx, slot);
             // Not all of a long transfer at once: its progress is what the timer looks at.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
-            self.transport.expects_large = true;
+            self.transport.expects_direct = true;
             cx.reactor.recv_into(self.transport.stream, buffer, range);
         } else if too_much {
             // To the end of these data, their digest with it, and no further.
@@ -495,11 +500,14 @@ impl Tcp {
 
     /// Receives what comes next, of which `left` bytes belong to a payload.
     fn receive_next(&mut self, cx: &Context, left: u32) {
-        if std::mem::take(&mut self.expects_large) || self.large_pulls > 0 {
-            // Little more than the next headers, so that a large payload is not in two places.
+        let expects_large = std::mem::take(&mut self.expects_large);
+        if std::mem::take(&mut self.expects_direct) || self.direct_pulls > 0 {
+            // Little more than the next headers, so that the payload is not in two places.
             cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
         } else if cx.memory.is_pressed() {
             cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES.max(left));
+        } else if expects_large || left >= limits::LARGE_PAYLOAD_BYTES {
+            cx.reactor.recv_at_most(self.stream, limits::LARGE_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
         }

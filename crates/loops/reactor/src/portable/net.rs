@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::batch::{Cursor, SendBatch};
 use crate::config::CallBytes;
-use crate::engine::{ACCEPT_PAUSE, Context, RECV_BYTES};
+use crate::engine::{ACCEPT_PAUSE, Context, recv_bytes};
 use crate::event::{Event, StreamId, TaskId};
 use crate::slab::Key;
 use farblock_mem::Buffer;
@@ -255,8 +255,7 @@ impl Stream {
         match std::mem::replace(&mut self.recv, Recv::None) {
             Recv::None => {}
             Recv::Any { limit } => {
-                let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
-                let mut buffer = cx.pool.take(most);
+                let mut buffer = cx.pool.take(recv_bytes(limit));
                 let result = match self.read(&mut buffer) {
                     None => {
                         cx.pool.give(buffer);

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::threads::Whom;
 use super::{Listener, Medium, Stream, WorldState, block_until, pass, try_with_state, with_state};
 use crate::batch::{Cursor, SendBatch};
-use crate::engine::{Context, RECV_BYTES, Wait};
+use crate::engine::{Context, Wait, recv_bytes};
 use crate::event::{Event, FileOp, ListenerId, StreamId, TaskId};
 use crate::os::{Inner as SocketKind, Socket};
 use crate::slab::{Key, Slab};
@@ -352,8 +352,7 @@ impl Open {
         match std::mem::replace(&mut self.recv, Recv::None) {
             Recv::None => {}
             Recv::Any { limit } => {
-                let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
-                let mut buffer = cx.pool.take(most);
+                let mut buffer = cx.pool.take(recv_bytes(limit));
                 let Some(result) = read(&mut buffer) else {
                     cx.pool.give(buffer);
                     self.recv = Recv::Any { limit };

@@ -26,7 +26,7 @@ use rustix::net::RecvFlags;
 
 use super::Uring;
 use super::net::{Recv, Send, Stream, is_transient};
-use crate::engine::{Context, RECV_BYTES};
+use crate::engine::{Context, LARGE_RECV_BYTES, RECV_BYTES, recv_bytes};
 use crate::event::{Event, StreamId};
 use crate::slab::Key;
 use farblock_mem::Buffer;
@@ -50,9 +50,9 @@ enum Look {
 impl Uring {
     /// Hands all that was asked for to the ring. Receives come last: arming one that finds nothing
     /// takes the kernel half a microsecond, for which nothing that is sent should wait.
-    pub(super) fn submit_streams(&mut self) {
+    pub(super) fn submit_streams(&mut self, cx: &mut Context<'_>) {
         self.submit_sends();
-        self.submit_receives();
+        self.submit_receives(cx);
     }
 
     fn submit_sends(&mut self) {
@@ -61,19 +61,19 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    fn submit_receives(&mut self) {
+    fn submit_receives(&mut self, cx: &mut Context<'_>) {
         let mut unreceived = mem::take(&mut self.unreceived);
-        unreceived.drain(..).for_each(|key| self.submit_recv(key));
+        unreceived.drain(..).for_each(|key| self.submit_recv(cx, key));
         self.unreceived = unreceived;
     }
 
     /// The same for one stream.
-    pub(super) fn submit_stream(&mut self, key: Key) {
+    pub(super) fn submit_stream(&mut self, cx: &mut Context<'_>, key: Key) {
         if remove(&mut self.unsent, key) {
             self.submit_send(key);
         }
         if remove(&mut self.unreceived, key) {
-            self.submit_recv(key);
+            self.submit_recv(cx, key);
         }
     }
 
@@ -96,7 +96,7 @@ impl Uring {
     /// Receives what is there for the receives that are not the ring's yet, if they are few.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
-            return self.submit_receives();
+            return self.submit_receives(cx);
         }
         let mut place = 0;
         while let Some(&key) = self.unreceived.get(place) {
@@ -106,7 +106,7 @@ impl Uring {
                     continue;
                 }
                 Look::Done => self.end_operation(cx, key),
-                Look::Ring => self.submit_recv(key),
+                Look::Ring => self.submit_recv(cx, key),
             }
             self.unreceived.remove(place);
         }
@@ -116,7 +116,7 @@ impl Uring {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         let look = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be carried out"),
-            Recv::Any { .. } => stream.receive_any(cx, key, &mut self.spare),
+            Recv::Any { .. } => stream.receive_any(cx, key, &mut self.spare, &mut self.large_spare),
             Recv::Into { .. } => stream.receive_into(cx, key),
         };
         if look != Look::Nothing {
@@ -153,10 +153,18 @@ impl Stream {
         batch.advance(cursor, sent).then_some(Ok(()))
     }
 
-    fn receive_any(&mut self, cx: &mut Context<'_>, key: Key, spare: &mut Option<Buffer>) -> Look {
+    fn receive_any(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: Key,
+        spare: &mut Option<Buffer>,
+        large: &mut Option<Buffer>,
+    ) -> Look {
         let Recv::Any { limit } = self.recv else { unreachable!("checked by the caller") };
-        let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
-        let buffer = spare.get_or_insert_with(|| cx.pool.take(RECV_BYTES));
+        let most = recv_bytes(limit);
+        let spare = if most > RECV_BYTES { large } else { spare };
+        let size = if most > RECV_BYTES { LARGE_RECV_BYTES } else { RECV_BYTES };
+        let buffer = spare.get_or_insert_with(|| cx.pool.take(size));
         let Some(received) = receive(&self.socket, &mut buffer[..most]) else {
             return Look::Nothing;
         };

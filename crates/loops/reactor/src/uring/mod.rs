@@ -39,7 +39,7 @@ use farblock_mem::Buffer;
 use files::{FileSlot, Operation};
 use keys::{CompletionKind, NO_SLOT, pack};
 use net::{Listener, Message, Stream};
-use provided::{GROUP, ProvidedBuffers};
+use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
@@ -52,6 +52,7 @@ pub(crate) struct Uring {
     /// First, so that it is closed before the memory below is freed.
     ring: Ring,
     provided: ProvidedBuffers,
+    large_provided: ProvidedBuffers,
     streams: Slab<Stream>,
     listeners: Slab<Listener>,
     files: Slab<FileSlot>,
@@ -62,6 +63,8 @@ pub(crate) struct Uring {
     messages: Vec<Box<Message>>,
     /// For the next direct receive, so that a look in vain takes no buffer and gives none back.
     spare: Option<Buffer>,
+    /// The same for large receives.
+    large_spare: Option<Buffer>,
     /// Streams whose send, or receive, was asked for and is not the kernel's yet ([`direct`]).
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
@@ -91,11 +94,19 @@ impl Uring {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
         // Nothing may fail from here on: what is registered with the ring would go before it.
-        let provided = ProvidedBuffers::new(&ring.submitter())?;
+        let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
+        let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
+            Ok(large_provided) => large_provided,
+            Err(error) => {
+                let _ = ring.submitter().unregister_buf_ring(Group::Small.id());
+                return Err(error);
+            }
+        };
         shared.set_alarm(Box::new(EventAlarm(Arc::clone(&alarm))));
         Ok(Uring {
             ring,
             provided,
+            large_provided,
             streams: Slab::new(),
             listeners: Slab::new(),
             files: Slab::new(),
@@ -103,6 +114,7 @@ impl Uring {
             watches: Slab::new(),
             messages: Vec::new(),
             spare: None,
+            large_spare: None,
             unsent: Vec::new(),
             unreceived: Vec::new(),
             paused: Vec::new(),
@@ -121,7 +133,7 @@ impl Uring {
         if wait == Wait::Look {
             self.send_directly(cx);
         } else {
-            self.submit_streams();
+            self.submit_streams(cx);
         }
         self.ring.enter(wait)?;
         self.reap(cx);
@@ -181,7 +193,7 @@ impl Uring {
     /// still be carried out. If the kernel does not let go (a disk that does not answer), what it
     /// may hold is leaked.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
-        self.submit_streams();
+        self.submit_streams(cx);
         let give_up = Instant::now() + SHUT_DOWN_PATIENCE;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
@@ -195,7 +207,9 @@ impl Uring {
                 return self.leak();
             }
         }
-        let _ = self.ring.submitter().unregister_buf_ring(GROUP);
+        for group in [Group::Small, Group::Large] {
+            let _ = self.ring.submitter().unregister_buf_ring(group.id());
+        }
     }
 
     fn leak(&mut self) {
@@ -205,6 +219,7 @@ impl Uring {
         mem::forget(mem::replace(&mut self.operations, Slab::new()));
         mem::forget(mem::take(&mut self.alarm_count));
         self.provided.leak();
+        self.large_provided.leak();
     }
 
     pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {

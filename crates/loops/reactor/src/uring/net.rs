@@ -14,10 +14,10 @@ use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::keys::{CompletionKind, pack};
-use super::provided::GROUP;
+use super::provided::{Group, ProvidedBuffers};
 use super::{Completion, Uring};
 use crate::batch::{Cursor, SendBatch};
-use crate::engine::{ACCEPT_PAUSE, Context};
+use crate::engine::{ACCEPT_PAUSE, Context, recv_bytes};
 use crate::event::{Event, ListenerId, StreamId, TaskId};
 use crate::slab::Key;
 use crate::socket::tune;
@@ -177,7 +177,6 @@ impl Uring {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
                 stream.recv = Recv::Any { limit };
                 stream.in_flight += 1;
-                self.provided.prepare(cx.pool);
                 self.unreceived.push(key);
             }
             SocketState::Connecting | SocketState::Failed => {
@@ -213,7 +212,7 @@ impl Uring {
     }
 
     /// Submits the receive that the slot describes.
-    pub(super) fn submit_recv(&mut self, key: Key) {
+    pub(super) fn submit_recv(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
@@ -222,8 +221,14 @@ impl Uring {
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be submitted"),
             Recv::Any { limit } => {
+                let group = Group::of(recv_bytes(*limit));
+                let provided = match group {
+                    Group::Small => &mut self.provided,
+                    Group::Large => &mut self.large_provided,
+                };
+                provided.prepare(cx.pool);
                 let recv = opcode::Recv::new(fd, std::ptr::null_mut(), *limit);
-                let recv = recv.buf_group(GROUP).ioprio(priority);
+                let recv = recv.buf_group(group.id()).ioprio(priority);
                 recv.build().flags(Flags::BUFFER_SELECT)
             }
             Recv::Into { buffer, range, done } => {
@@ -247,7 +252,7 @@ impl Uring {
         let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
         let again = match mem::replace(&mut stream.recv, Recv::None) {
             Recv::None => unreachable!("nothing was received into"),
-            Recv::Any { limit } => match self.received_any(cx, &completion, closing) {
+            Recv::Any { limit } => match self.received_any(cx, &completion, limit, closing) {
                 Some(result) => {
                     cx.deliver(task, Event::Received { stream: stream_id, result });
                     None
@@ -268,9 +273,17 @@ impl Uring {
         match again {
             Some(recv) => {
                 self.streams.find_mut(key).expect("found above").recv = recv;
-                self.submit_recv(key);
+                self.submit_recv(cx, key);
             }
             None => self.end_operation(cx, key),
+        }
+    }
+
+    /// The buffers from which a receive with this limit picks.
+    fn provided_for(&mut self, limit: u32) -> &mut ProvidedBuffers {
+        match Group::of(recv_bytes(limit)) {
+            Group::Small => &mut self.provided,
+            Group::Large => &mut self.large_provided,
         }
     }
 
@@ -279,17 +292,19 @@ impl Uring {
         &mut self,
         cx: &mut Context<'_>,
         completion: &Completion,
+        limit: u32,
         closing: bool,
     ) -> Option<io::Result<Buffer>> {
+        let provided = self.provided_for(limit);
         match (completion.result(), completion.buffer_id()) {
-            (Ok(count @ 1..), Some(id)) => Some(Ok(self.provided.take(id, count, cx.pool))),
+            (Ok(count @ 1..), Some(id)) => Some(Ok(provided.take(id, count, cx.pool))),
             (result, id) => {
                 if let Some(id) = id {
-                    self.provided.give_back(id);
+                    provided.give_back(id);
                 }
                 let errno = completion.errno();
                 if !closing && errno == Some(libc::ENOBUFS) {
-                    self.provided.grow(cx.pool);
+                    provided.grow(cx.pool);
                     return None;
                 }
                 if !closing && is_transient(errno) {
@@ -409,7 +424,7 @@ impl Uring {
             return;
         }
         // A cancellation finds only what came before it.
-        self.submit_stream(key);
+        self.submit_stream(cx, key);
         let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == SocketState::Connecting;
         stream.state = SocketState::Closing;

@@ -10,18 +10,59 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-use crate::engine::RECV_BYTES;
+use crate::engine::{LARGE_RECV_BYTES, RECV_BYTES};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// Identifies the only group of buffers.
-pub(super) const GROUP: u16 = 0;
-/// Places in the shared ring: the most buffers there can be.
+/// Places in a shared ring: the most buffers that a group can have.
 const PLACES: u16 = 64;
-/// Buffers listed when the first receive is started.
-const FIRST_BUFFERS: usize = 8;
+
+/// Which group of buffers a receive picks from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Group {
+    /// Buffers of [`RECV_BYTES`], for headers and small payloads.
+    Small,
+    /// Buffers of [`LARGE_RECV_BYTES`], for receives that expect several large payloads.
+    Large,
+}
+
+impl Group {
+    /// The group whose buffers hold so many bytes.
+    pub(super) fn of(bytes: usize) -> Group {
+        if bytes > RECV_BYTES { Group::Large } else { Group::Small }
+    }
+
+    /// The kernel's name of the group.
+    pub(super) fn id(self) -> u16 {
+        self as u16
+    }
+
+    fn buffer_bytes(self) -> usize {
+        match self {
+            Group::Small => RECV_BYTES,
+            Group::Large => LARGE_RECV_BYTES,
+        }
+    }
+
+    /// Buffers that are listed when the group's first receive starts.
+    fn first_buffers(self) -> usize {
+        match self {
+            Group::Small => 8,
+            Group::Large => 2,
+        }
+    }
+
+    /// The most buffers of the group: 4 MiB for either.
+    fn most_buffers(self) -> usize {
+        match self {
+            Group::Small => usize::from(PLACES),
+            Group::Large => 16,
+        }
+    }
+}
 
 pub(super) struct ProvidedBuffers {
+    group: Group,
     /// The shared ring itself.
     places: Buffer,
     /// By identifier. Empty until the first receive.
@@ -30,35 +71,38 @@ pub(super) struct ProvidedBuffers {
 }
 
 impl ProvidedBuffers {
-    pub(super) fn new(submitter: &io_uring::Submitter<'_>) -> io::Result<ProvidedBuffers> {
+    pub(super) fn new(
+        submitter: &io_uring::Submitter<'_>,
+        group: Group,
+    ) -> io::Result<ProvidedBuffers> {
         let mut places = Buffer::new(usize::from(PLACES) * size_of::<BufRingEntry>());
         let address = places.as_mut_ptr().addr() as u64;
         // SAFETY: the ring is page-aligned and large enough; the owner unregisters it, or closes
         // the io_uring, before this struct is dropped.
-        unsafe { submitter.register_buf_ring_with_flags(address, PLACES, GROUP, 0) }.map_err(
+        unsafe { submitter.register_buf_ring_with_flags(address, PLACES, group.id(), 0) }.map_err(
             |error| io::Error::new(error.kind(), format!("no provided buffer rings: {error}")),
         )?;
-        Ok(ProvidedBuffers { places, buffers: Vec::new(), tail: 0 })
+        Ok(ProvidedBuffers { group, places, buffers: Vec::new(), tail: 0 })
     }
 
     /// Lists the first buffers, if that was not done yet.
     pub(super) fn prepare(&mut self, pool: &BufferPool) {
         if self.buffers.is_empty() {
-            self.add(FIRST_BUFFERS, pool);
+            self.add(self.group.first_buffers(), pool);
         }
     }
 
     /// The kernel ran out: lists twice as many from now on, up to the limit. Beyond it, the
     /// receives that found none try again when those that found one are done.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
-        let room = usize::from(PLACES) - self.buffers.len();
+        let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);
     }
 
     fn add(&mut self, count: usize, pool: &BufferPool) {
         for _ in 0..count {
             let id = self.buffers.len() as u16;
-            self.buffers.push(pool.take(RECV_BYTES));
+            self.buffers.push(pool.take(self.group.buffer_bytes()));
             self.list(id);
         }
     }
@@ -66,7 +110,7 @@ impl ProvidedBuffers {
     /// The buffer that was filled with `len` bytes.
     pub(super) fn take(&mut self, id: u16, len: usize, pool: &BufferPool) -> Buffer {
         let slot = &mut self.buffers[usize::from(id)];
-        let mut filled = std::mem::replace(slot, pool.take(RECV_BYTES));
+        let mut filled = std::mem::replace(slot, pool.take(self.group.buffer_bytes()));
         filled.truncate(len);
         self.list(id);
         filled

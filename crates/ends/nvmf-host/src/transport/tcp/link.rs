@@ -70,7 +70,9 @@ pub(crate) struct Link {
     sending: bool,
     /// Where a lent buffer is being filled.
     lent: Option<(SlotId, Range<usize>)>,
-    /// The last payload was a large one: the next will be, too.
+    /// The last payload was received straight: the next will be, too.
+    expects_direct: bool,
+    /// The last payload was large: the next receive may bring several.
     expects_large: bool,
     state: LinkState,
     loss: Option<Loss>,
@@ -135,6 +137,7 @@ impl Transport for Link {
             spare: SendBatch::new(),
             sending: false,
             lent: None,
+            expects_direct: false,
             expects_large: false,
             state: LinkState::Open,
             loss: None,
@@ -349,7 +352,7 @@ impl Link {
     ) -> (usize, Option<TlsError>) {
         let wanted = self.out.end.data_wanted();
         let Some((slot, offset, left)) =
-            wanted.filter(|(_, _, left)| *left >= limits::DIRECT_RECEIVE_BYTES)
+            wanted.filter(|(_, _, left)| *left >= limits::LARGE_PAYLOAD_BYTES)
         else {
             return (0, None);
         };
@@ -372,6 +375,7 @@ impl Link {
             match self.out.end.next(&mut input) {
                 Ok(None) => return,
                 Ok(Some(Protocol::Data { slot, offset, bytes })) => {
+                    self.expects_large |= bytes.len() >= limits::LARGE_PAYLOAD_BYTES as usize;
                     moving::put(commands, slot, offset, bytes);
                 }
                 Ok(Some(Protocol::Wanted(grant))) => moving::wanted(commands, grant, &mut self.out),
@@ -395,19 +399,25 @@ impl Link {
         if self.tls.is_some() {
             return self.receive_sealed();
         }
-        if let Some((slot, offset, left)) = self.out.end.data_wanted()
+        let wanted = self.out.end.data_wanted();
+        if let Some((slot, offset, left)) = wanted
             && left >= limits::DIRECT_RECEIVE_BYTES
             && let Some((buffer, start)) = moving::lend(commands, slot, offset)
         {
             let range = start..start + left as usize;
             self.lent = Some((slot, range.clone()));
-            self.expects_large = true;
+            self.expects_direct = true;
             self.reactor.recv_into(self.stream, buffer, range);
             return;
         }
-        // Little more than the next header, so that its payload is not in two places.
-        if std::mem::take(&mut self.expects_large) {
+        let expects_large = std::mem::take(&mut self.expects_large);
+        if std::mem::take(&mut self.expects_direct) {
+            // Little more than the next header, so that its payload is not in two places.
             self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
+        } else if expects_large
+            || wanted.is_some_and(|(_, _, left)| left >= limits::LARGE_PAYLOAD_BYTES)
+        {
+            self.reactor.recv_at_most(self.stream, limits::LARGE_RECEIVE_BYTES);
         } else {
             self.reactor.recv(self.stream);
         }
