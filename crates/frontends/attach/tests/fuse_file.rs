@@ -46,8 +46,11 @@ fn the_file_is_what_the_namespace_is() {
     assert_eq!((found.len(), found.blksize(), found.blocks()), (3 << 20, 4096, 6144));
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
     assert!(fs::metadata(served.folder.path().join("other")).is_err());
-    assert!(File::create(served.folder.path().join("other")).is_err());
-    assert!(fs::remove_file(served.path()).is_err());
+    let other = served.folder.path().join("other");
+    assert_eq!(errno(File::create(&other)), EPERM);
+    assert_eq!(errno(fs::create_dir(&other)), EPERM);
+    assert_eq!(errno(fs::rename(served.path(), &other)), EPERM);
+    assert_eq!(errno(fs::remove_file(served.path())), EPERM);
     served.stop();
 }
 
@@ -128,7 +131,9 @@ fn ends_and_sizes_are_a_disks() {
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
     assert_eq!(bytes[999], 7);
     assert_eq!(file.read_at(&mut bytes, end).expect("the end"), 0);
-    assert_eq!(errno(file.set_len(12)), EINVAL);
+    for other in [0, 12, end + 512] {
+        assert_eq!(errno(file.set_len(other)), EINVAL, "{other} bytes");
+    }
     file.set_len(end).expect("it has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
     // Opened to be truncated, it keeps everything.

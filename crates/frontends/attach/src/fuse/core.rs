@@ -1,6 +1,7 @@
 //! A core: one thread with a reactor and a queue into the namespace. It carries requests out, any
 //! number at once, and answers each when it is done.
 
+use super::callers::Caller;
 use super::inboxes::{Message, Work};
 use super::limits;
 use super::shared::{Job, MountShared, Reply, errno};
@@ -9,6 +10,7 @@ use farblock_frontend::pieces::{self, Piece};
 use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
 use farblock_frontend::{Core, Seat};
 use farblock_reactor::{Buffer, Reactor, TaskId};
+use fuser::Errno;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +21,11 @@ const PIECE_BITS: u32 = 32;
 /// A request that is being carried out.
 struct FuseRequest {
     reply: Reply,
+    caller: Caller,
+    /// It was there at the last look for signals.
+    waits: bool,
+    /// The caller has got a signal, or ended.
+    interrupted: bool,
     command: Command,
     fua: bool,
     /// The request's bytes.
@@ -59,6 +66,8 @@ pub(super) struct Requests {
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
+    /// When to look for signals again, if there are requests.
+    look_at: Option<Instant>,
     /// It is to end; at this time even if requests are not answered.
     deadline: Option<Instant>,
 }
@@ -85,6 +94,7 @@ impl Requests {
             answered: 0,
             released_bytes: 0,
             written: Vec::new(),
+            look_at: None,
             deadline: None,
         }
     }
@@ -133,9 +143,12 @@ impl Requests {
     /// Gives a request a slot, and begins it.
     fn begin(&mut self, job: Job) {
         let held_bytes = job.held_bytes();
-        let Job { reply, command, offset, length, fua, buffer } = job;
+        let Job { reply, caller, command, offset, length, fua, buffer } = job;
         let mut request = FuseRequest {
             reply,
+            caller,
+            waits: false,
+            interrupted: false,
             command,
             fua,
             length,
@@ -253,6 +266,7 @@ impl Requests {
     fn answer(&mut self, request: FuseRequest) {
         let FuseRequest { reply, command, length, mut pieces, result, held_bytes, .. } = request;
         match (result, reply) {
+            (Err(BlockError::Aborted), reply) if request.interrupted => reply.error(Errno::EINTR),
             (Err(error), reply) => {
                 tracing::debug!(?command, "a FUSE request failed: {error}");
                 reply.error(errno(command, error));
@@ -270,12 +284,49 @@ impl Requests {
             }
             (Ok(()), Reply::Write(reply)) => reply.written(length as u32),
             (Ok(()), Reply::Done(reply)) => reply.ok(),
+            (Ok(()), Reply::Sent) => {}
         }
         // Of a write: back to the threads that read its like.
         self.written.extend(pieces.drain(..).filter_map(|piece| piece.buffer));
         self.spare.push(pieces);
         self.answered += 1;
         self.released_bytes += held_bytes;
+    }
+
+    /// Ends requests that have waited for an interval and whose callers have got a signal.
+    fn look_for_signals(&mut self) {
+        let (mut interrupted, mut left) = (false, false);
+        for request in self.requests.iter_mut().flatten() {
+            left = true;
+            if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
+                (request.interrupted, interrupted) = (true, true);
+                // What becomes of a write that was begun is not known before it ends.
+                if !request.command.writes() {
+                    std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
+                    request.caller = Caller::default();
+                }
+            }
+        }
+        if interrupted {
+            let requests = &self.requests;
+            self.queue.abandon(&mut |token| {
+                let slot = (token >> PIECE_BITS) as usize;
+                requests[slot].as_ref().is_some_and(|request| request.interrupted)
+            });
+            self.dirty = true;
+        }
+        self.look_at = left.then(|| Instant::now() + limits::SIGNAL_INTERVAL);
+    }
+
+    /// How long the event loop may wait.
+    fn timeout(&mut self) -> Option<Duration> {
+        if self.requests.len() == self.free.len() {
+            self.look_at = None;
+        } else if self.look_at.is_none() {
+            self.look_at = Some(Instant::now() + limits::SIGNAL_INTERVAL);
+        }
+        let next = self.deadline.into_iter().chain(self.look_at).min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     fn obey(&mut self, order: Order) {
@@ -320,11 +371,7 @@ impl Core for Requests {
         let (mut jobs, mut messages) = (Vec::new(), Vec::new());
         let mut more = false;
         while !self.is_over() {
-            let timeout = if more {
-                Some(Duration::ZERO)
-            } else {
-                self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
-            };
+            let timeout = if more { Some(Duration::ZERO) } else { self.timeout() };
             self.reactor.poll(timeout, &mut ready)?;
             for task in ready.drain(..) {
                 if task == self.queue_task {
@@ -337,6 +384,9 @@ impl Core for Requests {
                 // Nothing of this thread's has events; what was left is dropped.
                 self.reactor.take_events(task, &mut events);
                 events.clear();
+            }
+            if self.look_at.is_some_and(|at| at <= Instant::now()) {
+                self.look_for_signals();
             }
             more = self.settle(&mut done);
         }

@@ -3,14 +3,15 @@
 //! Everything about names and attributes is answered at once, by the thread that read the request;
 //! what needs the namespace goes to a core.
 
+use super::callers::Caller;
 use super::limits;
 use super::shared::{Job, MountShared, Reply};
 use farblock_block::{Command, Geometry};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, OFlags};
 use std::cell::Cell;
@@ -97,15 +98,24 @@ impl Disk {
         self.shared.inboxes().post_work(self.core(), job);
     }
 
-    fn flush(&self, reply: ReplyEmpty) {
-        let (reply, command) = (Reply::Done(reply), Command::Flush);
-        self.post(Job { reply, command, offset: 0, length: 0, fua: false, buffer: None });
+    fn flush(&self, request: &Request, reply: ReplyEmpty) {
+        let (reply, command, caller) = (Reply::Done(reply), Command::Flush, caller(request));
+        self.post(Job { reply, caller, command, offset: 0, length: 0, fua: false, buffer: None });
     }
 
     /// How much of a range is inside of the namespace.
     fn clamp(&self, offset: u64, length: u64) -> u64 {
         length.min(self.shared.capacity_bytes().saturating_sub(offset))
     }
+}
+
+/// Whether a new size is meant, and not the truncation of an `open`.
+fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
+    asked != size && (asked != 0 || handle.is_some())
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller(request.pid())
 }
 
 /// What a `fallocate` asks for.
@@ -159,8 +169,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// A disk does not change its size, its owner or its mode for somebody who asks. As with a
-    /// device, truncating while opening means nothing, so that `cp` and `dd` can write to it.
+    /// A disk does not change its size, its owner or its mode for a program that asks. As with a
+    /// device, truncating while opening means nothing, so that `cp` and `dd` can write to it. Only
+    /// `ftruncate` comes with the open file's handle.
     fn setattr(
         &self,
         _: &Request,
@@ -172,7 +183,7 @@ impl Filesystem for Disk {
         _: Option<TimeOrNow>,
         _: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -183,7 +194,7 @@ impl Filesystem for Disk {
             return reply.error(Errno::EPERM);
         }
         match self.attributes(inode) {
-            Some((_, file)) if size.is_some_and(|size| size != 0 && size != file.size) => {
+            Some((_, file)) if size.is_some_and(|size| resizes(size, file.size, handle)) => {
                 reply.error(Errno::EINVAL);
             }
             Some((ttl, attributes)) => reply.attr(&ttl, &attributes),
@@ -208,7 +219,7 @@ impl Filesystem for Disk {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -221,13 +232,13 @@ impl Filesystem for Disk {
         if length == 0 {
             return reply.data(&[]);
         }
-        let (reply, command) = (Reply::Read(reply), Command::Read);
-        self.post(Job { reply, command, offset, length, fua: false, buffer: None });
+        let (reply, command, caller) = (Reply::Read(reply), Command::Read, caller(request));
+        self.post(Job { reply, caller, command, offset, length, fua: false, buffer: None });
     }
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -250,6 +261,7 @@ impl Filesystem for Disk {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         self.post(Job {
             reply: Reply::Write(reply),
+            caller: caller(request),
             command: Command::Write,
             offset,
             length: length as u64,
@@ -258,20 +270,27 @@ impl Filesystem for Disk {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        _: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         match fh {
-            WRITES => self.flush(reply),
+            WRITES => self.flush(request, reply),
             _ => reply.ok(),
         }
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.flush(reply);
+    fn fsync(&self, request: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.flush(request, reply);
     }
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -294,8 +313,50 @@ impl Filesystem for Disk {
         if inside == 0 {
             return reply.ok();
         }
-        let reply = Reply::Done(reply);
-        self.post(Job { reply, command, offset, length: inside, fua: false, buffer: None });
+        let (reply, caller) = (Reply::Done(reply), caller(request));
+        self.post(Job { reply, caller, command, offset, length: inside, fua: false, buffer: None });
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EPERM);
     }
 
     fn readdir(

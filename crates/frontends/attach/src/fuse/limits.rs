@@ -33,6 +33,10 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of the file's name.
 pub const MAX_NAME_BYTES: usize = 255;
 
+/// How often a core looks whether the callers of requests that wait have got a signal. A request
+/// younger than this is not interrupted.
+pub const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Rounds of completions and what follows from them before the event loop is looked at again: a
 /// namespace that completes at once must not keep a thread from everything else.
 pub const ROUNDS_PER_TICK: usize = 8;

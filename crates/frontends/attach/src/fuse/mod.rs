@@ -6,7 +6,8 @@
 //!
 //! **Contract.** The file is the namespace: its size, whether it can be written, `fsync` and
 //! `close` of whoever wrote are flushes, a write with `O_DSYNC` is durable. It does not grow,
-//! shrink, or change its mode; opening it with `O_TRUNC` does nothing, as with a device. Any range
+//! shrink, or change its mode; opening it with `O_TRUNC` does nothing, as with a device, and
+//! truncating it to another size fails (`truncate` by path to 0 looks like `O_TRUNC` here). Any range
 //! of bytes can be read and written: less than a block is read, changed and written back, while
 //! other writes of this server wait.
 //!
@@ -25,6 +26,11 @@
 //! depth, and answered as they are done. If one of the latter fails, all requests fail from then
 //! on, and none hangs.
 //!
+//! **Signals.** A request that waits for a second or more ends when its thread gets a signal or
+//! ends: reads and flushes with `EINTR` at once. A write ends with `EINTR` only if the namespace
+//! had not begun it, and is not carried out later; a write that was sent keeps its caller waiting,
+//! since nobody knows yet what becomes of it.
+//!
 //! **Who uses it.** [`Server::stop`] and [`loop_device::detach`] refuse while somebody uses the
 //! disk, and say who, unless they are forced. What a killed server left is cleaned up by the next
 //! one that mounts at the same place, or by [`clean_up`].
@@ -39,6 +45,7 @@
 //! a file for each of several namespaces; telling holes from data (`SEEK_DATA` finds data
 //! everywhere); loop devices for whoever is not root.
 
+mod callers;
 mod core;
 mod filesystem;
 mod inboxes;

@@ -1,5 +1,6 @@
 //! What the threads of a server share: the geometry, and the cores' inboxes.
 
+use super::callers::Caller;
 use super::inboxes::{Inboxes, Message, Work};
 use super::limits;
 use farblock_block::{BlockError, Command, Geometry};
@@ -13,6 +14,8 @@ pub(super) enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
     Done(ReplyEmpty),
+    /// The caller has its answer already.
+    Sent,
 }
 
 impl Reply {
@@ -21,6 +24,7 @@ impl Reply {
             Reply::Read(reply) => reply.error(errno),
             Reply::Write(reply) => reply.error(errno),
             Reply::Done(reply) => reply.error(errno),
+            Reply::Sent => {}
         }
     }
 }
@@ -28,6 +32,7 @@ impl Reply {
 /// A request for a core. Its range lies in the namespace, as far as anybody knows.
 pub(super) struct Job {
     pub(super) reply: Reply,
+    pub(super) caller: Caller,
     pub(super) command: Command,
     pub(super) offset: u64,
     pub(super) length: u64,

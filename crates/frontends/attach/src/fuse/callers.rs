@@ -1,0 +1,70 @@
+//! Whether the thread behind a request has a signal to handle, or is ending.
+//!
+//! The kernel reports signals by `FUSE_INTERRUPT`, which the library (fuser 0.18) answers without
+//! passing it on. So the cores look for themselves, at requests that wait for long only.
+
+use std::fs;
+
+/// `PF_EXITING` of the kernel's `task_struct`.
+const EXITING: u32 = 4;
+/// The flags' place in `/proc/TID/stat`, counted from the state, which follows the name.
+const FLAGS_FIELD: usize = 6;
+
+/// The thread that made a request, by the kernel's number; 0 for none that can be seen from here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Caller(pub(super) u32);
+
+impl Caller {
+    /// Whether it has a signal to handle, or is ending. False if that cannot be seen.
+    pub(super) fn is_interrupted(self) -> bool {
+        let thread = self.0;
+        let text = |what| fs::read_to_string(format!("/proc/{thread}/{what}")).unwrap_or_default();
+        thread != 0 && (has_signal(&text("status")) || is_ending(&text("stat")))
+    }
+}
+
+/// Whether a signal is pending that the thread does not block.
+fn has_signal(status: &str) -> bool {
+    let mask = |name| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| u64::from_str_radix(value.trim(), 16).ok()).unwrap_or(0)
+    };
+    (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
+}
+
+fn is_ending(stat: &str) -> bool {
+    // The name is in brackets, and may have some in it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let flags = fields.split_ascii_whitespace().nth(FLAGS_FIELD);
+    flags.and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_no_interruption() {
+        let status = |pending, shared, blocked| {
+            format!("Name:\tdd\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n")
+        };
+        let none = "0000000000000000";
+        let kill = "0000000000000100";
+        assert!(!has_signal(&status(none, none, none)) && !has_signal(""));
+        assert!(has_signal(&status(kill, none, none)) && has_signal(&status(none, kill, none)));
+        assert!(!has_signal(&status(none, kill, kill)));
+    }
+
+    #[test]
+    fn an_ending_thread_is_known_by_its_flags() {
+        assert!(is_ending("7 (a) b) D 1 7 7 0 -1 4194564 0 0"), "0x400104");
+        assert!(!is_ending("7 (a) b) D 1 7 7 0 -1 4194560 0 0") && !is_ending(""));
+        let own = fs::read_to_string("/proc/thread-self/stat").expect("one's own");
+        assert!(!is_ending(&own));
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_seen_is_not_interrupted() {
+        assert!(!Caller::default().is_interrupted() && !Caller(u32::MAX).is_interrupted());
+    }
+}
