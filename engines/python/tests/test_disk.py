@@ -3,6 +3,7 @@
 import array
 import errno
 import os
+import signal
 import threading
 import unittest
 
@@ -157,6 +158,61 @@ class DiskTest(unittest.TestCase):
                 os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.disk.flush()
+
+    def test_a_fork_while_threads_are_in_calls_has_to_connect_again(self):
+        def work():
+            while not over.is_set():
+                self.disk.write(0, bytes(1 << 20))
+
+        over = threading.Event()
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                child = os.fork()
+                if child == 0:
+                    code = 1
+                    # Ends a child that hangs.
+                    signal.alarm(60)
+                    try:
+                        code = self.everything_ends_in_a_child()
+                    finally:
+                        os._exit(code)
+                self.assertEqual(os.waitpid(child, 0)[1], 0)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        self.disk.flush()
+
+    def everything_ends_in_a_child(self):
+        disk = self.disk
+        calls = [
+            lambda: disk.size,
+            lambda: disk.state,
+            lambda: disk.paths,
+            lambda: disk.read(0, 512),
+            lambda: disk.readinto(0, bytearray(512)),
+            lambda: disk.write(0, bytes(512)),
+            lambda: disk.zeroes(0, 512),
+            lambda: disk.discard(0, 512),
+            disk.flush,
+        ]
+        for call in calls:
+            try:
+                call()
+                return 2
+            except farblock.Error as error:
+                if "connect again" not in str(error):
+                    return 3
+        if "forked" not in repr(disk):
+            return 4
+        disk.close()
+        disk.close()
+        with farblock.connect(URL) as again:
+            again.flush()
+        return 0
 
 
 if __name__ == "__main__":

@@ -127,6 +127,11 @@ pub use options::Options;
 pub use transport::tcp::TcpOptions;
 pub use url::Url;
 
+/// The threads of a process that all hosts in it share, for what forks.
+pub mod control_loops {
+    pub use crate::control::{Held, hold};
+}
+
 /// A transport in memory, for tests: [`Controller::connect_in_memory`] and its other end.
 #[cfg(feature = "memory")]
 pub mod memory {

@@ -1,5 +1,6 @@
 //! What a machine shares.
 
+use crate::fork::Process;
 use crate::memory::{give, handle, text, write_sized};
 use crate::options::{self, fb_options};
 use crate::status::{Failure, fb_status, guard};
@@ -59,6 +60,7 @@ pub unsafe extern "C" fn fb_discover(
     discovery: *mut *mut fb_discovery,
 ) -> fb_status {
     guard(|| {
+        Process::current();
         // SAFETY: the caller's promises.
         let (address, given) = unsafe {
             give(discovery, std::ptr::null_mut(), "discovery")?;

@@ -103,6 +103,7 @@ pub unsafe extern "C" fn fb_connect(
     disk: *mut *mut fb_disk,
 ) -> fb_status {
     guard(|| {
+        Process::current();
         // SAFETY: the caller's promises.
         let (url, given) = unsafe {
             give(disk, std::ptr::null_mut(), "disk")?;
@@ -143,7 +144,10 @@ pub unsafe extern "C" fn fb_disconnect(disk: *mut fb_disk) {
 pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        unsafe { write_sized(info, &handle(disk, "disk")?.info(), "fb_info") }
+        let disk = unsafe { handle(disk, "disk") }?;
+        disk.check_process()?;
+        // SAFETY: the caller's promises.
+        unsafe { write_sized(info, &disk.info(), "fb_info") }
     })
 }
 
@@ -265,7 +269,8 @@ impl fb_disk {
         })
     }
 
-    /// Refuses a process that was forked since the disk was connected.
+    /// Refuses a process that was forked since the disk was connected. Goes before everything else
+    /// about the disk: a thread of the parent's may have held its locks.
     pub(crate) fn check_process(&self) -> Outcome {
         match self.process.is_current() {
             true => Ok(()),
@@ -314,6 +319,7 @@ impl fb_disk {
         length: u64,
         flags: u32,
     ) -> Outcome {
+        self.check_process()?;
         let geometry = self.disk.geometry();
         // All of it first, so that one that reaches out of the disk does not begin.
         let (lba, blocks) = range(&geometry, command, offset, length)?;

@@ -73,6 +73,7 @@ pub unsafe extern "C" fn fb_describe_path(
     guard(|| {
         // SAFETY: the caller's promise.
         let disk = unsafe { handle(disk, "disk") }?;
+        disk.check_process()?;
         let paths = disk.disk.paths();
         let at = index as usize;
         let (Some(status), Some(url)) = (paths.get(at), disk.urls.get(at)) else {

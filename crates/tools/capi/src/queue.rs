@@ -238,6 +238,7 @@ pub unsafe extern "C" fn fb_poll(
 
 impl fb_queue {
     fn open(disk: &fb_disk) -> Result<fb_queue, Failure> {
+        disk.check_process()?;
         let system = |error| Failure::from(farblock_host::Error::System(Arc::new(error)));
         let reactor = Reactor::new(&disk.reactor).map_err(system)?;
         let task = reactor.add_task();

@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
+mod forked;
+
 const NQN: &str = "nqn.2026-11.org.farblock:capi";
 const SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -75,6 +78,8 @@ fn url(target: &Target, nsid: u32) -> CString {
 struct Handle<T>(*mut T);
 // SAFETY: for disks it is allowed, and for queues it is what is tested.
 unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Clone for Handle<T> {
     fn clone(&self) -> Self {

@@ -11,6 +11,7 @@ A connection that is lost is made again, and calls wait meanwhile: Ctrl-C ends t
 signal handler raises does. Several URLs are several paths to one disk. `Disk.state` and `Disk.paths` say how they are.
 """
 
+import os
 import threading
 from importlib import metadata
 from pathlib import Path
@@ -91,6 +92,21 @@ class Error(OSError):
 
 
 _interrupted = threading.local()
+
+
+class _Process:
+    """Tells a forked child from its parent. The child has none of the threads, and a lock that one
+    of them held stays locked in it."""
+
+    forks = 0
+
+    @classmethod
+    def forked(cls):
+        cls.forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.forked)
 
 
 def _keep(_kind, exception, _traceback):
@@ -272,9 +288,14 @@ class Disk:
         self._handle = handle
         self._calls = 0
         self._idle = threading.Condition()
+        self._forks = _Process.forks
 
     def close(self):
-        """Waits for the calls of other threads, and lets go of the disk. A second time is fine."""
+        """Waits for the calls of other threads, and lets go of the disk. A second time is fine. In a
+        forked child it does nothing but close the disk there."""
+        if self._forks != _Process.forks:
+            self._handle = None
+            return
         with self._idle:
             handle, self._handle = self._handle, None
             self._idle.wait_for(lambda: self._calls == 0)
@@ -292,6 +313,11 @@ class Disk:
             self.close()
 
     def _call(self, function, *arguments):
+        if self._forks != _Process.forks:
+            if self._handle is None:
+                raise ValueError("the disk is closed")
+            # It says to connect again.
+            return _check(function(self._handle, *arguments))
         with self._idle:
             handle = self._handle
             if handle is None:
@@ -360,6 +386,8 @@ class Disk:
     def __repr__(self):
         if self._handle is None:
             return "<farblock.Disk, closed>"
+        if self._forks != _Process.forks:
+            return "<farblock.Disk, connected before the process was forked>"
         return f"<farblock.Disk {_ffi.string(self._info().description).decode()}>"
 
     def read(self, offset, length):

@@ -34,14 +34,26 @@ use farblock_reactor::os::{self, JoinHandle};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The loops that run, of this process and those before a fork, and of simulated worlds.
-static LOOPS: Mutex<Vec<(ControlPlace, EngineKind, Weak<Control>)>> = Mutex::new(Vec::new());
+static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
+
+type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 
 /// Whose threads a loop can be used by: those of a process, or of a simulated world in it. A
 /// process that was forked has its parent's memory and none of its threads.
 type ControlPlace = (u32, u64);
+
+/// While it lives no other thread looks for a control loop or starts one. See [`hold`].
+pub struct Held(#[allow(dead_code, reason = "held, not looked at")] MutexGuard<'static, Loops>);
+
+/// For a process that is about to fork: the child would wait for ever for a lock that another thread
+/// held. Drop it afterwards, in the parent and in the child.
+#[must_use]
+pub fn hold() -> Held {
+    Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// Whether the caller may wait for what runs on a control loop: not if that is the caller, or waits
 /// for it. In a simulation that has failed nothing happens any more.

@@ -1,0 +1,80 @@
+//! Children of a process whose threads are in calls.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+/// What a forked child sees while its parent's threads are in calls: 0 if all is well.
+fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
+    // SAFETY: any numbers and null are a value.
+    let (mut info, mut path): (fb_info, fb_path_info) = unsafe { std::mem::zeroed() };
+    (info.size, path.size) = (size_of::<fb_info>(), size_of::<fb_path_info>());
+    let (mut block, mut queue) = ([0_u8; 512], null_mut());
+    let data = block.as_mut_ptr().cast();
+    // SAFETY: the pointers are valid.
+    let calls = unsafe {
+        [
+            fb_describe(disk, &raw mut info),
+            fb_describe_path(disk, 0, &raw mut path),
+            fb_read(disk, data, 0, 512),
+            fb_write(disk, data, 0, 512, 0),
+            fb_flush(disk),
+            fb_write_zeroes(disk, 0, 512, 0),
+            fb_deallocate(disk, 0, 512),
+            fb_queue_open(disk, &raw mut queue),
+        ]
+    };
+    if let Some(at) = calls.iter().position(|&status| status != fb_status::Thread) {
+        return 10 + at as i32;
+    }
+    // SAFETY: nobody uses it any more.
+    unsafe { fb_disconnect(disk) };
+    let (mut again, options) = (null_mut(), options());
+    // SAFETY: the pointers are valid.
+    let connected = unsafe { fb_connect(url.as_ptr(), &raw const options, &raw mut again) };
+    if connected != fb_status::Ok {
+        return 2;
+    }
+    // SAFETY: it is connected.
+    i32::from(unsafe { fb_flush(again) } != fb_status::Ok)
+}
+
+#[test]
+fn a_forked_child_never_waits_for_its_parents_threads() {
+    let target = serve();
+    let url = url(&target, 1);
+    let disk = Handle(connect(&target, 1, fb_engine::Auto));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    describe(disk.pointer());
+                    let another = connect(&target, 1, fb_engine::Auto);
+                    // SAFETY: both are connected, and nobody else has the second.
+                    unsafe {
+                        good(fb_flush(disk.pointer()));
+                        fb_disconnect(another);
+                    }
+                }
+            });
+        }
+        for round in 0..20 {
+            // SAFETY: the child calls the library, which is what is tested, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: it ends this process, at the latest in a minute.
+                unsafe {
+                    libc::alarm(60);
+                    libc::_exit(outcome_in_a_child(disk.pointer(), &url));
+                }
+            }
+            let mut status = -1;
+            // SAFETY: one's own child.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "round {round}: {:?}", libc::WEXITSTATUS(status));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    // SAFETY: nobody uses it any more.
+    unsafe { fb_disconnect(disk.pointer()) };
+}
