@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
-use vhost::vhost_user::message::VhostUserConfigFlags;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost_support::*;
 
 /// A namespace that counts what it is asked for, and whose size may change.
@@ -97,6 +97,10 @@ fn the_truth_about_a_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "memory can be given back");
+        // So a monitor refuses to migrate, and copies no memory that we write to meanwhile.
+        let offered = vm.frontend().get_protocol_features().expect("protocol features");
+        assert_eq!(features & F_LOG_ALL, 0, "writes to the guest's memory are not logged");
+        assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
         assert_eq!(vm.config(0, 8), (65_536_u64).to_le_bytes());
         assert_eq!(vm.config(20, 4), block_size.to_le_bytes());
         assert_eq!(vm.config(34, 2), [2, 0]);

@@ -44,6 +44,7 @@ pub const WRITE: u16 = 2;
 pub const INDIRECT: u16 = 4;
 
 pub const F_RO: u64 = 1 << 5;
+pub const F_LOG_ALL: u64 = 1 << 26;
 pub const F_FLUSH: u64 = 1 << 9;
 pub const F_DISCARD: u64 = 1 << 13;
 pub const F_INDIRECT: u64 = 1 << 28;
