@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A disk whose target is away: it holds what it is told to until the target is back.
+/// A disk whose target is away: it holds some commands until the target is back.
 struct Away {
     inner: Arc<dyn Namespace>,
     holds: fn(Kind) -> bool,
@@ -22,7 +22,7 @@ struct Away {
 
 #[derive(Default)]
 struct Held {
-    /// What is held was sent already, and cannot be given up.
+    /// The held operations were sent, and cannot be given up.
     begun: AtomicBool,
     open: AtomicBool,
     count: AtomicUsize,

@@ -42,7 +42,7 @@ impl Process {
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
             assert!(code == 0, "no memory for handlers of forks");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-            // It is read from files, and whoever asks meanwhile waits.
+            // Read from files: another thread that needs it waits meanwhile.
             let _ = HostIdentity::of_this_host();
         });
         Process(FORKS.load(Ordering::Relaxed))

@@ -300,7 +300,7 @@ impl Requests {
             left = true;
             if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
                 (request.interrupted, interrupted) = (true, true);
-                // What becomes of a write that was begun is not known before it ends.
+                // Whether a begun write is done is not known before it ends.
                 if !request.command.writes() {
                     std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
                     request.caller = Caller::default();
@@ -318,7 +318,7 @@ impl Requests {
         self.look_at = left.then(|| Instant::now() + limits::SIGNAL_INTERVAL);
     }
 
-    /// How long the event loop may wait.
+    /// The time until the next look for signals or the deadline; `None` with no request.
     fn timeout(&mut self) -> Option<Duration> {
         if self.requests.len() == self.free.len() {
             self.look_at = None;

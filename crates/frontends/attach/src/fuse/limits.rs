@@ -33,8 +33,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of the file's name.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// How often a core looks whether the callers of requests that wait have got a signal. A request
-/// younger than this is not interrupted.
+/// Time between two looks of a core for signals of those who wait. A younger request is not
+/// interrupted.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rounds of completions and what follows from them before the event loop is looked at again: a

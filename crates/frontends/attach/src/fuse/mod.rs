@@ -28,8 +28,8 @@
 //!
 //! **Signals.** A request that waits for a second or more ends when its thread gets a signal or
 //! ends: reads and flushes with `EINTR` at once. A write ends with `EINTR` only if the namespace
-//! had not begun it, and is not carried out later; a write that was sent keeps its caller waiting,
-//! since nobody knows yet what becomes of it.
+//! gives it up unbegun, and is not carried out later. A write that was sent keeps its caller
+//! waiting until its result is known.
 //!
 //! **Who uses it.** [`Server::stop`] and [`loop_device::detach`] refuse while somebody uses the
 //! disk, and say who, unless they are forced. What a killed server left is cleaned up by the next

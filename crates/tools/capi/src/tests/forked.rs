@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// What a forked child sees while its parent's threads are in calls: 0 if all is well.
+/// Calls everything in a forked child. Returns its exit code, 0 if each call ended as it should.
 fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
     // SAFETY: any numbers and null are a value.
     let (mut info, mut path): (fb_info, fb_path_info) = unsafe { std::mem::zeroed() };
@@ -26,7 +26,7 @@ fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
     if let Some(at) = calls.iter().position(|&status| status != fb_status::Thread) {
         return 10 + at as i32;
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the child does not use it any more.
     unsafe { fb_disconnect(disk) };
     let (mut again, options) = (null_mut(), options());
     // SAFETY: the pointers are valid.
