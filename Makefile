@@ -112,7 +112,7 @@ dashboard: build
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time, the longest first; each one's output comes when it has ended.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor nodes
+GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor swap nodes
 interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)

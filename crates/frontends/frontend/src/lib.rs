@@ -21,6 +21,8 @@ mod mailboxes;
 #[cfg(target_os = "linux")]
 pub mod modules;
 pub mod pieces;
+#[cfg(target_os = "linux")]
+mod resident;
 /// What threads share, for [`mailboxes`].
 mod sync {
     pub(crate) use farblock_reactor::Waker;
@@ -38,5 +40,7 @@ pub use cores::{Core, Cores, Plan, Seat, StartError};
 pub use disk::Disk;
 pub use line::Line;
 pub use mailboxes::Mailboxes;
+#[cfg(target_os = "linux")]
+pub use resident::stay_resident;
 pub use turns::{TickConnection, TickContext, Turns};
 pub use watch::GeometryWatch;

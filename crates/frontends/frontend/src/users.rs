@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Somebody who uses a disk. Shown, it is a part of a sentence: `fio (process 123) has
@@ -183,6 +184,52 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
+/// Swap on a block device, its partitions, devices made of those, and file systems on any of them,
+/// as the kernel's table names it.
+#[must_use]
+pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
+    let Some(name) = path.file_name() else { return Vec::new() };
+    let folders = stack(&Path::new(BLOCK_DEVICES).join(name));
+    swaps_among(&folders, &fs::read(SWAPS).unwrap_or_default())
+}
+
+/// The kernel's table of swaps; `poll` tells of changes.
+pub const SWAPS: &str = "/proc/swaps";
+
+fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
+    let devices: Vec<PathBuf> = folders.iter().filter_map(|folder| device_of(folder)).collect();
+    let numbers: Vec<String> = folders.iter().map(|folder| number_of(folder)).collect();
+    let lies_there = |path: &PathBuf| {
+        let number = fs::metadata(path).ok().map(|found| {
+            let is_device = found.file_type().is_block_device();
+            let number = if is_device { found.rdev() } else { found.dev() };
+            format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
+        });
+        devices.contains(path) || number.is_some_and(|number| numbers.contains(&number))
+    };
+    swap_names(swaps).filter(lies_there).collect()
+}
+
+/// The folders of a device, its partitions, and whatever is made of these.
+fn stack(folder: &Path) -> Vec<PathBuf> {
+    let mut found = with_partitions(folder);
+    let mut at = 0;
+    while at < found.len() && found.len() < MAX_STACK {
+        let holders = fs::read_dir(found[at].join("holders")).into_iter().flatten().flatten();
+        let above = holders.map(|holder| folder.with_file_name(holder.file_name()));
+        for holder in above.flat_map(|above| with_partitions(&above)).collect::<Vec<_>>() {
+            if !found.contains(&holder) {
+                found.push(holder);
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Devices in a stack, at most; more are ignored.
+const MAX_STACK: usize = 1024;
+
 /// Users of a regular file: swap, loop devices, and processes that have it open. The path is a full
 /// one without links.
 #[must_use]
@@ -198,7 +245,6 @@ pub fn of_file(path: &Path) -> Vec<User> {
 
 /// All of them have a folder here, partitions as well.
 const BLOCK_DEVICES: &str = "/sys/class/block";
-const SWAPS: &str = "/proc/swaps";
 
 /// The folders of a device and its partitions.
 fn with_partitions(folder: &Path) -> Vec<PathBuf> {
@@ -242,9 +288,13 @@ fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User
 
 /// Whether the kernel's table of swaps has this in its first column.
 fn is_swap(swaps: &[u8], path: &Path) -> bool {
+    swap_names(swaps).any(|name| name == path)
+}
+
+fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = swaps.split(|&byte| byte == b'\n').skip(1);
-    let mut names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
-    names.any(|name| unescape(name) == path)
+    let names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
+    names.filter(|name| !name.is_empty()).map(unescape)
 }
 
 /// The loop devices that are made of a file.
@@ -315,6 +365,33 @@ mod tests {
         assert_eq!(users(&[], swaps), ["/dev/sdx1 is swapped to"]);
         fs::create_dir_all(system.path().join("sdx/holders/md0")).expect("a folder");
         assert_eq!(users(&[], ""), ["/dev/sdx is a part of /dev/md0"]);
+    }
+
+    #[test]
+    fn swap_is_found_on_a_device_and_on_what_is_made_of_it() {
+        let system = system();
+        let swaps = b"Filename Type\n/dev/sdx1 partition 1 0 -2\n/dev/sdy partition 1 0 -3\n";
+        let on = |name: &str, swaps: &[u8]| swaps_among(&stack(&system.path().join(name)), swaps);
+        assert_eq!(on("sdx", swaps), [Path::new("/dev/sdx1")]);
+        assert_eq!(on("sdx", b"Filename Type\n"), [""; 0].map(PathBuf::from));
+        fs::create_dir_all(system.path().join("sdx/sdx1/holders/dm-3")).expect("a folder");
+        fs::create_dir_all(system.path().join("dm-3/holders/dm-3")).expect("a folder");
+        let mapped = b"Filename Type\n/dev/dm-3 partition 1 0 -2\n";
+        assert_eq!(on("sdx", mapped), [Path::new("/dev/dm-3")]);
+    }
+
+    #[test]
+    fn a_swap_file_is_found_by_the_file_system_that_it_is_in() {
+        let system = system();
+        let file = system.path().join("swapfile");
+        fs::write(&file, "").expect("a file");
+        let device = fs::metadata(&file).expect("a file").dev();
+        let number = format!("{}:{}\n", rustix::fs::major(device), rustix::fs::minor(device));
+        let swaps = format!("Filename Type\n{} file 1 0 -2\n", file.display());
+        let on_sdx = || swaps_among(&stack(&system.path().join("sdx")), swaps.as_bytes());
+        assert_eq!(on_sdx(), [""; 0].map(PathBuf::from));
+        fs::write(system.path().join("sdx/sdx1/dev"), number).expect("a file");
+        assert_eq!(on_sdx(), [file]);
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl Brokers {
 /// Gives up what the way does not take, before there is a second thread. What cannot be given up is
 /// said in the log.
 pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
+    if ways::may_be_written_back_to(settings)
+        && let Err(error) = farblock_frontend::stay_resident()
+    {
+        tracing::debug!("the kernel may move this process out of memory: {error}");
+    }
     if settings.no_sandbox {
         return Brokers::default();
     }

@@ -36,6 +36,8 @@ pub struct Examined {
     pub used: Option<String>,
     /// Who uses it, as sentences.
     pub users: Vec<String>,
+    /// Where the machine swaps to on this disk although that can hang it, and what to do.
+    pub swap: Option<(String, &'static str)>,
     /// The ways to its disk.
     pub paths: Vec<Way>,
     /// How it connects.
@@ -175,6 +177,10 @@ fn examine(folder: &Folder) -> Examined {
         },
         used: status.as_ref().map(|status| status.offer.used.path.clone()),
         users: status.as_ref().map(|status| status.users.clone()).unwrap_or_default(),
+        #[cfg(target_os = "linux")]
+        swap: status.as_ref().and_then(|status| super::swap::trouble(&status.offer)),
+        #[cfg(not(target_os = "linux"))]
+        swap: None,
         paths: settings.urls.iter().enumerate().map(|(at, url)| way(url, said, at)).collect(),
         options: settings.disk_options().connection,
         log: folder.path("log"),

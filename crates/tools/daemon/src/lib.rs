@@ -55,6 +55,8 @@ mod start;
 mod status;
 #[cfg(any(target_os = "linux", windows))]
 mod supervisor;
+#[cfg(target_os = "linux")]
+mod swap;
 #[cfg(any(target_os = "linux", windows))]
 mod system;
 #[cfg(any(target_os = "linux", windows))]

@@ -226,6 +226,10 @@ fn table(all: &[Status]) -> String {
             note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));
         }
         users.iter().for_each(|user| note(format!("  used: {user}")));
+        #[cfg(target_os = "linux")]
+        super::swap::trouble(offer)
+            .iter()
+            .for_each(|(swapped, advice)| note(format!("  {swapped}: {advice}")));
         spin.iter().for_each(|spin| note(format!("  spin: {spin}")));
         lacks.iter().for_each(|lack| note(format!("  sandbox: {lack}")));
     }

@@ -224,6 +224,8 @@ struct Terminal {
 impl Audience for Terminal {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
         self.note.take().iter().for_each(|note| output::note(note));
+        #[cfg(target_os = "linux")]
+        super::swap::warning(offer).iter().for_each(|warning| output::note(warning));
         let printed = match self.json {
             true => output::print_json_line(offer),
             false => output::print(&format!("{}\n", offer.sentence())),

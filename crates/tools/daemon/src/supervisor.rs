@@ -265,6 +265,8 @@ impl<'a> Supervisor<'a> {
         let _ = std::fs::remove_file(self.folder.path("trouble"));
         if !self.was_ready {
             self.was_ready = true;
+            #[cfg(target_os = "linux")]
+            super::swap::refuse(&self.folder);
             self.notifier.ready(&offer.sentence());
             audience.ready(offer)?;
         } else {

@@ -17,6 +17,11 @@ pub const REQUEST_BYTES: u32 = PIECE_BYTES;
 /// work for long, and fits into no request of the kernel's (4 GiB).
 pub const RANGE_BYTES: u32 = 256 << 20;
 
+/// Memory of all request buffers of a device together before they are used, in bytes; at most
+/// [`REQUEST_BYTES`] each. The kernel swaps out and writes back in small pieces, which fit in
+/// there. The rest of a buffer takes memory when a larger request uses it.
+pub const RESIDENT_BYTES: usize = 16 << 20;
+
 /// The largest block that the driver can show, in bytes: the smallest page of any machine.
 pub const MAX_BLOCK_BYTES: u32 = 4096;
 

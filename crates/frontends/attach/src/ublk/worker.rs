@@ -111,6 +111,8 @@ pub(super) struct Worker {
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
+    /// So much of each buffer has memory before it is used.
+    resident_bytes: usize,
     slots: Vec<Slot>,
     /// Requests with us.
     busy: usize,
@@ -134,7 +136,7 @@ impl Worker {
         (depth, request_bytes): (u16, u32),
         asked: Sender<io::Result<()>>,
     ) -> io::Result<Worker> {
-        let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
+        let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let requests = reactor.add_task();
         reactor.watch(requests, event)?;
         Ok(Worker {
@@ -149,6 +151,7 @@ impl Worker {
             shared,
             asked,
             request_bytes,
+            resident_bytes: limits::RESIDENT_BYTES / (usize::from(depth) * count),
             slots: (0..depth).map(|_| Slot::new()).collect(),
             busy: 0,
             look: true,
@@ -164,7 +167,7 @@ impl Worker {
     /// If it has none for us.
     fn ask(&mut self) -> io::Result<()> {
         for (tag, _) in (0..).zip(&self.slots) {
-            self.commands.fetch(tag, Buffer::new(self.request_bytes as usize));
+            self.commands.fetch(tag, resident(self.request_bytes as usize, self.resident_bytes));
         }
         let mut done = Vec::new();
         self.commands.enter(&mut done)?;
@@ -298,7 +301,8 @@ impl Worker {
         };
         slot.busy = false;
         let buffer = slot.take_buffer();
-        let buffer = buffer.unwrap_or_else(|| Buffer::new(self.request_bytes as usize));
+        let (bytes, ready) = (self.request_bytes as usize, self.resident_bytes);
+        let buffer = buffer.unwrap_or_else(|| resident(bytes, ready));
         self.busy -= 1;
         self.commands.commit(tag, result, buffer);
         self.look = true;
@@ -357,6 +361,14 @@ impl Core for Worker {
         }
         Ok(())
     }
+}
+
+/// A buffer whose beginning has memory, so that the kernel need not find some when it writes memory
+/// back in order to get some.
+fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
+    let mut buffer = Buffer::new(bytes);
+    buffer[..ready_bytes.min(bytes)].fill(0);
+    buffer
 }
 
 /// A request's range in bytes, if the command may have it.

@@ -16,6 +16,7 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
         Options { connect_timeout: patience, io_timeout: patience, ..attachment.options.clone() };
     let mut findings = vec![state(attachment)];
     findings.extend(users(attachment));
+    findings.extend(swap(attachment));
     for way in &attachment.paths {
         let finding = path(way);
         let is_well = finding.verdict != Verdict::Problem;
@@ -75,6 +76,11 @@ fn users(attachment: &Examined) -> Option<Finding> {
     (!users.is_empty()).then(|| Finding::ok("users", users.join("; ")))
 }
 
+fn swap(attachment: &Examined) -> Option<Finding> {
+    let (what, advice) = attachment.swap.as_ref()?;
+    Some(Finding::problem("swap", what.clone(), *advice))
+}
+
 fn path(way: &Way) -> Finding {
     const CHECK: &str = "path";
     let Way { url, state, since_seconds, access, reconnects, error } = way;
@@ -124,6 +130,7 @@ mod tests {
             trouble: Some("it broke".to_owned()),
             used: Some("/dev/x".to_owned()),
             users: vec!["fio (process 7) has /dev/x open".to_owned()],
+            swap: None,
             paths: vec![Way {
                 url,
                 state: path.map(str::to_owned),
@@ -160,6 +167,15 @@ mod tests {
         assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
         let found = examine(&attachment("live", Some("live")), PATIENCE);
         assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:?}");
+    }
+
+    #[test]
+    fn swap_on_the_disk_is_a_problem() {
+        let swap = Some(("the machine swaps to /dev/x".to_owned(), "swap elsewhere"));
+        let swapped = Examined { swap, ..attachment("live", Some("live")) };
+        let problem = |one: &&Finding| one.verdict == Verdict::Problem;
+        let found = examine(&swapped, PATIENCE);
+        assert_eq!(found.iter().find(problem).map(|one| one.check), Some("swap"), "{found:?}");
     }
 
     const PATIENCE: Duration = Duration::from_secs(5);

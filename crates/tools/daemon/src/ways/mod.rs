@@ -215,6 +215,13 @@ pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
     takes_rights(settings)
 }
 
+/// Whether the kernel may write its memory to a disk that this process serves this way, so that the
+/// process must not wait for memory.
+#[cfg(target_os = "linux")]
+pub(super) fn may_be_written_back_to(settings: &Settings) -> bool {
+    settings.way == As::Ublk || flushes_for_the_kernel(settings)
+}
+
 /// Whether this way takes rights, of which the process that serves the disk keeps none.
 #[cfg(target_os = "linux")]
 pub(super) fn takes_rights(settings: &Settings) -> bool {

@@ -6,8 +6,9 @@
 //!
 //! The device goes on without this process only as far as it has to: reads and writes wait for
 //! [`Options::dead_connection_timeout`] until [`reconnect`] gives the device sockets of a new
-//! server. A process whose memory the kernel wants to write to such a device must not wait for that
-//! device: keep the process locked in memory, or the device off the swap.
+//! server. Never swap to such a device: the process that serves it needs memory to send what is
+//! swapped out, and the kernel waits for the device to get some. For a file system on it, lock the
+//! process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
 
 mod client;
 mod netlink;

@@ -74,7 +74,11 @@ fn locked_memory(limit: &Rlimit) -> Finding {
         ),
         Some(bytes) => Finding::ok(
             CHECK,
-            format!("this user may lock {} of memory", farblock_block::size::Size(bytes)),
+            format!(
+                "this user may lock {} of memory; what serves an attached disk keeps itself in \
+                 memory only if it may raise that",
+                farblock_block::size::Size(bytes)
+            ),
         ),
     }
 }

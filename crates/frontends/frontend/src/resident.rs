@@ -1,0 +1,22 @@
+//! Keeping a process in memory: one that the kernel writes its memory back through must not wait
+//! for a page of its own.
+
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Locks the program and what it has, at once, and whatever it gets later as soon as it is touched:
+/// what is mapped and never used takes no memory. To be called while the process has one thread and
+/// little memory. The limit (`RLIMIT_MEMLOCK`) is lifted first, so that rights which the process
+/// gives up afterwards do not matter.
+///
+/// # Errors
+/// Without the right to lift the limit: nothing is locked, since a process at its limit could not
+/// allocate any more.
+pub fn stay_resident() -> Result<(), Errno> {
+    if getrlimit(Resource::Memlock).current.is_some() {
+        setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
+    }
+    mlockall(MlockAllFlags::CURRENT)?;
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+}

@@ -1,0 +1,123 @@
+//! Swap on an attached disk, which farblock refuses: the process that serves the disk needs memory
+//! to send what is swapped out, and the kernel would wait for that disk to get some. The machine
+//! hangs then.
+//!
+//! The kernel asks nobody before it swaps to a device. So the supervisor, which has its rights,
+//! waits for changes of the kernel's table, and switches such swap off while it is still empty.
+
+use super::folder::Folder;
+use super::server::Saved;
+use super::status::{Offer, UseKind};
+use farblock_frontend::users::{SWAPS, swaps_on};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// Its disks are served by the kernel itself.
+const SAFE_WAY: &str = "nvme";
+
+/// Why, for the log and for people.
+const WHY: &str = "a machine that swaps to a disk which a process of its own serves hangs when it \
+                   is short of memory";
+/// What to do about it.
+const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk which a \
+                      process of its own serves hangs when it is short of memory";
+
+/// Switches swap on the disk off from now on.
+pub(super) fn refuse(folder: &Folder) {
+    let folder = folder.clone();
+    let watch = move || {
+        if let Err(error) = watch(&folder) {
+            tracing::warn!("swap on this disk is not noticed any more: {error}");
+        }
+    };
+    let thread = thread::Builder::new().name("swap".to_owned()).spawn(watch);
+    if let Err(error) = thread {
+        tracing::warn!("swap on this disk is not noticed: {error}");
+    }
+}
+
+fn watch(folder: &Folder) -> io::Result<()> {
+    // What the kernel counts changes from.
+    let table = File::open(SWAPS)?;
+    loop {
+        let saved = folder.read_json::<Saved>("state.json");
+        for swap in saved.iter().flat_map(|saved| on(&saved.offer)) {
+            switch_off(&swap);
+        }
+        let mut polled = [PollFd::new(&table, PollFlags::PRI)];
+        match poll(&mut polled, None) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn switch_off(swap: &Path) {
+    let name = swap.display();
+    let run = Command::new("swapoff").arg(swap).stdin(Stdio::null()).output();
+    let why = match run {
+        Ok(output) if output.status.success() => {
+            return tracing::error!("swap on {name} was switched off: {WHY}");
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("swapoff: {error}"),
+    };
+    tracing::error!("{name} is swapped to, and that cannot be switched off ({why}): {ADVICE}");
+}
+
+/// Swap on what is offered that can hang the machine.
+pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
+    if offer.way == SAFE_WAY || offer.used.kind != UseKind::Device {
+        return Vec::new();
+    }
+    swaps_on(Path::new(&offer.used.path))
+}
+
+/// Whether the disk is meant for swap, in a sentence for whoever attaches it.
+pub(super) fn warning(offer: &Offer) -> Option<String> {
+    let can_hang = offer.way != SAFE_WAY && offer.used.kind == UseKind::Device;
+    let is_meant = || File::open(&offer.used.path).is_ok_and(|disk| has_signature(&disk));
+    (can_hang && is_meant()).then(|| {
+        format!("{} holds swap space, and `swapon` is undone at once: {WHY}", offer.used.path)
+    })
+}
+
+/// Whether `mkswap` has been here: its signature ends the first page, of whatever size.
+fn has_signature(disk: &File) -> bool {
+    PAGES_BYTES.iter().any(|page| {
+        let mut end = [0; SIGNATURE_BYTES];
+        let read = disk.read_exact_at(&mut end, page - SIGNATURE_BYTES as u64);
+        read.is_ok() && SIGNATURES.contains(&&end)
+    })
+}
+
+const SIGNATURE_BYTES: usize = 10;
+const SIGNATURES: [&[u8; SIGNATURE_BYTES]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
+const PAGES_BYTES: [u64; 3] = [4096, 16_384, 65_536];
+
+/// What is wrong, and what to do.
+pub(super) fn trouble(offer: &Offer) -> Option<(String, &'static str)> {
+    let swaps = on(offer);
+    let names: Vec<String> = swaps.iter().map(|swap| swap.display().to_string()).collect();
+    (!names.is_empty()).then(|| (format!("the machine swaps to {}", names.join(", ")), ADVICE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_for_swap_is_known_by_its_signature() {
+        let file = tempfile::tempfile().expect("a file");
+        assert!(!has_signature(&file), "an empty one");
+        file.set_len(1 << 20).expect("a size");
+        assert!(!has_signature(&file));
+        file.write_all_at(b"SWAPSPACE2", 65_526).expect("it writes");
+        assert!(has_signature(&file));
+    }
+}

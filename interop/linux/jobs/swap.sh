@@ -1,0 +1,67 @@
+# Guest job of swap.sh: swap on a disk by ublk. /host has the program; the file "target" has the
+# port and the NQN of the target outside.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+cp /host/farblock .
+read -r port nqn <target
+modprobe ublk_drv
+export FARBLOCK_RUNTIME_DIR=/run/farblock
+./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||
+    fail "attach: $(cat attach.out)"
+device=/dev/ublkb0
+server() { sed -n 's/.*"server_pid":\([0-9]*\).*/\1/p' <(./farblock list --json | tr -d ' \n'); }
+is_swapped_to() { grep -q "^$device " /proc/swaps; }
+is_no_swap() { ! is_swapped_to; }
+is_no_file() { ! grep -q '^/mnt/swap ' /proc/swaps; }
+
+say "what the process that serves it has locked"
+status=$(cat "/proc/$(server)/status")
+locked=$(sed -n 's/^VmLck:[^0-9]*\([0-9]*\) kB/\1/p' <<<"$status")
+[ "$locked" -gt 0 ] || fail "nothing is locked: $status"
+ok "it stays in memory: $(grep -E '^(VmRSS|RssAnon|VmLck)' <<<"$status" | tr -s '\n\t ' ' ')"
+
+say "swap is refused"
+check "mkswap" mkswap $device
+check "swapon" swapon $device
+eventually "it is switched off again" is_no_swap
+grep -q "swap on $device was switched off" /run/farblock/data/log || fail "$(cat /run/farblock/data/log)"
+ok "the log says so"
+check "detach" ./farblock detach data
+./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||
+    fail "attach: $(cat attach.out)"
+grep -q "holds swap space" attach.out || fail "attach warns of swap space: $(cat attach.out)"
+ok "attach warns of swap space"
+
+say "in a file of a file system on it"
+check "mkfs.ext4" mkfs.ext4 -q -F $device
+check "mount" mount $device /mnt
+dd if=/dev/zero of=/mnt/swap bs=1M count=16 2>/dev/null
+chmod 600 /mnt/swap
+check "mkswap" mkswap /mnt/swap
+check "swapon" swapon /mnt/swap
+eventually "it is switched off again" is_no_file
+check "umount" umount /mnt
+
+say "without the supervisor nobody refuses it: list and doctor say so"
+check "mkswap" mkswap $device
+kill -9 "$(cat /run/farblock/data/pid)"
+check "swapon" swapon $device
+is_swapped_to || fail "somebody switched it off"
+said=$(./farblock list)
+[[ $said =~ "swaps to $device" ]] || fail "list: $said"
+refused "doctor" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data
+
+say "memory runs short: the machine goes on"
+mkdir -p /run/hog
+check "a file system in memory" mount -t tmpfs -o size=2G none /run/hog
+total=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+dd if=/dev/zero of=/run/hog/file bs=1M count=$((total / 1024)) 2>/dev/null || fail "no memory for it"
+ok "swapped out: $(sed -n 's/^pswpout //p' /proc/vmstat) pages"
+dd if=/run/hog/file of=/dev/null bs=1M 2>/dev/null || fail "it cannot be read"
+ok "and in again: $(sed -n 's/^pswpin //p' /proc/vmstat) pages"
+rm /run/hog/file
+check "swapoff" swapoff $device
+check "detach" ./farblock detach data --force
+say "done"

@@ -1,0 +1,25 @@
+#!/bin/bash
+# swap.sh FARBLOCK: swap on a disk that 'farblock attach --as ublk' made in a guest, of a target out
+# here (jobs/swap.sh): it is refused and, where nobody is left to refuse it, told of. FARBLOCK is the
+# binary. Runs setup.sh first. Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+. "$linux_dir/stand.sh"
+
+[ $# = 1 ] || die "usage: swap.sh FARBLOCK"
+[ -x "$1" ] || die "there is no program $1; build farblock."
+farblock=$(realpath -- "$1")
+nqn=nqn.2026-11.org.farblock:swap
+"$linux_dir/setup.sh"
+stand
+cd "$logs"
+truncate -s 1G disk
+port=$(free_port)
+serve server.log disk --listen "127.0.0.1:$port" --nqn $nqn
+mkdir share
+# Without debugging information, which only takes time to copy.
+strip -o share/farblock "$farblock"
+echo "$port $nqn" >target
+MEM=512 SHARE=$logs/share CONSOLE=$logs/console TIMEOUT=600 \
+    "$linux_dir/guest.sh" "$linux_dir/jobs/swap.sh" target
+echo "swap.sh: all holds"
