@@ -53,15 +53,6 @@ said=$(./farblock list)
 [[ $said =~ "swaps to $device" ]] || fail "list: $said"
 refused "doctor" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data
 
-say "memory runs short: the machine goes on"
-mkdir -p /run/hog
-check "a file system in memory" mount -t tmpfs -o size=2G none /run/hog
-total=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-dd if=/dev/zero of=/run/hog/file bs=1M count=$((total / 1024)) 2>/dev/null || fail "no memory for it"
-ok "swapped out: $(sed -n 's/^pswpout //p' /proc/vmstat) pages"
-dd if=/run/hog/file of=/dev/null bs=1M 2>/dev/null || fail "it cannot be read"
-ok "and in again: $(sed -n 's/^pswpin //p' /proc/vmstat) pages"
-rm /run/hog/file
 check "swapoff" swapoff $device
-check "detach" ./farblock detach data --force
+check "detach" ./farblock detach data
 say "done"
