@@ -1,12 +1,12 @@
-//! Keeping a process in memory: one that the kernel writes its memory back through must not wait
-//! for a page of its own.
+//! Keeping a process in memory. The kernel writes memory back through a server of a block device,
+//! so that server must not wait for a page.
 
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Locks the program and what it has, at once, and whatever it gets later as soon as it is touched:
-/// what is mapped and never used takes no memory. To be called while the process has one thread and
+/// Locks the program and its data at once, and every later page when the process first touches it:
+/// mapped memory that the process never uses stays free. To be called while the process has one thread and
 /// little memory. The limit (`RLIMIT_MEMLOCK`) is lifted first, so that rights which the process
 /// gives up afterwards do not matter.
 ///

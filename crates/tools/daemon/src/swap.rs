@@ -1,8 +1,7 @@
-//! Swap on an attached disk, which farblock refuses: the process that serves the disk needs memory
-//! to send what is swapped out, and the kernel would wait for that disk to get some. The machine
-//! hangs then.
+//! Swap on an attached disk, which farblock refuses. The process that serves the disk needs memory
+//! to send swapped pages, and the kernel waits for that disk to get memory. The machine then hangs.
 //!
-//! The kernel asks nobody before it swaps to a device. So the supervisor, which has its rights,
+//! The kernel has no way to refuse swap on a device. So the supervisor, which has its rights,
 //! waits for changes of the kernel's table, and switches such swap off while it is still empty.
 
 use super::folder::Folder;
@@ -23,7 +22,7 @@ const SAFE_WAY: &str = "nvme";
 /// Why, for the log and for people.
 const WHY: &str = "a machine that swaps to a disk which a process of its own serves hangs when it \
                    is short of memory";
-/// What to do about it.
+/// The advice to the user.
 const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk which a \
                       process of its own serves hangs when it is short of memory";
 
@@ -42,7 +41,7 @@ pub(super) fn refuse(folder: &Folder) {
 }
 
 fn watch(folder: &Folder) -> io::Result<()> {
-    // What the kernel counts changes from.
+    // The kernel reports changes since this.
     let table = File::open(SWAPS)?;
     loop {
         let saved = folder.read_json::<Saved>("state.json");
@@ -78,7 +77,7 @@ pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     swaps_on(Path::new(&offer.used.path))
 }
 
-/// Whether the disk is meant for swap, in a sentence for whoever attaches it.
+/// Whether the disk is meant for swap, in a sentence for its user.
 pub(super) fn warning(offer: &Offer) -> Option<String> {
     let can_hang = offer.way != SAFE_WAY && offer.used.kind == UseKind::Device;
     let is_meant = || File::open(&offer.used.path).is_ok_and(|disk| has_signature(&disk));
@@ -100,7 +99,7 @@ const SIGNATURE_BYTES: usize = 10;
 const SIGNATURES: [&[u8; SIGNATURE_BYTES]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 const PAGES_BYTES: [u64; 3] = [4096, 16_384, 65_536];
 
-/// What is wrong, and what to do.
+/// The problem, and the advice.
 pub(super) fn trouble(offer: &Offer) -> Option<(String, &'static str)> {
     let swaps = on(offer);
     let names: Vec<String> = swaps.iter().map(|swap| swap.display().to_string()).collect();
