@@ -16,8 +16,8 @@
 //!
 //! **Threads.** A disk may be used by any thread; a queue only by the one that opened it, since its
 //! event loop belongs to a thread. Both belong to a process: after a fork every call that they are
-//! given to answers `FB_STATUS_THREAD` at once, and closing them does nothing. The child may connect
-//! again, whatever the parent's threads were doing.
+//! given to answers `FB_STATUS_THREAD` at once, and closing them does nothing. The child may
+//! connect again, whatever the parent's threads were doing.
 //!
 //! **Connections come and go.** A disk is a `farblock_host::Disk`: one that is lost is made again,
 //! over one path or several, and what was in flight is finished then. How long that may take is in

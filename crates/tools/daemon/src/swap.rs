@@ -23,8 +23,8 @@ const SAFE_WAY: &str = "nvme";
 const WHY: &str = "a machine that swaps to a disk which a process of its own serves hangs when it \
                    is short of memory";
 /// The advice to the user.
-const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk which a \
-                      process of its own serves hangs when it is short of memory";
+const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk \
+                      which a process of its own serves hangs when it is short of memory";
 
 /// Switches swap on the disk off from now on.
 pub(super) fn refuse(folder: &Folder) {

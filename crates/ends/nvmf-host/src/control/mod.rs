@@ -48,8 +48,8 @@ type ControlPlace = (u32, u64);
 /// While it lives no other thread looks for a control loop or starts one. See [`hold`].
 pub struct Held(#[allow(dead_code, reason = "held, not looked at")] MutexGuard<'static, Loops>);
 
-/// For a process that is about to fork: the child would wait for ever for a lock that another thread
-/// held. Drop it afterwards, in the parent and in the child.
+/// For a process that is about to fork: the child would wait for ever for a lock that another
+/// thread held. Drop it afterwards, in the parent and in the child.
 #[must_use]
 pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
