@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Locks the program and its data at once, and every later page when the process first touches it:
 /// mapped memory that the process never uses stays free. To be called while the process has one
-/// thread and little memory. The limit (`RLIMIT_MEMLOCK`) is lifted first, so that rights which the process
-/// gives up afterwards do not matter.
+/// thread and little memory. The limit (`RLIMIT_MEMLOCK`) is lifted first, so that rights which
+/// the process gives up afterwards do not matter.
 ///
 /// # Errors
 /// Without the right to lift the limit: nothing is locked, since a process at its limit could not

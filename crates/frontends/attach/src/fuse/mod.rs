@@ -8,8 +8,8 @@
 //! `close` of whoever wrote are flushes, a write with `O_DSYNC` is durable. It does not grow,
 //! shrink, or change its mode; opening it with `O_TRUNC` does nothing, as with a device, and
 //! truncating it to another size fails (`truncate` by path to 0 looks like `O_TRUNC` here). Any
-//! range of bytes can be read and written: less than a block is read, changed and written back, while
-//! other writes of this server wait.
+//! range of bytes can be read and written: less than a block is read, changed and written back,
+//! while other writes of this server wait.
 //!
 //! `fallocate` punches holes by zeroing with leave to deallocate, since a hole has to read as
 //! zeroes and [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise it.
