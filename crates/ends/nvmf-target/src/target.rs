@@ -434,6 +434,7 @@ fn register(
         .set_controller_ids(config.controller_ids.clone())
         .map_err(StartError::ControllerIds)?;
     registry.set_origin(crate::identity::origin(addresses));
+    registry.set_process(draw()?);
     let mut exports = Exports::default();
     let mut stores = Stores::new();
     register_listeners(&mut registry, config, addresses, tls)?;

@@ -46,9 +46,39 @@ impl ControllerOrigin {
     }
 }
 
+/// What a target process is told by from every other one, that of its restart included: random, and
+/// behind the origin in the vendor specific bytes. Older targets of farblock's have zeroes there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessName(pub [u8; 16]);
+
+impl ProcessName {
+    /// Reads the vendor specific bytes; `None` if they name no process.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        ControllerOrigin::parse(bytes)?;
+        let name = *bytes.get(ControllerOrigin::LEN..)?.first_chunk::<16>()?;
+        (name != [0; 16]).then_some(Self(name))
+    }
+
+    /// Writes it behind an origin.
+    pub fn emit(&self, bytes: &mut [u8]) {
+        bytes[ControllerOrigin::LEN..][..16].copy_from_slice(&self.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_named_behind_an_origin() {
+        let (name, mut bytes) = (ProcessName([3; 16]), [0; 1024]);
+        name.emit(&mut bytes);
+        assert_eq!(ProcessName::parse(&bytes), None, "they are somebody else's");
+        ControllerOrigin { place: [1; 16], boot: [2; 16] }.emit(&mut bytes);
+        assert_eq!(ProcessName::parse(&bytes), Some(name));
+        ProcessName([0; 16]).emit(&mut bytes);
+        assert_eq!(ProcessName::parse(&bytes), None, "an older farblock has nothing there");
+    }
 
     #[test]
     fn only_our_own_bytes_count() {

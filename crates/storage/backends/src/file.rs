@@ -15,10 +15,12 @@
 //! A file that grows while it is open, or a device that is enlarged, is a larger namespace within a
 //! second or two: one thread of the process looks at all of them. Only whole blocks count.
 //!
-//! When somebody cuts the file short meanwhile, its size stays what it was, and reads beyond its
-//! end fail with [`BlockError::ReadFailed`]. When a sparse file's file system is full, the write
+//! When another program cuts the file short meanwhile, the size stays what it was. Reads and writes
+//! of what is missing fail, and so do flushes; no write makes the file longer again. When a sparse
+//! file's file system is full, the write
 //! that finds no room fails with [`BlockError::NoSpace`], and other operations go on.
 
+mod extent;
 mod growth;
 mod overlaps;
 mod probe;
@@ -102,6 +104,8 @@ struct FileShared {
     can_punch: AtomicBool,
     /// `ZeroRange` has not been refused yet.
     can_zero: AtomicBool,
+    /// How much of the file is there still.
+    extent: extent::Extent,
 }
 
 impl FileShared {
@@ -236,6 +240,7 @@ impl FileDisk {
     fn measure_checked(&self) -> Result<(), FileProblem> {
         if let Some(file) = self.shared.system() {
             let blocks = probe::whole_blocks(file, self.kind, self.shared.geometry.block_size)?;
+            self.shared.extent.restore();
             if self.shared.blocks.swap(blocks, Ordering::Relaxed) != blocks {
                 self.shared.changes.tell(Change::Geometry);
             }
@@ -261,7 +266,9 @@ impl FileDisk {
                 (1, Some(overlaps::Overlaps::default()))
             }
         };
+        let extent = extent::Extent::new(&file, kind);
         let shared = FileShared {
+            extent,
             file: file.into(),
             geometry,
             blocks: AtomicU64::new(blocks),
@@ -286,6 +293,7 @@ impl FileDisk {
             ..Geometry::new(block_size, blocks)
         };
         let shared = FileShared {
+            extent: extent::Extent::default(),
             file: File::Sim(medium),
             geometry,
             blocks: AtomicU64::new(blocks),
@@ -312,6 +320,10 @@ impl Namespace for FileDisk {
 
     fn changes(&self) -> Option<&Changes> {
         Some(&self.shared.changes)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.cut_text()
     }
 
     fn describe(&self) -> String {

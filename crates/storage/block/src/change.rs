@@ -16,6 +16,9 @@ pub enum Change {
     /// What it has acknowledged since the last flush may be lost, as when the machine that had it
     /// in its cache was started anew. Told before anything is done after that.
     Loss,
+    /// Its contents may not be what its users wrote: what stores it was cut short, replaced or
+    /// swapped for a copy, or may have been while it was away. Told before it is used after that.
+    Contents,
 }
 
 /// Whether operations on a namespace can be carried out.

@@ -16,6 +16,11 @@ pub const MAX_REGIONS: u64 = 1 << 18;
 pub const CHUNK_BYTES: u64 = 256 << 10;
 /// How long a leg may be away before it is put out; operations wait for so long.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How long operations wait while no leg in sync is there, before they end with an error: as long as
+/// those of other sets of remote disks.
+pub const HOPE: Duration = Duration::from_secs(20);
+/// How often a leg in sync has to show the last record that was written to it.
+pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
 /// How long the start of a mirror waits until nothing that a process before has sent can be carried
 /// out on any of the only legs that have all of the data: longer than what a host waits where no
 /// target answers, 3 keep alives of 5 s and the longest command quiesce time (65 s).

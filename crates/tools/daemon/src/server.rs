@@ -533,7 +533,7 @@ impl DaemonShared {
                 let _ = channel.send(&Report::Status(line), None);
             }
             // The next flush fails, which its user sees; the log has why.
-            Change::Loss => {}
+            Change::Loss | Change::Contents => {}
         }
     }
 }

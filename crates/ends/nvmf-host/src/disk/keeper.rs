@@ -269,6 +269,9 @@ impl Keeper {
         let session = Arc::new(session);
         self.path().propose(Some(&session.controller));
         self.meet(&session).await?;
+        if self.path().may_lead_elsewhere(session.controller.info().process) {
+            self.tell(Change::Contents).await;
+        }
         let life = session.fencing.life.clone();
         let put_down = move |hub: &Hub| {
             hub.journal.add(&life)?;

@@ -57,6 +57,10 @@
 //! they live: a machine that nobody answers for may be the one that was started anew. With other
 //! targets nothing tells, and the flush succeeds.
 //!
+//! **A target's process is not trusted by its name.** Where a path is connected again and leads to
+//! another process than before, or to a target that does not say which one it is, the disk tells
+//! [`Change::Contents`](farblock_block::Change::Contents) before it uses the path.
+//!
 //! **Opening a queue never waits.** It can be done on an event loop; operations wait until it has
 //! a connection.
 //!
@@ -259,6 +263,11 @@ impl Disk {
         Some(format!("the target refuses {what}: {error}"))
     }
 
+    /// Whether some path is connected over which the target lets it be used.
+    fn is_usable(&self) -> bool {
+        self.hub.paths.iter().any(Path::is_usable)
+    }
+
     /// The paths as they are, in the order in which they were given.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
@@ -310,15 +319,24 @@ impl Namespace for Disk {
 
     fn availability(&self) -> Availability {
         match self.state() {
-            DiskState::Live | DiskState::Degraded => Availability::Ready,
+            DiskState::Live | DiskState::Degraded if self.is_usable() => Availability::Ready,
+            // Connected, but the target does not let it be used (ANA).
+            DiskState::Live | DiskState::Degraded => Availability::Waiting,
             DiskState::Waiting => Availability::Waiting,
             DiskState::Dead => Availability::Gone,
         }
     }
 
     fn trouble(&self) -> Option<String> {
-        if matches!(self.state(), DiskState::Live | DiskState::Degraded) {
+        if self.is_usable() {
             return None;
+        }
+        let access = self.paths().into_iter().find_map(|path| path.access);
+        if let Some(access) = access {
+            return Some(format!(
+                "its target reports that it is {access} there at present (ANA): see why on the \
+                 target's machine"
+            ));
         }
         let errors = self.paths().into_iter().filter_map(|path| path.error);
         let mut errors: Vec<String> = errors.collect();

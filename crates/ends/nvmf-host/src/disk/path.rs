@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::url::Url;
 use farblock_reactor::os;
 use farblock_wire::log::AnaState;
+use farblock_wire::origin::ProcessName;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,6 +85,8 @@ struct PathInner {
     session: Option<Arc<Session>>,
     /// The controller of a session that is about to be used.
     candidate: Option<Controller>,
+    /// The process that the last session led to, if it has said so; none before the first session.
+    process: Option<Option<ProcessName>>,
 }
 
 /// See the module's text.
@@ -106,6 +109,7 @@ impl Path {
             error: None,
             session: None,
             candidate: None,
+            process: None,
         };
         Path { url, state: Mutex::new(state) }
     }
@@ -125,6 +129,20 @@ impl Path {
         state.since = os::now();
         state.session = Some(Arc::clone(session));
         state.candidate = None;
+    }
+
+    /// Whether a session that is about to be used may lead to another process than the one before:
+    /// one that has the same name on another copy of the data, or was restarted on it.
+    pub(super) fn may_lead_elsewhere(&self, process: Option<ProcessName>) -> bool {
+        let before = self.lock().process.replace(process);
+        before.is_some_and(|before| before.is_none() || before != process)
+    }
+
+    /// Whether it is connected, and the target lets the namespace be used by it.
+    pub(super) fn is_usable(&self) -> bool {
+        let state = self.lock();
+        let usable = |session: &Arc<Session>| session.reach() < Reach::Blocked;
+        state.state == PathState::Live && state.session.as_ref().is_some_and(usable)
     }
 
     /// There is a controller, or none any more, that is about to be used.

@@ -81,6 +81,9 @@ impl Registry {
                 let mut identify = io_controller(controller, config, &name);
                 if let Some(origin) = &self.origin {
                     origin.emit(&mut identify.vs);
+                    if let Some(process) = &self.process {
+                        process.emit(&mut identify.vs);
+                    }
                 }
                 page(&identify)
             }

@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use farblock_wire::fabrics::CNTLID_MAX;
-use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::status::Status;
 
 /// Subsystems, discovery, listeners, referrals and live controllers. See the [module](super).
@@ -41,6 +41,8 @@ pub struct Registry {
     pub(super) instances: Instances,
     /// What Identify Controller says of where this registry is, if it says anything.
     pub(super) origin: Option<ControllerOrigin>,
+    /// What it says of the process, if it says where that is.
+    pub(super) process: Option<ProcessName>,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
     /// The namespaces of a discovery controller: none.
@@ -229,6 +231,7 @@ impl Registry {
             next_controller_id: 1,
             instances: Instances::default(),
             origin: None,
+            process: None,
             discovery_generation: 0,
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),

@@ -9,7 +9,7 @@ use super::cipher::Cipher;
 use super::registry::{Action, Registry, TeardownReason};
 use super::state::Controller;
 use crate::ids::ControllerId;
-use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
 
@@ -65,6 +65,11 @@ impl Registry {
     /// Where this registry is, for hosts that ask what a restart has ended.
     pub fn set_origin(&mut self, origin: ControllerOrigin) {
         self.origin = Some(origin);
+    }
+
+    /// What this registry is told by from the one of a restarted process: random bits.
+    pub fn set_process(&mut self, random: [u8; 16]) {
+        self.process = Some(ProcessName(random));
     }
 
     pub(super) fn next_instance(&mut self) -> Instance {

@@ -6,7 +6,7 @@ use core::fmt;
 use core::time::Duration;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::{ControllerType, IdentifyController};
-use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::property::{Cc, Version};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::text::Plain;
@@ -142,6 +142,8 @@ pub struct ControllerInfo {
     pub traffic_keep_alive: bool,
     /// Where the controller is, if it is one of farblock's.
     pub origin: Option<ControllerOrigin>,
+    /// The process it is in, if it is one of farblock's that says so.
+    pub process: Option<ProcessName>,
     /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
     /// namespace access.
     pub ana_groups: Option<u32>,
@@ -231,6 +233,7 @@ impl ControllerInfo {
         let traffic = IdentifyController::CTRATT_TRAFFIC_KEEP_ALIVE;
         self.traffic_keep_alive = identify.ctratt.get() & traffic != 0;
         self.origin = ControllerOrigin::parse(&identify.vs);
+        self.process = ProcessName::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
         // Data that would not follow the entry at once are not worth having.

@@ -125,10 +125,13 @@ impl Entry {
         let Some(shared) = state.file.clone() else { return };
         state.is_looked_at = true;
         drop(state);
-        let changes = shared.has_grown(self.kind).then(|| shared.changes.clone());
-        let is_deleted = self.has_name.load(Ordering::Relaxed) && shared.is_deleted();
+        shared.look_for_cut(self.kind);
+        let grown = shared.has_grown(self.kind);
+        let is_deleted = self.has_name.load(Ordering::Relaxed) && self.has_lost_name(&shared);
+        let lost = is_deleted && self.has_name.swap(false, Ordering::Relaxed);
+        let changes = (grown || lost).then(|| shared.changes.clone());
         drop(shared);
-        if is_deleted && self.has_name.swap(false, Ordering::Relaxed) {
+        if lost {
             tracing::warn!(
                 "{} was deleted, or replaced by another file, while it is in use: what is written \
                  to it is lost when it is closed; copy the disk elsewhere before that",
@@ -138,7 +141,32 @@ impl Entry {
         lock(&self.state).is_looked_at = false;
         self.looked.notify_all();
         // Whoever is told may drop the file.
-        changes.into_iter().for_each(|changes| changes.tell(Change::Geometry));
+        let Some(changes) = changes else { return };
+        if grown {
+            changes.tell(Change::Geometry);
+        }
+        if lost {
+            changes.tell(Change::Contents);
+        }
+    }
+
+    /// Whether the file is not found by its name any more.
+    #[cfg(unix)]
+    fn has_lost_name(&self, shared: &FileShared) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let Some(Ok(ours)) = shared.system().map(std::fs::File::metadata) else { return false };
+        let is_other = match std::fs::metadata(&self.path) {
+            Ok(found) => (found.dev(), found.ino()) != (ours.dev(), ours.ino()),
+            // Whoever may not look at it does not know.
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        ours.nlink() == 0 || is_other
+    }
+
+    /// There a file that is open keeps its name.
+    #[cfg(not(unix))]
+    fn has_lost_name(&self, _: &FileShared) -> bool {
+        false
     }
 }
 

@@ -68,6 +68,8 @@ pub(super) struct FileQueue {
     done: Vec<Completion>,
     /// Kept for its capacity.
     events: Vec<Event>,
+    /// Ended since the last poll began, with results that hold only if the file is whole.
+    ended: Vec<(Op, Result<(), BlockError>)>,
 }
 
 impl FileQueue {
@@ -89,12 +91,19 @@ impl FileQueue {
             waker: Arc::new(reactor.waker(task)),
             done: Vec::new(),
             events: Vec::new(),
+            ended: Vec::new(),
         })
     }
 
     fn first(&self, op: &Op) -> Next {
         if let Err(error) = op.check(&self.shared.geometry()) {
             return Next::Complete(Err(error));
+        }
+        if let Err(error) = self.shared.extent.check(op) {
+            return Next::Complete(Err(error));
+        }
+        if op.command.writes() {
+            self.shared.extent.note_write();
         }
         match op.command {
             // What could not be written cannot want flushing either.
@@ -182,8 +191,29 @@ impl FileQueue {
                 }
                 let Pending { op, ticket, .. } = self.pending.remove(key);
                 self.release(ticket);
-                self.done.push(op.complete(result));
+                self.ended.push((op, result));
             }
+        }
+    }
+
+    /// Completes what has ended, unless another program has cut the file short meanwhile: then a
+    /// write was in vain, and a read may have found zeroes that such a write has left behind.
+    fn conclude(&mut self) {
+        let has = |command: fn(&Op, bool) -> bool| {
+            self.ended.iter().any(|(op, result)| command(op, result.is_ok()))
+        };
+        let is_whole = if has(|op, is_ok| is_ok && op.command.writes()) {
+            self.shared.is_whole_after_writes()
+        } else {
+            if has(|op, is_ok| !is_ok && op.command.reads()) {
+                self.shared.look_after_failed_read();
+            }
+            !self.shared.extent.is_cut()
+        };
+        for (op, result) in self.ended.drain(..) {
+            let result =
+                if is_whole { result } else { result.and_then(|()| self.shared.extent.check(&op)) };
+            self.done.push(op.complete(result));
         }
     }
 
@@ -299,6 +329,7 @@ impl Queue for FileQueue {
             }
         }
         self.events = events;
+        self.conclude();
         if !self.waiting.is_empty() {
             self.start_granted();
         }
@@ -306,7 +337,7 @@ impl Queue for FileQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.pending.len() + self.done.len()
+        self.pending.len() + self.ended.len() + self.done.len()
     }
 }
 

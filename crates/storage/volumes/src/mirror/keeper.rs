@@ -12,10 +12,11 @@ use farblock_block::{Availability, Change, Namespace, Op};
 use farblock_reactor::{Buffer, os};
 
 use super::assemble::random;
+use super::audit::Audit;
 use super::copy::{Copying, Job};
 use super::panel::Panel;
 use super::record::{BITMAP_OFFSET, RECORD_BYTES, Record, SLOT_OFFSETS, Standing};
-use super::shared::{LegSet, LegState, Shared, bit, lock, members};
+use super::shared::{Leg, LegSet, LegState, Shared, bit, lock, members};
 use super::{LegSource, MirrorOptions, claim, pages, rejoin};
 use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RESERVED_BYTES, SETTLE};
 
@@ -57,6 +58,8 @@ pub(crate) struct Keeper {
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
     next_clean: Option<Instant>,
+    /// What each leg has to show.
+    pub(crate) audit: Audit,
 }
 
 impl Keeper {
@@ -71,6 +74,7 @@ impl Keeper {
         let retry = |_| Retry { at: now, wait: FIRST_RETRY, opening: None };
         Keeper {
             retries: (0..sources.len()).map(retry).collect(),
+            audit: Audit::new(sources.len(), now),
             copying: Copying::new(now),
             wanted: BTreeSet::new(),
             next_clean: Some(now + CLEAN_EVERY),
@@ -104,15 +108,19 @@ impl Keeper {
                 return;
             }
             self.panel.wait(Some(UNRECORDABLE_PAUSE));
+            self.prove();
         }
         while !self.shared.is_stopped() {
             self.panel.has_run = false;
             let away = self.panel.look_for_absence();
+            self.prove();
             self.take_inbox();
-            let recorded = self.record_absence() && self.confirm();
+            let is_proven = self.shared.unproven() == 0;
+            let recorded = is_proven && self.record_absence() && self.confirm();
             let granted = recorded && self.grant();
             let mut deadline = self.next_clean;
             if granted {
+                self.audit_in_time(&mut deadline);
                 self.look_at_missing_legs(&mut deadline);
                 if self.copy_step(&mut deadline) {
                     continue;
@@ -266,16 +274,24 @@ impl Keeper {
 
     /// Gives whether all of them have it; none if the last one in sync has not.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
+        // A record on a copy that was put in a leg's place would make it look like the leg.
+        self.audit(legs);
+        if legs & self.shared.unproven() != 0 {
+            return None;
+        }
+        let wanted = legs;
+        let legs = legs & self.shared.written();
+        let doubts: Vec<u64> = self.shared.legs.iter().map(Leg::doubts).collect();
         let ops = members(legs).map(|leg| (leg, self.record_write(leg, &self.record)));
         let ops = ops.collect();
-        let mut whole = true;
+        let mut whole = legs == wanted;
         for ended in self.panel.run(ops) {
             match ended.done.result {
-                Ok(()) => {
-                    self.slots[ended.leg] = 1 - self.slots[ended.leg];
-                    self.record.had[ended.leg] = self.record.generation;
+                Ok(()) => whole &= self.has_record(ended.leg, doubts[ended.leg]),
+                Err(_) => {
+                    self.has_no_record(ended.leg, doubts[ended.leg]);
+                    whole &= self.reserve_failed(ended.leg)?;
                 }
-                Err(_) => whole &= self.reserve_failed(ended.leg)?,
             }
         }
         Some(whole)

@@ -1,6 +1,7 @@
 //! A mirror: the same blocks on several legs. The [crate] has its contract.
 
 mod assemble;
+mod audit;
 mod choice;
 mod claim;
 mod copy;
@@ -218,10 +219,11 @@ impl Mirror {
     /// What it is at the moment.
     pub fn status(&self) -> MirrorStatus {
         let shared = &self.life.shared;
-        let legs = shared.legs.iter().map(|leg| {
+        let legs = shared.legs.iter().enumerate().map(|(at, leg)| {
             let state = leg.state();
             let reason = lock(&leg.reason).clone();
-            let reason = (state != LegState::InSync && !reason.is_empty()).then_some(reason);
+            let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
+            let reason = (!is_used && !reason.is_empty()).then_some(reason);
             LegStatus { name: leg.name.clone(), state, reason }
         });
         let region_bytes = self.record.region_bytes();

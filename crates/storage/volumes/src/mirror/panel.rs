@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
 
-use super::shared::{Shared, bit};
-use crate::limits::PATIENCE;
+use super::shared::{Shared, bit, members};
+use crate::limits::{HOPE, PATIENCE};
 
 /// How often a leg that is away is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -32,6 +32,8 @@ pub(crate) struct Panel {
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,
     away: Vec<Option<Instant>>,
+    /// Since when no leg in sync is of use.
+    useless: Option<Instant>,
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
@@ -49,6 +51,7 @@ impl Panel {
         Ok(Panel {
             ways: (0..shared.legs.len()).map(way).collect(),
             away: vec![None; shared.legs.len()],
+            useless: None,
             shared: Arc::clone(shared),
             reactor,
             task,
@@ -150,10 +153,28 @@ impl Panel {
         }
     }
 
+    /// Holds nothing of a leg that is about to be opened again.
+    pub(crate) fn forget(&mut self, leg: usize) {
+        self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
+    }
+
+    /// Whether no leg in sync was of use for too long.
+    fn look_for_hope(&mut self, now: Instant) {
+        let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
+        if members(self.shared.trusted()).any(is_of_use) {
+            self.useless = None;
+        } else {
+            self.useless.get_or_insert(now);
+        }
+        let waited = |since: Instant| now.saturating_duration_since(since) >= HOPE;
+        self.shared.set_hopeless(self.useless.is_some_and(waited));
+    }
+
     /// Puts legs out that are away for too long; gives whether one is away that is not out.
     pub(crate) fn look_for_absence(&mut self) -> bool {
         let mut some = false;
         let now = os::now();
+        self.look_for_hope(now);
         for (leg, away) in self.away.iter_mut().enumerate() {
             if self.shared.written() & bit(leg) == 0 || self.shared.legs[leg].is_there() {
                 *away = None;
@@ -163,7 +184,7 @@ impl Panel {
             let patient = now.saturating_duration_since(since) < PATIENCE;
             some |= patient || !self.shared.put_out(leg, &self.shared.legs[leg].absence());
         }
-        some
+        some || self.useless.is_some()
     }
 
     fn look_at_way(&mut self, leg: usize) {

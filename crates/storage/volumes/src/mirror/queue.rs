@@ -114,6 +114,9 @@ impl MirrorQueue {
 
     /// Goes on with an operation that is not completed, as far as possible.
     fn advance(&mut self, key: u64) {
+        if self.shared.is_hopeless() {
+            return self.give_up(key);
+        }
         let whole = self.wholes.at(key);
         let command = whole.op.as_ref().expect("it is not completed").command;
         match command {
@@ -123,6 +126,24 @@ impl MirrorQueue {
             Command::Flush => self.begin_everywhere(key),
             _ => self.begin_write(key),
         }
+    }
+
+    /// No leg in sync was there for too long. What legs still have of it was ended with their ways.
+    fn give_up(&mut self, key: u64) {
+        let whole = self.wholes.at(key);
+        let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
+        if is_read && let Some(part) = whole.part.take() {
+            whole.pending = 0;
+            self.parts.at(part).whole = None;
+        }
+        let whole = self.wholes.at(key);
+        if whole.pending & self.shared.written() != 0 {
+            return;
+        }
+        if !is_read && whole.given() != 0 {
+            self.doubt(key);
+        }
+        self.finish(key, Err(BlockError::Disconnected));
     }
 
     fn begin_write(&mut self, key: u64) {
@@ -191,7 +212,13 @@ impl MirrorQueue {
     /// Opens queues into what the legs are at present. Not while completions are handled: it makes
     /// some.
     fn look_at_ways(&mut self) {
+        let is_hopeless = self.shared.is_hopeless();
         for leg in 0..self.ways.len() {
+            if is_hopeless && !self.shared.legs[leg].is_there() {
+                self.close_way(leg);
+                self.ways[leg].instance = u64::MAX;
+                continue;
+            }
             let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
             if self.ways[leg].instance != instance {
                 self.close_way(leg);
@@ -220,7 +247,10 @@ impl MirrorQueue {
     fn begin_read(&mut self, key: u64) {
         let shared = Arc::clone(&self.shared);
         let whole = self.wholes.at(key);
-        let legs = shared.in_sync();
+        let legs = shared.trusted();
+        if legs == 0 {
+            return; // looked at again when a leg has shown what it is, or nobody hopes any more
+        }
         if legs.count_ones() > 1
             && let Some(region) = shared.regions.first_suspect(whole.regions.clone())
         {
@@ -299,11 +329,12 @@ impl MirrorQueue {
             (whole.pending, whole.part) = (0, None);
             match (&done.result, &done.buffer) {
                 // One that was put out meanwhile may have answered after it had lost something.
-                (Ok(()), Some(read)) if self.shared.in_sync() & bit(leg) != 0 => {
+                (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
                     let op = whole.op.as_mut().expect("it is not completed");
                     op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
                     self.finish(key, Ok(()));
                 }
+                (Ok(()), _) if self.shared.unproven() & bit(leg) != 0 => self.begin_read(key),
                 _ => {
                     whole.failed |= bit(leg);
                     whole.error = whole.error.or(done.result.err());
@@ -329,6 +360,13 @@ impl MirrorQueue {
         if succeeded & shared.in_sync() == 0 {
             self.doubt(key);
             return self.finish(key, Err(error));
+        }
+        if succeeded & shared.trusted() == 0 {
+            if shared.is_hopeless() {
+                self.doubt(key);
+                self.finish(key, Err(BlockError::Disconnected));
+            }
+            return; // it may not be the leg that has it
         }
         let stays = os::has_mistake("a leg that failed stays");
         for leg in members(failed).filter(|_| !stays) {

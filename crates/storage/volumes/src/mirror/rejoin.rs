@@ -1,5 +1,6 @@
 //! A leg that was away, or was replaced, comes back.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use farblock_block::Namespace;
@@ -22,6 +23,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     }
     let name = keeper.shared.legs[leg].name.clone();
     fits(&name, &namespace.geometry(), &keeper.record).map_err(|error| error.to_string())?;
+    let doubts = keeper.shared.legs[leg].doubts();
     let read = find::read(&mut keeper.panel, leg, &namespace);
     let found = Found { name, what: read.what };
     let mut is_new = false;
@@ -37,7 +39,11 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
                 }
             }
             keeper.slots[leg] = read.slot;
-            find::marked(&read.bitmap.bits, keeper.shared.regions.len()).collect()
+            let lacks = find::marked(&read.bitmap.bits, keeper.shared.regions.len());
+            match keeper.misleads(leg) {
+                true => (0..keeper.shared.regions.len()).collect(),
+                false => lacks.collect(),
+            }
         }
         What::Unmarked { geometry, .. } => {
             let take = keeper.options.taking == Taking::Empty;
@@ -55,9 +61,10 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
         return Err("the bitmap cannot be written".to_owned());
     }
     prepare(keeper, leg, is_new)?;
-    if !keeper.shared.let_in(leg) {
+    if !keeper.shared.let_in(leg, doubts) {
         return Err("writes of before are not over there".to_owned());
     }
+    keeper.vouches_again(leg);
     tracing::info!(leg = %keeper.shared.legs[leg].name, "catches up");
     keeper.copy_from_the_beginning();
     keeper.shared.wake_queues();
@@ -87,10 +94,10 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;
     }
     let write = keeper.record_write(leg, &keeper.record.clone());
+    let doubts = keeper.shared.legs[leg].doubts();
     let done = keeper.panel.run_one(leg, write);
     done.result.map_err(|error| format!("its record cannot be written: {error}"))?;
-    keeper.slots[leg] = 1 - keeper.slots[leg];
-    keeper.record.had[leg] = keeper.record.generation;
+    keeper.has_record(leg, doubts);
     keeper.page_count += 1;
     for page in keeper.pages() {
         let write = keeper.page_write(leg, page);
@@ -104,10 +111,15 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
 fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, String> {
     let shared = &keeper.shared;
     if let Some(namespace) = shared.legs[leg].namespace() {
-        if !is_gone(&namespace) {
+        let reopens = shared.legs[leg].reopens.swap(false, Ordering::SeqCst);
+        if !is_gone(&namespace) && !reopens {
             return Ok(Some(namespace));
         }
+        drop(namespace);
+        // Nobody is to hold its lock while it is opened again.
+        keeper.panel.forget(leg);
         shared.uninstall(leg);
+        shared.wake_queues();
     }
     let Retry { opening, .. } = &mut keeper.retries[leg];
     if let Some(slot) = opening {

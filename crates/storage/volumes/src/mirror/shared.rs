@@ -35,6 +35,10 @@ const IN_SYNC: u8 = 0;
 const CATCHING_UP: u8 = 1;
 const OUT: u8 = 2;
 
+/// Why a leg is out of which nobody says what happened.
+const OTHER_CONTENTS: &str =
+    "its file, or its target's process, may be another one than before: it is compared";
+
 /// Legs as bits.
 pub(crate) type LegSet = u64;
 
@@ -67,6 +71,10 @@ pub(crate) struct Leg {
     late: AtomicU64,
     /// Why it is out.
     pub(crate) reason: Mutex<String>,
+    /// How often something happened that its contents may not have outlived.
+    doubts: AtomicU64,
+    /// Its source is to open it again: another one may be found by its name.
+    pub(crate) reopens: AtomicBool,
 }
 
 impl Leg {
@@ -74,7 +82,8 @@ impl Leg {
         let state = AtomicU8::new(number(state));
         let (instance, opened) = (AtomicU64::new(0), Mutex::new(None));
         let (late, reason) = (AtomicU64::new(0), Mutex::new(String::new()));
-        Leg { name, is_local, state, instance, opened, late, reason }
+        let (doubts, reopens) = (AtomicU64::new(0), AtomicBool::new(false));
+        Leg { name, is_local, state, instance, opened, late, reason, doubts, reopens }
     }
 
     pub(crate) fn state(&self) -> LegState {
@@ -109,6 +118,10 @@ impl Leg {
             Some(why) => format!("it is away: {why}"),
             None => "it is away".to_owned(),
         }
+    }
+
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
     }
 
     pub(crate) fn has_late(&self) -> bool {
@@ -178,6 +191,11 @@ pub(crate) struct Shared {
     pub(crate) behind: AtomicU64,
     /// Counts what queues may be waiting for.
     epoch: AtomicU64,
+    /// Legs that are not used before they have shown the record that they were given last: the last
+    /// one in sync, where its contents may be others.
+    unproven: AtomicU64,
+    /// No leg in sync was there for so long that operations end with an error.
+    hopeless: AtomicBool,
     /// The last leg cannot be told that others are behind.
     pub(crate) unrecordable: AtomicBool,
     /// A flush has failed on the last leg, and nobody who waits for its end has heard of it: the
@@ -212,6 +230,8 @@ impl Shared {
             legs,
             behind: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            unproven: AtomicU64::new(0),
+            hopeless: AtomicBool::new(false),
             unrecordable: AtomicBool::new(false),
             owes_failure: AtomicBool::new(false),
             keeper_flushes: AtomicBool::new(false),
@@ -241,6 +261,47 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
+    /// Legs in sync that answers are taken from.
+    pub(crate) fn trusted(&self) -> LegSet {
+        self.in_sync() & !self.unproven()
+    }
+
+    pub(crate) fn unproven(&self) -> LegSet {
+        self.unproven.load(Ordering::SeqCst)
+    }
+
+    /// A leg has shown its record.
+    pub(crate) fn prove(&self, leg: usize) {
+        self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
+        self.wake_queues();
+    }
+
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.hopeless.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_hopeless(&self, is_hopeless: bool) {
+        if self.hopeless.swap(is_hopeless, Ordering::SeqCst) != is_hopeless {
+            if is_hopeless {
+                tracing::error!("no leg in sync is there: operations end with an error");
+            }
+            self.wake_queues();
+        }
+    }
+
+    /// A leg's contents may be others than were written. It is put out; the last one in sync is not
+    /// used until it has shown the record that it was given last.
+    pub(crate) fn doubt(&self, leg: usize, reason: &str) {
+        let Leg { doubts, reopens, is_local, .. } = &self.legs[leg];
+        doubts.fetch_add(1, Ordering::SeqCst);
+        reopens.store(*is_local, Ordering::SeqCst);
+        if !self.put_out(leg, reason) {
+            self.unproven.fetch_or(bit(leg), Ordering::SeqCst);
+            self.legs[leg].say(reason);
+        }
+        self.wake_keeper();
+    }
+
     /// Legs that are written.
     pub(crate) fn written(&self) -> LegSet {
         self.having(|state| state != LegState::Out)
@@ -261,6 +322,7 @@ impl Shared {
             return false;
         }
         self.legs[leg].state.store(OUT, Ordering::SeqCst);
+        self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
         self.legs[leg].say(reason);
         drop(inbox);
         tracing::warn!(leg = %self.legs[leg].name, was = ?state, "out of the mirror: {reason}");
@@ -268,10 +330,11 @@ impl Shared {
         true
     }
 
-    /// A leg that was out is written from now on, unless it has late writes.
-    pub(crate) fn let_in(&self, leg: usize) -> bool {
+    /// A leg that was out is written from now on, unless it has late writes, or more than so many
+    /// doubts.
+    pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
-        let may = !self.legs[leg].has_late();
+        let may = !self.legs[leg].has_late() && self.legs[leg].doubts() == doubts;
         if may {
             self.legs[leg].state.store(CATCHING_UP, Ordering::SeqCst);
         }
@@ -334,6 +397,10 @@ impl Shared {
     /// A leg has changed. One that may have lost something is not read from that moment on; the
     /// last one in sync stays, and whoever uses the mirror hears of it as the leg's user does.
     fn handle_change(&self, leg: usize, change: Change) {
+        if change == Change::Contents {
+            let trouble = self.legs[leg].namespace().and_then(|leg| leg.trouble());
+            self.doubt(leg, trouble.as_deref().unwrap_or(OTHER_CONTENTS));
+        }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
             // Its record, at its end, is lost with a part of its data.
             self.put_out(leg, "it has become shorter");

@@ -1,0 +1,163 @@
+//! Files that another program cuts short while they are open.
+//!
+//! The system makes a file longer again when something is written beyond its end, and what is
+//! between reads as zeroes: acknowledged data would turn into zeroes without an error. So after
+//! writes the size is compared with the known one before any of them completes, once for all that
+//! completed together. Where the size is a question to another machine, and for devices, only the
+//! thread that looks for growth compares it, once a second.
+
+use super::{FileKind, FileShared, probe};
+use crate::error::FileProblem;
+use farblock_block::size::Size;
+use farblock_block::{BlockError, Change, Command, Op};
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How much of a file is there.
+pub(super) struct Extent {
+    /// Blocks from here on are missing; `u64::MAX`: none is.
+    end_blocks: AtomicU64,
+    /// A write was begun since the file was last seen whole.
+    is_written: AtomicBool,
+    /// The size can be asked for on an event loop.
+    is_near: bool,
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        let (end_blocks, is_written) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
+        Extent { end_blocks, is_written, is_near: false }
+    }
+}
+
+impl Extent {
+    pub(super) fn new(file: &File, kind: FileKind) -> Extent {
+        Extent { is_near: kind == FileKind::Regular && is_near(file), ..Extent::default() }
+    }
+
+    /// The operator has given the file a size.
+    pub(super) fn restore(&self) {
+        self.end_blocks.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.end_blocks.load(Ordering::SeqCst) != u64::MAX
+    }
+
+    /// Whether an operation touches what is missing.
+    pub(super) fn check(&self, op: &Op) -> Result<(), BlockError> {
+        let end = self.end_blocks.load(Ordering::Relaxed);
+        if end == u64::MAX {
+            return Ok(());
+        }
+        let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
+        match op.command {
+            // What it is for may be missing.
+            Command::Flush if end == 0 => Err(BlockError::WriteFailed),
+            Command::Flush => Ok(()),
+            _ if is_there => Ok(()),
+            command if command.reads() => Err(BlockError::ReadFailed),
+            _ => Err(BlockError::WriteFailed),
+        }
+    }
+
+    /// A write is about to begin.
+    pub(super) fn note_write(&self) {
+        // Looked at first: other cores keep their copy of it.
+        if !self.is_written.load(Ordering::Relaxed) {
+            self.is_written.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether a file system answers for a size from memory.
+#[cfg(target_os = "linux")]
+fn is_near(file: &File) -> bool {
+    const EXT: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const TMPFS: u64 = 0x0102_1994;
+    const F2FS: u64 = 0xf2f5_2010;
+    const ZFS: u64 = 0x2fc1_2fc1;
+    const OVERLAY: u64 = 0x794c_7630;
+    let near = [EXT, XFS, BTRFS, TMPFS, F2FS, ZFS, OVERLAY];
+    rustix::fs::fstatfs(file).is_ok_and(|found| near.contains(&(found.f_type as u64)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_near(_: &File) -> bool {
+    false
+}
+
+impl FileShared {
+    /// Whether the file is as long as it was, after writes of a queue that no caller knows to be
+    /// done. Tells of it if it is not.
+    pub(super) fn is_whole_after_writes(&self) -> bool {
+        if !self.extent.is_near || self.extent.is_cut() {
+            return !self.extent.is_cut();
+        }
+        let Some(file) = self.system() else { return true };
+        let Ok(found) = file.metadata() else { return true };
+        let blocks = found.len() / u64::from(self.geometry.block_size);
+        if blocks >= self.blocks.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.cut(blocks, true);
+        false
+    }
+
+    /// A read has failed: perhaps it was of what is missing.
+    pub(super) fn look_after_failed_read(&self) {
+        if self.extent.is_near {
+            self.look_for_cut(FileKind::Regular);
+        }
+    }
+
+    /// Compares the size with the known one.
+    pub(super) fn look_for_cut(&self, kind: FileKind) {
+        let Some(file) = self.system() else { return };
+        let was_written = self.extent.is_written.swap(false, Ordering::SeqCst);
+        let blocks = match probe::whole_blocks(file, kind, self.geometry.block_size) {
+            Ok(blocks) => blocks,
+            Err(FileProblem::Empty) => 0,
+            Err(_) => return,
+        };
+        if blocks < self.blocks.load(Ordering::Relaxed) {
+            self.cut(blocks, was_written);
+        } else if self.extent.is_cut() {
+            self.extent.restore();
+            tracing::warn!("a file that was cut short while it is in use has its size again");
+        }
+    }
+
+    /// The file ends after so many blocks. If it was written meanwhile, it may have been shorter.
+    fn cut(&self, blocks: u64, was_written: bool) {
+        let end = if was_written { 0 } else { blocks };
+        let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);
+        if before > end {
+            self.changes.tell(Change::Contents);
+        }
+        if before == u64::MAX {
+            tracing::error!("{}", self.cut_text().unwrap_or_default());
+        }
+    }
+
+    /// What is wrong with a file that was cut short, for people.
+    pub(super) fn cut_text(&self) -> Option<String> {
+        let end = self.extent.end_blocks.load(Ordering::SeqCst);
+        let size = |blocks| Size(self.geometry.offset(blocks));
+        let before = size(self.blocks.load(Ordering::Relaxed));
+        match end {
+            u64::MAX => None,
+            0 => Some(format!(
+                "another program cut it short while it was in use, it had {before}, and no byte \
+                 of it can be trusted: restore it, or resize it"
+            )),
+            end => Some(format!(
+                "another program cut it short to {} while it was in use, it had {before}: restore \
+                 it, or resize it",
+                size(end)
+            )),
+        }
+    }
+}
