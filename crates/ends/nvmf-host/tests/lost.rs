@@ -339,6 +339,34 @@ fn a_flush_after_the_target_lost_its_cache() {
     assert_eq!(user.flush(), Ok(()));
 }
 
+/// A path is not trusted by its name: each process says which one it is.
+#[test]
+fn another_process_behind_a_path_is_told_before_it_is_used() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let origin = ControllerOrigin { place: [1; 16], boot: [1; 16] };
+    stage.origin.lock().unwrap().replace(origin);
+    stage.process.store(1, Ordering::SeqCst);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &usual());
+    let told = Arc::new(AtomicUsize::new(0));
+    let heard = Arc::clone(&told);
+    let _watch = disk.changes().watch(move |change| {
+        heard.fetch_add(usize::from(change == Change::Contents), Ordering::SeqCst);
+    });
+    let mut user = User::new(&disk);
+    // The last two do not say which process they are in.
+    for (process, expected) in [(1, 0), (2, 1), (2, 1), (0, 2), (0, 3)] {
+        let before = disk.paths()[0].reconnects;
+        stage.process.store(process, Ordering::SeqCst);
+        peer.cut();
+        until("it is connected again", || {
+            assert!(user.turn(Duration::ZERO).is_empty());
+            disk.paths()[0].reconnects > before
+        });
+        assert_eq!(told.load(Ordering::SeqCst), expected, "process {process}");
+    }
+}
+
 /// The same when only a process knew it that died before there was a flush.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {

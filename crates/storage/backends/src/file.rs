@@ -266,7 +266,7 @@ impl FileDisk {
                 (1, Some(overlaps::Overlaps::default()))
             }
         };
-        let extent = extent::Extent::new(&file, kind);
+        let extent = extent::Extent::new(&file, kind, path);
         let shared = FileShared {
             extent,
             file: file.into(),

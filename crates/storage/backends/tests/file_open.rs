@@ -7,7 +7,7 @@ use std::path::Path;
 
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_block::blocking::Blocking;
-use farblock_block::{BlockError, Namespace};
+use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, on_both_engines};
 
@@ -164,6 +164,26 @@ on_both_engines! {
             assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
             disk.read(0, &mut data).unwrap();
             disk.flush().unwrap();
+        }
+    }
+
+    a_file_cut_short_does_not_grow_with_a_write(engine) {
+        for options in [FileOptions::new(512), FileOptions::new(512).buffered()] {
+            let dir = Dir::new();
+            let path = dir.noise(1 << 20);
+            let disk = FileDisk::open(&path, &options).unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let _watch = disk.changes().unwrap().watch(move |change| drop(tell.send(change)));
+            let mut blocks = Blocking::with_engine(&disk, engine).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
+            assert_eq!(blocks.write(1024, &[7; 512]), Err(BlockError::WriteFailed));
+            // Between the old end and the write there are zeroes that nobody has written.
+            assert_eq!(blocks.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
+            assert_eq!(blocks.flush(), Err(BlockError::WriteFailed));
+            assert_eq!(told.recv(), Ok(Change::Contents));
+            assert!(disk.trouble().unwrap().contains("short while it was in use"));
+            disk.lengthen(1 << 20).unwrap();
+            blocks.write(1024, &[7; 512]).unwrap();
         }
     }
 

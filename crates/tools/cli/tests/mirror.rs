@@ -181,6 +181,82 @@ fn a_leg_that_has_shrunk_is_out() {
     leg.stop().ok();
 }
 
+/// Reads MiB 2 so often that each leg in sync is asked, and wants what was written last.
+fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
+    for _ in 0..6 {
+        let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();
+        assert!(read.stdout.iter().all(|found| *found == byte), "another read");
+    }
+}
+
+fn write_mib(scratch: &Scratch, url: &str, at: &str, byte: u8) {
+    scratch.run_with(["write", url, "--offset", at], &[byte; 1 << 20]).ok();
+}
+
+/// Another program cuts a leg's file short, and the next write would make it longer again, with
+/// zeroes between.
+#[test]
+fn a_leg_that_was_cut_short_is_not_read() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
+    let control = scratch.text("control");
+    let mirror = format!("mirror:{},{}?create", images[0], images[1]);
+    let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
+    until("the second leg is filled", || standings(&images[0]) == [1, 1]);
+    let url = server.url(1);
+    write_mib(&scratch, &url, "2MiB", 7);
+    let file = std::fs::File::options().write(true).open(&images[1]).expect("a leg");
+    file.set_len(1 << 20).expect("shorter");
+    write_mib(&scratch, &url, "6MiB", 8);
+    reads_are(&scratch, &url, 7);
+    assert_eq!(standings(&images[0]), [1, 2], "it is recorded before a write is acknowledged");
+    let status = scratch.run(["status", "--control", &control]).ok().out();
+    assert!(status.contains("two.img, out: "), "{status}");
+    server.stop().ok();
+}
+
+/// A leg's target is killed, an older copy is written over its file, and the target is back before
+/// anybody misses it.
+#[test]
+fn a_leg_whose_target_comes_back_with_an_older_copy_is_not_read() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
+    let start = |address: &str| {
+        Server::start(scratch.command(["serve", "--listen", address, images[1].as_str()]))
+    };
+    let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
+    let leg = start(&reserved.address.to_string());
+    let control = scratch.text("control");
+    let mirror = format!("mirror:{},{}?create", images[0], leg.url(1));
+    let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
+    until("the second leg is filled", || standings(&images[0]) == [1, 1]);
+    let url = server.url(1);
+    let settled = || {
+        let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
+        status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
+    };
+    write_mib(&scratch, &url, "2MiB", 7);
+    until("both have it", settled);
+    let older = support::read(&images[1]);
+    write_mib(&scratch, &url, "2MiB", 8);
+    until("both have it", settled);
+    let address = leg.address.clone();
+    leg.signal("KILL");
+    let _ = leg.wait();
+    let mut file = std::fs::File::options().write(true).open(&images[1]).expect("a leg");
+    file.write_all(&older).expect("as it was");
+    drop(file);
+    let leg = start(&address);
+    reads_are(&scratch, &url, 8);
+    until("it is out", || standings(&images[0]) == [1, 2]);
+    until("the reason is known", || {
+        let status = scratch.run(["status", "--control", &control]).ok().out();
+        status.contains("an older copy of itself")
+    });
+    server.stop().ok();
+    leg.stop().ok();
+}
+
 #[test]
 fn each_leg_is_killed_in_turn_and_comes_back() {
     let scratch = Scratch::new();

@@ -334,8 +334,7 @@ impl Namespace for Disk {
         let access = self.paths().into_iter().find_map(|path| path.access);
         if let Some(access) = access {
             return Some(format!(
-                "its target reports that it is {access} there at present (ANA): see why on the \
-                 target's machine"
+                "its target reports {access} for it at present: see why on the target's machine"
             ));
         }
         let errors = self.paths().into_iter().filter_map(|path| path.error);

@@ -10,7 +10,7 @@ use farblock_reactor::{Buffer, Reactor, TaskId};
 use farblock_wire::Status;
 use farblock_wire::log::AnaState;
 use farblock_wire::opcode::AdminOpcode;
-use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +41,8 @@ pub struct Stage {
     pub ios: AtomicUsize,
     /// Where it says it is. If it does, it could end lost controllers, but knows none.
     pub origin: Mutex<Option<ControllerOrigin>>,
+    /// What its process is named with, beside an origin; 0: nothing.
+    pub process: AtomicU8,
     /// Commands on I/O queues go unanswered.
     pub silent: AtomicBool,
 }
@@ -58,6 +60,7 @@ impl Stage {
             held: Mutex::default(),
             ios: AtomicUsize::new(0),
             origin: Mutex::default(),
+            process: AtomicU8::new(0),
             silent: AtomicBool::new(false),
         })
     }
@@ -163,6 +166,7 @@ impl Stage {
                     // CIU, CIRN and CCRL.
                     (data[135], data[136], data[1807]) = (1, 1, 1);
                     origin.emit(&mut data[3072..]);
+                    ProcessName([self.process.load(Ordering::SeqCst); 16]).emit(&mut data[3072..]);
                 }
             }
             3 => {

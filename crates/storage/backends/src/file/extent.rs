@@ -11,6 +11,7 @@ use crate::error::FileProblem;
 use farblock_block::size::Size;
 use farblock_block::{BlockError, Change, Command, Op};
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How much of a file is there.
@@ -21,18 +22,21 @@ pub(super) struct Extent {
     is_written: AtomicBool,
     /// The size can be asked for on an event loop.
     is_near: bool,
+    /// What the file was opened as.
+    name: String,
 }
 
 impl Default for Extent {
     fn default() -> Extent {
         let (end_blocks, is_written) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
-        Extent { end_blocks, is_written, is_near: false }
+        Extent { end_blocks, is_written, is_near: false, name: String::new() }
     }
 }
 
 impl Extent {
-    pub(super) fn new(file: &File, kind: FileKind) -> Extent {
-        Extent { is_near: kind == FileKind::Regular && is_near(file), ..Extent::default() }
+    pub(super) fn new(file: &File, kind: FileKind, path: &Path) -> Extent {
+        let is_near = kind == FileKind::Regular && is_near(file);
+        Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
     /// The operator has given the file a size.
@@ -126,7 +130,8 @@ impl FileShared {
             self.cut(blocks, was_written);
         } else if self.extent.is_cut() {
             self.extent.restore();
-            tracing::warn!("a file that was cut short while it is in use has its size again");
+            let path = &self.extent.name;
+            tracing::warn!("{path} was cut short while it was in use, and has its size again");
         }
     }
 
@@ -145,17 +150,18 @@ impl FileShared {
     /// What is wrong with a file that was cut short, for people.
     pub(super) fn cut_text(&self) -> Option<String> {
         let end = self.extent.end_blocks.load(Ordering::SeqCst);
+        let name = &self.extent.name;
         let size = |blocks| Size(self.geometry.offset(blocks));
         let before = size(self.blocks.load(Ordering::Relaxed));
         match end {
             u64::MAX => None,
             0 => Some(format!(
-                "another program cut it short while it was in use, it had {before}, and no byte \
-                 of it can be trusted: restore it, or resize it"
+                "another program cut {name} short while it was in use and written: it had \
+                 {before}, and nothing of it is used; restore the file, then open it again"
             )),
             end => Some(format!(
-                "another program cut it short to {} while it was in use, it had {before}: restore \
-                 it, or resize it",
+                "another program cut {name} short to {} while it was in use: it had {before}; \
+                 restore the file, then open it again",
                 size(end)
             )),
         }

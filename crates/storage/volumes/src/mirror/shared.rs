@@ -398,7 +398,9 @@ impl Shared {
     /// last one in sync stays, and whoever uses the mirror hears of it as the leg's user does.
     fn handle_change(&self, leg: usize, change: Change) {
         if change == Change::Contents {
-            let trouble = self.legs[leg].namespace().and_then(|leg| leg.trouble());
+            // A disk of another machine only knows why it was away before.
+            let known = Some(&self.legs[leg]).filter(|leg| leg.is_local).and_then(Leg::namespace);
+            let trouble = known.and_then(|leg| leg.trouble());
             self.doubt(leg, trouble.as_deref().unwrap_or(OTHER_CONTENTS));
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {

@@ -34,6 +34,11 @@ impl Power {
         self.lasts(i64::MAX);
     }
 
+    /// Its target is another process than before, however quickly that came.
+    pub(crate) fn swaps(&self) {
+        self.1.tell(Change::Contents);
+    }
+
     /// The next flush of each leg's fails.
     pub(crate) fn fail_flush(&self) {
         self.2.store(1, Ordering::SeqCst);

@@ -1,0 +1,138 @@
+//! Legs whose contents change beneath the mirror: what a leg has to show before it is trusted.
+
+mod support;
+
+use std::sync::Arc;
+
+use farblock_backends::mem::Mem;
+use farblock_block::BlockError;
+use farblock_block::blocking::Blocking;
+use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking};
+use support::legs::{DATA_BYTES, LEG_BYTES, copy, lasting, memory, read};
+use support::wire::{Power, Wired};
+
+/// A mirror of two legs with a power for each.
+struct Pair {
+    legs: [Arc<Mem>; 2],
+    powers: [Arc<Power>; 2],
+    mirror: Mirror,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (legs, powers) = ([memory(LEG_BYTES), memory(LEG_BYTES)], [lasting(), lasting()]);
+        let wired = |at: usize| Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &powers[at]));
+        let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
+        let mirror = Mirror::open(vec![wired(0), wired(1)], options).unwrap();
+        support::wait_until(|| support::is_whole(&mirror));
+        Pair { legs, powers, mirror }
+    }
+
+    fn write(&self, byte: u8) {
+        let data = vec![byte; DATA_BYTES as usize];
+        Blocking::new(&self.mirror).unwrap().write(0, &data).unwrap();
+    }
+
+    /// Until the records say of everything that was written that both legs have it.
+    fn settle(&self) {
+        support::wait_until(|| self.mirror.status().dirty_bytes == 0);
+    }
+
+    fn copy_of(&self, leg: usize) -> Arc<Mem> {
+        let kept = memory(LEG_BYTES);
+        copy(&self.legs[leg], &kept);
+        kept
+    }
+
+    fn state(&self, leg: usize) -> (LegState, String) {
+        let status = self.mirror.status().legs[leg].clone();
+        (status.state, status.reason.unwrap_or_default())
+    }
+}
+
+/// It has its last record, so that it lacks no more than what the bitmap has.
+#[test]
+fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
+    let pair = Pair::new();
+    let older = pair.copy_of(1);
+    pair.write(1);
+    // Without the regions' bits, which are in its reserved part, too.
+    let data = read(&older, DATA_BYTES);
+    Blocking::new(&*pair.legs[1]).unwrap().write(0, &data).unwrap();
+    pair.powers[1].swaps();
+    assert_eq!(pair.state(1).0, LegState::Out, "before it is read again");
+    support::wait_until(|| support::is_whole(&pair.mirror));
+    assert!(read(&pair.legs[1], DATA_BYTES).iter().all(|&byte| byte == 1));
+}
+
+#[test]
+fn an_older_copy_behind_another_process_stays_out() {
+    let pair = Pair::new();
+    pair.write(1);
+    pair.settle();
+    let older = pair.copy_of(1);
+    pair.write(2);
+    pair.settle();
+    copy(&older, &pair.legs[1]);
+    pair.powers[1].swaps();
+    support::wait_until(|| pair.state(1).1.contains("an older copy of itself"));
+    let mut data = vec![0; DATA_BYTES as usize];
+    Blocking::new(&pair.mirror).unwrap().read(0, &mut data).unwrap();
+    assert!(data.iter().all(|&byte| byte == 2));
+}
+
+/// Nothing tells of it: the leg's record does, before the leg is given the next one.
+#[test]
+fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
+    let pair = Pair::new();
+    pair.write(1);
+    pair.settle();
+    let older = pair.copy_of(1);
+    pair.write(2);
+    pair.settle();
+    copy(&older, &pair.legs[1]);
+    support::wait_until(|| pair.state(1).0 == LegState::Out);
+    assert_eq!(pair.state(0).0, LegState::InSync);
+}
+
+/// It is all that is left, and is not what was written: an error, and no older data.
+#[test]
+fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
+    let pair = Pair::new();
+    pair.write(1);
+    pair.settle();
+    let older = pair.copy_of(0);
+    pair.write(2);
+    pair.settle();
+    pair.powers[1].lasts(0);
+    support::wait_until(|| pair.state(1).0 == LegState::Out);
+    pair.powers[0].swaps();
+    let mut data = vec![0; DATA_BYTES as usize];
+    let mut blocks = Blocking::new(&pair.mirror).unwrap();
+    blocks.read(0, &mut data).unwrap();
+    assert!(data.iter().all(|&byte| byte == 2), "it was restarted, and is what it was");
+    let newer = pair.copy_of(0);
+    copy(&older, &pair.legs[0]);
+    pair.powers[0].swaps();
+    assert_eq!(blocks.read(0, &mut data), Err(BlockError::Disconnected));
+    assert_eq!(blocks.write(0, &data), Err(BlockError::Disconnected));
+    assert!(pair.state(0).1.contains("another copy of itself"), "{:?}", pair.state(0));
+    copy(&newer, &pair.legs[0]);
+    support::wait_until(|| blocks.read(0, &mut data).is_ok());
+    assert!(data.iter().all(|&byte| byte == 2));
+}
+
+/// Nothing waits without an end when all legs are away.
+#[test]
+fn operations_end_when_every_leg_is_away_for_long() {
+    let pair = Pair::new();
+    pair.write(1);
+    pair.powers.iter().for_each(|power| power.lasts(0));
+    let mut blocks = Blocking::new(&pair.mirror).unwrap();
+    assert_eq!(blocks.write(0, &[2; 512]), Err(BlockError::Disconnected));
+    assert_eq!(blocks.read(0, &mut [0; 512]), Err(BlockError::Disconnected));
+    pair.powers.iter().for_each(|power| power.lasts(i64::MAX));
+    support::wait_until(|| blocks.write(0, &[3; 512]).is_ok());
+    support::wait_until(|| support::is_whole(&pair.mirror));
+    assert_eq!(read(&pair.legs[0], DATA_BYTES), read(&pair.legs[1], DATA_BYTES));
+}
