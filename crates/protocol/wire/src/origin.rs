@@ -46,8 +46,8 @@ impl ControllerOrigin {
     }
 }
 
-/// What a target process is told by from every other one, that of its restart included: random, and
-/// behind the origin in the vendor specific bytes. Older targets of farblock's have zeroes there.
+/// 16 random bytes that tell a target process from every other one, also from the same target before
+/// a restart. They follow the origin in the vendor specific bytes; older targets have zeroes there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessName(pub [u8; 16]);
 

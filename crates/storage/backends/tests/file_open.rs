@@ -173,7 +173,9 @@ on_both_engines! {
             let path = dir.noise(1 << 20);
             let disk = FileDisk::open(&path, &options).unwrap();
             let (tell, told) = std::sync::mpsc::channel();
-            let _watch = disk.changes().unwrap().watch(move |change| drop(tell.send(change)));
+            let _watch = disk.changes().unwrap().watch(move |change| {
+                let _ = tell.send(change);
+            });
             let mut blocks = Blocking::with_engine(&disk, engine).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(blocks.write(1024, &[7; 512]), Err(BlockError::WriteFailed));

@@ -16,8 +16,7 @@ pub const MAX_REGIONS: u64 = 1 << 18;
 pub const CHUNK_BYTES: u64 = 256 << 10;
 /// How long a leg may be away before it is put out; operations wait for so long.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// How long operations wait while no leg in sync is there, before they end with an error: as long as
-/// those of other sets of remote disks.
+/// The mirror fails operations after this time without a leg in sync, as other sets do.
 pub const HOPE: Duration = Duration::from_secs(20);
 /// How often a leg in sync has to show the last record that was written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);

@@ -67,7 +67,7 @@ impl Registry {
         self.origin = Some(origin);
     }
 
-    /// What this registry is told by from the one of a restarted process: random bits.
+    /// Random bits that tell this registry from the one of a restarted process.
     pub fn set_process(&mut self, random: [u8; 16]) {
         self.process = Some(ProcessName(random));
     }
