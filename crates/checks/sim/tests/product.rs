@@ -3,6 +3,7 @@
 
 use farblock_sim::product;
 use farblock_sim::product::fenced;
+use farblock_sim::product::mirrored::{self, Fault};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -52,5 +53,27 @@ fn fenced_nodes() {
 fn a_seed_is_a_cluster() {
     for seed in 0..4 {
         assert_eq!(fenced::run(seed), fenced::run(seed), "seed {seed} is not one run");
+    }
+}
+
+/// What the mirror's contract always covered: a leg that only restarts, is replaced by name, or
+/// comes back as an older copy after the mirror has put it out.
+#[test]
+fn legs_that_go_and_come_back() {
+    for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {
+        for seed in 0..3 {
+            let _ = mirrored::run_as(seed, Some(fault));
+        }
+    }
+    let noticed: u64 =
+        (0..3).map(|seed| mirrored::run_as(seed, Some(Fault::AwayOlder)).noticed).sum();
+    assert!(noticed > 0, "no leg was out");
+}
+
+#[test]
+fn a_seed_is_a_mirror() {
+    for seed in 0..2 {
+        let run = || mirrored::run_as(seed, Some(Fault::Restarted));
+        assert_eq!(run(), run(), "seed {seed} is not one run");
     }
 }

@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "sim",
         &[
             "backends", "block", "host", "proto", "random", "reactor", "secure", "target", "tls",
-            "wire",
+            "volumes", "wire",
         ],
     ),
     ("fleet-sim", &["backends", "bench", "block", "fleet", "host", "proto", "reactor", "target"]),

@@ -283,6 +283,18 @@ impl FileDisk {
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 
+    /// As [`FileDisk::simulated`], and its size is looked at as that of other files is.
+    #[cfg(feature = "sim")]
+    pub fn simulated_and_watched(
+        medium: farblock_reactor::sim::Medium,
+        block_size: u32,
+        blocks: u64,
+    ) -> FileDisk {
+        let disk = FileDisk::simulated(medium, block_size, blocks);
+        growth::attend_simulated(&disk.shared);
+        disk
+    }
+
     /// A disk of a simulated world, as if it were a file with direct I/O.
     #[cfg(feature = "sim")]
     pub fn simulated(medium: farblock_reactor::sim::Medium, block_size: u32, blocks: u64) -> Self {

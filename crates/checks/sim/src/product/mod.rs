@@ -20,13 +20,15 @@
 //!   the seeds;
 //! - at the end no thread, no connection and no buffer is left on either side.
 //!
-//! [`fenced`] has clusters whose nodes fence each other.
+//! [`fenced`] has clusters whose nodes fence each other, and [`mirrored`] mirrors whose legs change
+//! beneath them.
 
 mod deadlines;
 pub mod fenced;
 mod host;
 mod keys;
 mod memory;
+pub mod mirrored;
 mod model;
 mod server;
 

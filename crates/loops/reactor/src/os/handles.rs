@@ -197,4 +197,13 @@ impl File {
             File::Sim(medium) => Ok(File::Sim(*medium)),
         }
     }
+
+    /// Bytes of a file of a simulated world; `None` for one of the system.
+    pub fn simulated_size(&self) -> Option<u64> {
+        match self {
+            File::System(_) => None,
+            #[cfg(feature = "sim")]
+            File::Sim(medium) => Some(sim::size(*medium)),
+        }
+    }
 }

@@ -134,6 +134,21 @@ impl Disk {
         &self.current
     }
 
+    /// Another program cuts the file, or lengthens it by zeroes.
+    pub(super) fn set_size(&mut self, bytes: usize) {
+        let unit = self.faults.atomic_bytes;
+        self.current.resize(bytes, 0);
+        self.durable.resize(bytes, 0);
+        self.unsynced.split_off(&(bytes / unit));
+    }
+
+    /// Another program replaces the contents, durably and in place.
+    pub(super) fn replace(&mut self, contents: &[u8]) {
+        self.current = contents.to_vec();
+        self.durable = contents.to_vec();
+        self.unsynced.clear();
+    }
+
     /// Writes what will be durable at the next sync.
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         if let Some(landed) = &mut self.landed {

@@ -79,6 +79,8 @@ struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
+    /// How often machines were started anew, where that is counted by machine.
+    boots: BTreeMap<u32, u64>,
     /// What happened to engines, by their numbers.
     engines: HashMap<u64, News>,
     /// Threads that may get on.
@@ -118,6 +120,7 @@ impl World {
             serial: 0,
             net: Net::default(),
             media: Media::default(),
+            boots: BTreeMap::new(),
             engines: HashMap::new(),
             marks: Marks::default(),
             trace: seed,
@@ -272,6 +275,23 @@ impl World {
         state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
+    /// Another program cuts a file that may be in use, or lengthens it by zeroes. The size is a
+    /// multiple of the disk's atomic unit.
+    pub fn set_disk_size(&self, medium: Medium, bytes: usize) {
+        self.0.state.borrow_mut().media.at(medium).set_size(bytes);
+    }
+
+    /// Another program writes these contents over a file that may be in use, in place and durably.
+    pub fn replace_contents(&self, medium: Medium, contents: &[u8]) {
+        self.0.state.borrow_mut().media.at(medium).replace(contents);
+    }
+
+    /// A machine is started anew: programs that it starts from now on see another boot than before.
+    /// A world that calls this counts boots by machine from then on, not by power cuts.
+    pub fn reboot(&self, machine: u32) {
+        *self.0.state.borrow_mut().boots.entry(machine).or_default() += 1;
+    }
+
     /// What the disk holds at the moment.
     #[must_use]
     pub fn contents(&self, medium: Medium) -> Vec<u8> {
@@ -423,9 +443,24 @@ pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
 }
 
-/// What names the boot of the world's machines: the power cuts so far.
+/// What names the boot of the machine: its own count where the world has those, or else the power
+/// cuts of the world so far.
 pub(crate) fn boot() -> Option<String> {
-    is_entered().then(|| format!("boot {}", with_state(|state| state.media.power_cuts)))
+    is_entered().then(|| {
+        let machine = machine();
+        with_state(|state| match state.boots.is_empty() {
+            true => format!("boot {}", state.media.power_cuts),
+            false => {
+                let boots = state.boots.get(&machine).copied().unwrap_or_default();
+                format!("boot {boots} of machine {machine}")
+            }
+        })
+    })
+}
+
+/// Bytes of a simulated file.
+pub(crate) fn size(medium: Medium) -> u64 {
+    with_state(|state| state.media.at(medium).current().len() as u64)
 }
 
 pub(crate) fn has_mistake(mistake: &str) -> bool {

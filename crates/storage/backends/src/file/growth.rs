@@ -170,6 +170,25 @@ impl Entry {
     }
 }
 
+/// Looks at the size of a simulated file by a thread of its world, which ends when the file is
+/// closed everywhere.
+#[cfg(feature = "sim")]
+pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
+    let shared = Arc::downgrade(shared);
+    let look = move || {
+        loop {
+            farblock_reactor::os::sleep(PERIOD);
+            let Some(shared) = shared.upgrade() else { return };
+            if shared.has_grown(FileKind::Regular) {
+                let changes = shared.changes.clone();
+                drop(shared);
+                changes.tell(Change::Geometry);
+            }
+        }
+    };
+    farblock_reactor::os::spawn("file-sizes".to_owned(), look).expect("a thread");
+}
+
 impl FileShared {
     /// The file itself, unless it is one of a simulated world.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
@@ -196,9 +215,12 @@ impl FileShared {
 
     /// Whether there are more blocks than there were; nobody is told yet.
     pub(super) fn has_grown(&self, kind: FileKind) -> bool {
-        let Some(file) = self.system() else { return false };
         let block_size = self.geometry.block_size;
-        let Ok(blocks) = probe::whole_blocks(file, kind, block_size) else { return false };
+        let blocks = match (self.system(), self.file.simulated_size()) {
+            (Some(file), _) => probe::whole_blocks(file, kind, block_size).ok(),
+            (None, bytes) => bytes.map(|bytes| bytes / u64::from(block_size)),
+        };
+        let Some(blocks) = blocks else { return false };
         let blocks = blocks.min(i64::MAX as u64 / u64::from(block_size));
         self.blocks.fetch_max(blocks, Ordering::Relaxed) < blocks
     }

@@ -1,0 +1,470 @@
+//! A mirror in a simulated world whose legs change beneath it.
+//!
+//! The mirror has two legs: a file of its own machine, or disks that targets of other machines
+//! have. In each round one leg has a [`Fault`]; nothing happens to the other one, which is in sync.
+//! What is checked:
+//!
+//! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
+//! - a read gives what the [model](super::model) says. Only for [`NOTICE`] after a change that no
+//!   read or write can notice by itself it may give what the changed leg holds;
+//! - the mirror is whole again after the round. A leg that it reports as out until an operator acts
+//!   is emptied, as `docs/mirror.md` says;
+//! - the legs then hold the same data.
+//!
+//! [`stop`] has mirrors without any leg, and targets that are stopped then. [`plain`] has disks
+//! without a mirror.
+//!
+//! **Not noticeable, and not tried:** a copy of a leg with the leg's present record, in use; a file
+//! that another one replaces by name while it is open (its user keeps the old file); and a leg in
+//! use whose data blocks another program changes without the record.
+
+mod legs;
+pub mod plain;
+pub mod stop;
+mod user;
+
+use super::model::{BLOCK_BYTES, BLOCKS};
+use super::{GONE_TIME, MOST_BLOCKS, Named, memory};
+use farblock_random::Random;
+use farblock_reactor::sim::{DiskFaults, NetFaults, World};
+use farblock_reactor::{EngineKind, os};
+use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking};
+use farblock_wire::log::AnaState;
+use legs::{LEG_BYTES, Leg};
+use std::sync::Arc;
+use std::time::Duration;
+use user::{Ended, User};
+
+/// Operations end within this: the mirror's patience with legs, and the bound of disk sets.
+pub const IO_BOUND: Duration = Duration::from_secs(21);
+/// A change that no read or write notices by itself is noticed within this.
+pub const NOTICE: Duration = Duration::from_secs(10);
+/// A leg that is there again is in sync within this: it is tried again after 60 s at most.
+const HEALS: Duration = Duration::from_secs(300);
+/// A leg that is out for so long with its target there needs an operator.
+const IS_OUT: Duration = Duration::from_secs(130);
+/// Rounds of a usual run.
+pub const ROUNDS: u64 = 3;
+/// How long messages and operations may be on their way without a fault.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// What happens to a leg.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// Its file is cut while nothing is under way; the mirror's next write makes it grow again.
+    Cut,
+    /// Its file is cut while operations are under way.
+    CutUnderWay,
+    /// Its file is cut, and lengthened again at once.
+    CutAndGrown,
+    /// Its file becomes longer.
+    Grown,
+    /// An older copy is written over its file, which is in use.
+    RolledBack,
+    /// Its target's process dies, and is back within two seconds.
+    Restarted,
+    /// The same, and an older copy is written over its file meanwhile.
+    RestartedOlder,
+    /// The same, and its file is cut and lengthened again meanwhile.
+    RestartedCut,
+    /// The same, and another file is in the file's place for a while.
+    Swapped,
+    /// Its target's machine is started anew within two seconds.
+    Rebooted,
+    /// The same, with an older copy.
+    RebootedOlder,
+    /// The same, and the machine lost some of what it had reported as flushed.
+    LostCache,
+    /// Its target is away for longer, and comes back with an older copy.
+    AwayOlder,
+    /// Its target reports the ANA state inaccessible or change.
+    Ana,
+    /// Its target hides the namespace from the mirror's host.
+    Masked,
+}
+
+/// All of them.
+pub const FAULTS: [Fault; 15] = [
+    Fault::Cut,
+    Fault::CutUnderWay,
+    Fault::CutAndGrown,
+    Fault::Grown,
+    Fault::RolledBack,
+    Fault::Restarted,
+    Fault::RestartedOlder,
+    Fault::RestartedCut,
+    Fault::Swapped,
+    Fault::Rebooted,
+    Fault::RebootedOlder,
+    Fault::LostCache,
+    Fault::AwayOlder,
+    Fault::Ana,
+    Fault::Masked,
+];
+/// How many of them, from the first on, a file of the mirror's own machine can have.
+const NEAR_FAULTS: usize = 5;
+
+/// A run and how it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// A digest of all that happened.
+    pub trace: u64,
+    /// Operations that succeeded.
+    pub succeeded: u64,
+    /// Rounds with a fault.
+    pub faults: u64,
+    /// Rounds in which the mirror reported the leg as out.
+    pub noticed: u64,
+    /// Operations that failed, where no leg was there.
+    pub failed: u64,
+    /// Reads with data of the changed leg, within [`NOTICE`] of a change.
+    pub stale: u64,
+}
+
+/// Runs the mirror of a seed.
+///
+/// # Panics
+/// When something is wrong; with the seed in the text.
+pub fn run(seed: u64) -> Outcome {
+    let _named = Named { seed, test: "mirrors" };
+    run_as(seed, None)
+}
+
+/// Runs the mirror of a seed, with one kind of fault alone if `only` says so.
+///
+/// # Panics
+/// When something is wrong.
+pub fn run_as(seed: u64, only: Option<Fault>) -> Outcome {
+    let world = World::enter(seed);
+    let mut random = Random::new(Random::mix(&[seed, 35]));
+    let legs = add_legs(&world, &mut random, true);
+    let mut run = Run::new(&world, random, legs);
+    for _ in 0..ROUNDS {
+        run.round(only);
+    }
+    let (outcome, machines) = run.finish();
+    memory::check_end(machines);
+    assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
+    outcome
+}
+
+struct Run<'a> {
+    world: &'a World,
+    random: Random,
+    legs: Vec<Leg>,
+    mirror: Arc<Mirror>,
+    user: User<'a>,
+    /// The fault of this round.
+    fault: Option<Fault>,
+    /// Until when a changed leg need not have been noticed.
+    blind_until: Duration,
+    /// No leg is there, or was a moment ago.
+    may_fail: bool,
+    outcome: Outcome,
+}
+
+/// Has a mirror of these legs, whoever uses it.
+fn assemble(legs: &[Leg]) -> Arc<Mirror> {
+    let options = MirrorOptions {
+        taking: Taking::Empty,
+        engine: EngineKind::Sim,
+        ..MirrorOptions::default()
+    };
+    let sources = legs.iter().map(Leg::source).collect();
+    Arc::new(Mirror::open(sources, options).expect("nothing goes wrong yet"))
+}
+
+fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
+    let delay = |random: &mut Random, most: u64| Duration::from_micros(random.below(most + 1));
+    let (net, disk) = (delay(random, 1_000), delay(random, 2_000));
+    world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
+    let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
+    let has_near = random.one_in(3) && may_be_near;
+    // From here on boots are counted by machine.
+    world.reboot(0);
+    (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
+}
+
+impl<'a> Run<'a> {
+    fn new(world: &'a World, random: Random, legs: Vec<Leg>) -> Run<'a> {
+        let mirror = assemble(&legs);
+        let user = User::new(world, &*mirror);
+        let mut run = Run {
+            world,
+            random,
+            legs,
+            mirror,
+            user,
+            may_fail: false,
+            fault: None,
+            blind_until: Duration::ZERO,
+            outcome: Outcome::default(),
+        };
+        run.heal(0);
+        run
+    }
+
+    /// One leg has a fault, and everything is as it was afterwards.
+    fn round(&mut self, only: Option<Fault>) {
+        for leg in &mut self.legs {
+            leg.copy(self.world);
+        }
+        let calm = Duration::from_millis(500 + self.random.below(12_000));
+        self.load(calm);
+        if self.random.one_in(2) {
+            self.legs.iter_mut().for_each(|leg| leg.copy(self.world));
+            let more = Duration::from_millis(self.random.below(3_000));
+            self.load(more);
+        }
+        let mut victim = self.random.index(self.legs.len());
+        let needs_target = only.is_some_and(|only| !FAULTS[..NEAR_FAULTS].contains(&only));
+        if needs_target && self.legs[victim].is_near() {
+            victim = 1 - victim;
+        }
+        let many = if self.legs[victim].is_near() { NEAR_FAULTS } else { FAULTS.len() };
+        let drawn = FAULTS[self.random.index(many)];
+        let fault = only.unwrap_or(drawn);
+        self.fault = Some(fault);
+        self.outcome.faults += 1;
+        self.inflict(victim, fault);
+        self.load_with(Duration::from_secs(3), 4);
+        self.heal(victim);
+        self.sweep();
+        self.compare();
+        self.fault = None;
+    }
+
+    fn inflict(&mut self, victim: usize, fault: Fault) {
+        // Mostly within the data, rather than within what the mirror keeps for itself.
+        let most = if self.random.one_in(4) { (LEG_BYTES / BLOCK_BYTES) as u64 } else { BLOCKS };
+        let size = self.random.below(most) as usize * BLOCK_BYTES;
+        match fault {
+            Fault::Cut => {
+                self.settle();
+                self.turn_for(QUIET);
+                self.legs[victim].set_size(self.world, size);
+            }
+            Fault::CutUnderWay => {
+                // What was under way may make it grow again at once.
+                self.be_blind();
+                self.legs[victim].set_size(self.world, size);
+            }
+            Fault::CutAndGrown => {
+                self.be_blind();
+                self.legs[victim].set_size(self.world, size);
+                self.legs[victim].set_size(self.world, LEG_BYTES);
+            }
+            Fault::Grown => {
+                self.legs[victim].set_size(self.world, LEG_BYTES + (1 << 16));
+                self.load(Duration::from_secs(3));
+                self.legs[victim].set_size(self.world, LEG_BYTES);
+            }
+            Fault::RolledBack => {
+                let older = self.legs[victim].older_copy(self.world);
+                self.be_blind();
+                older.into_iter().for_each(|it| self.legs[victim].replace(self.world, &it));
+            }
+            Fault::Ana | Fault::Masked => self.hide(victim, fault),
+            _ => self.restart(victim, fault, size),
+        }
+    }
+
+    /// No read or write is sure to notice what happens now.
+    fn be_blind(&mut self) {
+        self.blind_until = self.world.elapsed() + NOTICE;
+    }
+
+    fn hide(&mut self, victim: usize, fault: Fault) {
+        let leg = &self.legs[victim];
+        match fault {
+            Fault::Masked => leg.set_masked(true),
+            _ if self.random.one_in(2) => leg.set_access(AnaState::CHANGE),
+            _ => leg.set_access(AnaState::INACCESSIBLE),
+        }
+        let time = Duration::from_millis(self.random.below(30_000));
+        self.load(time);
+        match fault {
+            Fault::Masked => self.legs[victim].set_masked(false),
+            _ => self.legs[victim].set_access(AnaState::OPTIMIZED),
+        }
+    }
+
+    fn restart(&mut self, victim: usize, fault: Fault, size: usize) {
+        let older = self.legs[victim].older_copy(self.world);
+        let is_power = matches!(fault, Fault::Rebooted | Fault::RebootedOlder | Fault::LostCache);
+        self.legs[victim].die(self.world, is_power);
+        match fault {
+            Fault::RestartedOlder | Fault::RebootedOlder | Fault::AwayOlder => {
+                older.iter().for_each(|it| self.legs[victim].replace(self.world, it));
+            }
+            Fault::RestartedCut => {
+                self.legs[victim].set_size(self.world, size);
+                self.legs[victim].set_size(self.world, LEG_BYTES);
+            }
+            Fault::LostCache => self.lose_cache(victim),
+            _ => {}
+        }
+        // A leg that is away for two seconds is put out; one more, so that all notice it.
+        let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
+        let pause = Duration::from_millis(least + self.random.below(most));
+        self.load(pause);
+        if fault == Fault::Swapped {
+            let contents = older.filter(|_| self.random.one_in(2));
+            let contents = contents.unwrap_or_else(|| vec![0; LEG_BYTES]);
+            let other = self.legs[victim].other_file(self.world, &contents);
+            self.legs[victim].serve_as(other, "another file");
+            let pause = Duration::from_millis(self.random.below(6_000));
+            self.load(pause);
+            self.legs[victim].die(self.world, false);
+        }
+        self.legs[victim].serve();
+    }
+
+    /// Some blocks hold what they held at the time of the last copy.
+    fn lose_cache(&mut self, victim: usize) {
+        let mut contents = self.legs[victim].contents(self.world);
+        let Some(copy) = self.legs[victim].latest_copy() else { return };
+        let data = BLOCKS as usize * BLOCK_BYTES;
+        let blocks = contents[..data].chunks_mut(BLOCK_BYTES).zip(copy.chunks(BLOCK_BYTES));
+        for (now, before) in blocks {
+            if self.random.one_in(2) {
+                now.copy_from_slice(before);
+            }
+        }
+        self.legs[victim].replace(self.world, &contents);
+    }
+
+    fn state(&self, leg: usize) -> LegState {
+        let status = self.mirror.status();
+        let found = status.legs.iter().find(|found| found.name == self.legs[leg].name());
+        found.expect("each leg is known").state
+    }
+
+    fn is_whole(&self) -> bool {
+        (0..self.legs.len()).all(|leg| self.state(leg) == LegState::InSync)
+    }
+
+    /// Waits until the mirror is whole, and acts as an operator where a leg stays out.
+    fn heal(&mut self, victim: usize) {
+        let begun = self.world.elapsed();
+        // What is not noticed yet is noticed by then.
+        let blind = self.blind_until.saturating_sub(begun);
+        let (mut was_out, mut is_empty) = (false, false);
+        self.load(blind);
+        while !was_out || !self.is_whole() {
+            let is_whole = self.is_whole();
+            let time = self.world.elapsed() - begun;
+            if is_whole && time > blind + Duration::from_secs(4) {
+                break;
+            }
+            was_out |= !is_whole;
+            let is_out = self.state(victim) == LegState::Out;
+            if is_out && !is_empty && time > IS_OUT {
+                self.legs[victim].make_empty(self.world);
+                is_empty = true;
+            }
+            assert!(
+                time < HEALS,
+                "the mirror is not whole again {time:?} after {:?}: {:?}",
+                self.fault,
+                self.mirror.status().legs
+            );
+            let pause = if time > Duration::from_secs(8) { 500 } else { 50 };
+            self.load_with(Duration::from_millis(pause), 60);
+        }
+        self.outcome.noticed += u64::from(was_out);
+        assert!(self.legs.iter().all(Leg::is_served), "a target was forgotten");
+    }
+
+    /// Reads everything, and more than once, so that each leg is read.
+    fn sweep(&mut self) {
+        self.settle();
+        for lba in (0..BLOCKS).step_by(MOST_BLOCKS as usize).cycle().take(30) {
+            self.user.read(lba);
+            self.settle();
+        }
+    }
+
+    /// Legs in sync hold the same.
+    fn compare(&mut self) {
+        self.settle();
+        self.turn_for(QUIET);
+        let [one, other] = [0, 1].map(|leg| self.legs[leg].data(self.world));
+        let differing = one.chunks(BLOCK_BYTES).zip(other.chunks(BLOCK_BYTES));
+        let differing = differing.filter(|(one, other)| one != other).count();
+        assert!(
+            differing == 0 && one.len() == other.len(),
+            "{differing} blocks of legs in sync differ after {:?}",
+            self.fault
+        );
+    }
+
+    fn load(&mut self, time: Duration) {
+        self.load_with(time, 12);
+    }
+
+    /// Has the mirror used for some time; `calm`: the more, the fewer operations.
+    fn load_with(&mut self, time: Duration, calm: u64) {
+        let until = self.world.elapsed() + time;
+        while self.world.elapsed() < until {
+            if self.random.one_in(calm) {
+                self.user.submit(&mut self.random);
+            }
+            let left = until.saturating_sub(self.world.elapsed());
+            let wait = Duration::from_micros(self.random.below(20_000));
+            self.turn(wait.min(left));
+        }
+    }
+
+    /// Everything under way ends.
+    fn settle(&mut self) {
+        while self.user.in_flight() > 0 {
+            self.turn(QUIET);
+        }
+    }
+
+    fn turn_for(&mut self, time: Duration) {
+        let until = self.world.elapsed() + time;
+        while self.world.elapsed() < until {
+            self.turn(until - self.world.elapsed());
+        }
+    }
+
+    /// Lets time pass, and checks what ended.
+    fn turn(&mut self, wait: Duration) {
+        for Ended { token, result, wrong } in self.user.turn(wait) {
+            let (now, fault) = (self.world.elapsed(), self.fault);
+            if let Some(wrong) = wrong {
+                let is_blind = now < self.blind_until;
+                let legs = self.mirror.status().legs;
+                assert!(is_blind, "at {now:?}, in {fault:?}, legs {legs:?}: {wrong}");
+                self.outcome.stale += 1;
+            }
+            match result {
+                Ok(()) => self.outcome.succeeded += 1,
+                Err(_) if self.may_fail => self.outcome.failed += 1,
+                Err(error) => panic!("operation {token} failed in {fault:?}: {error}"),
+            }
+        }
+        let now = self.world.elapsed();
+        if let Some((token, begun)) = self.user.older_than(now.saturating_sub(IO_BOUND)) {
+            panic!(
+                "operation {token} has taken {:?} in {:?}; legs: {:?}",
+                now - begun,
+                self.fault,
+                self.mirror.status().legs
+            );
+        }
+    }
+
+    fn finish(self) -> (Outcome, Vec<u32>) {
+        let Run { world, mut legs, mirror, user, mut outcome, .. } = self;
+        drop(user);
+        drop(mirror);
+        legs.iter_mut().for_each(Leg::stop);
+        // What was started to close something late, and threads that look at files.
+        os::sleep(GONE_TIME);
+        outcome.trace = world.trace();
+        (outcome, legs.iter().filter_map(Leg::machine).chain([0]).collect())
+    }
+}

@@ -1,0 +1,87 @@
+//! A plain disk beneath a target, whose file another program changes.
+//!
+//! | what happens to the file | what the target reports |
+//! |---|---|
+//! | it is cut | reads and writes of what is missing fail, and no write makes it longer again |
+//! | it is cut and lengthened within a second | nothing: its size is the same |
+//! | an older copy is written over it | nothing: only its user knows what it held |
+//! | it grows | a larger namespace |
+//!
+//! So after a cut a read gives what the [model](super::super::model) says, or fails.
+
+use super::legs::Leg;
+use super::user::User;
+use super::{GONE_TIME, IO_BOUND, Named, Outcome, memory};
+use crate::product::model::{BLOCK_BYTES, BLOCKS};
+use farblock_random::Random;
+use farblock_reactor::os;
+use farblock_reactor::sim::{DiskFaults, World};
+use std::time::Duration;
+
+/// Runs the disk of a seed.
+///
+/// # Panics
+/// When something is wrong; with the seed in the text.
+pub fn run(seed: u64) -> Outcome {
+    let _named = Named { seed, test: "plain_disks" };
+    let world = World::enter(seed);
+    let (outcome, machines) = cut(&world, Random::new(Random::mix(&[seed, 12])));
+    memory::check_end(machines);
+    assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
+    outcome
+}
+
+fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
+    let mut leg = Leg::plain(world, DiskFaults::default());
+    let disk = leg.source().open().expect("nothing goes wrong yet");
+    let mut user = User::new(world, &*disk);
+    let mut outcome = Outcome::default();
+    pass(world, &mut user, &mut random, &mut outcome);
+    assert_eq!(outcome.failed, 0, "nothing went wrong");
+    let end = random.below(BLOCKS);
+    leg.set_size(world, end as usize * BLOCK_BYTES);
+    outcome.faults += 1;
+    if random.one_in(2) {
+        // In the last block, so that a file that grows again is as long as before.
+        user.write(BLOCKS - 1);
+    }
+    pass(world, &mut user, &mut random, &mut outcome);
+    assert!(outcome.failed > 0, "nothing failed of a disk that is cut to {end} blocks");
+    drop(user);
+    drop(disk);
+    leg.stop();
+    os::sleep(GONE_TIME);
+    outcome.trace = world.trace();
+    (outcome, leg.machine().into_iter().chain([0]).collect())
+}
+
+/// Uses the disk for a while, and reads all of it.
+fn pass(world: &World, user: &mut User<'_>, random: &mut Random, outcome: &mut Outcome) {
+    for _ in 0..200 {
+        user.submit(random);
+        turn(world, user, Duration::from_micros(random.below(20_000)), outcome);
+    }
+    for lba in (0..BLOCKS).step_by(super::MOST_BLOCKS as usize) {
+        while user.in_flight() > 0 {
+            turn(world, user, Duration::from_millis(20), outcome);
+        }
+        user.read(lba);
+    }
+    while user.in_flight() > 0 {
+        turn(world, user, Duration::from_millis(20), outcome);
+    }
+}
+
+fn turn(world: &World, user: &mut User<'_>, wait: Duration, outcome: &mut Outcome) {
+    for ended in user.turn(wait) {
+        if let Some(wrong) = ended.wrong {
+            panic!("at {:?}, operation {}: {wrong}", world.elapsed(), ended.token);
+        }
+        match ended.result {
+            Ok(()) => outcome.succeeded += 1,
+            Err(_) => outcome.failed += 1,
+        }
+    }
+    let late = user.older_than(world.elapsed().saturating_sub(IO_BOUND));
+    assert!(late.is_none(), "an operation does not end: {late:?}");
+}

@@ -1,0 +1,198 @@
+//! Mirrors whose legs are all away, while operations are under way and when the target is stopped.
+//!
+//! What is checked: operations of a mirror without a leg end with an error within [`IO_BOUND`], and
+//! the mirror is whole again with the legs; a target that is ordered to stop has ended within
+//! [`STOP_BOUND`], whatever its mirror waits for.
+
+use super::legs::Leg;
+use super::user::User;
+use super::{GONE_TIME, HEALS, IO_BOUND, Named, Outcome, Run, add_legs, assemble, memory};
+use farblock_block::Namespace;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, HostId, Options, Url};
+use farblock_proto::ids::NamespaceId;
+use farblock_random::Random;
+use farblock_reactor::sim::{World, on_machine};
+use farblock_reactor::{EngineKind, os};
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_wire::log::AnaState;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A target has ended within this after the order to stop: operations under way have their
+/// [`IO_BOUND`], and the mirror and its connections are closed after that.
+pub const STOP_BOUND: Duration = Duration::from_secs(40);
+/// The machine of the host that uses the target.
+const HOST: u32 = 1;
+const NQN: &str = "nqn.2026-11.org.farblock:mirror";
+
+/// Runs the mirror of a seed without its legs.
+///
+/// # Panics
+/// When something is wrong; with the seed in the text.
+pub fn run(seed: u64) -> Outcome {
+    let _named = Named { seed, test: "mirrors_without_legs" };
+    let world = World::enter(seed);
+    let mut random = Random::new(Random::mix(&[seed, 53]));
+    let legs = add_legs(&world, &mut random, false);
+    let (outcome, machines) = match random.one_in(2) {
+        true => wait(&world, random, legs),
+        false => stop(&world, random, legs),
+    };
+    memory::check_end(machines);
+    assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
+    outcome
+}
+
+/// How legs are away.
+#[derive(Clone, Copy, Debug)]
+enum Away {
+    /// Their targets' processes are dead.
+    Dead,
+    /// Their targets report this ANA state.
+    Ana(AnaState),
+    /// Their targets hide the namespaces.
+    Masked,
+    /// Nothing that their machines send arrives, for so long.
+    Cut(Duration),
+}
+
+fn any_away(random: &mut Random) -> Away {
+    match random.below(6) {
+        0 | 1 => Away::Dead,
+        2 => Away::Ana(AnaState::INACCESSIBLE),
+        3 => Away::Ana(AnaState::CHANGE),
+        4 => Away::Masked,
+        _ => Away::Cut(Duration::from_secs(60)),
+    }
+}
+
+fn hide(world: &World, legs: &mut [Leg], away: Away) {
+    for leg in legs {
+        match away {
+            Away::Dead => leg.die(world, false),
+            Away::Ana(state) => leg.set_access(state),
+            Away::Masked => leg.set_masked(true),
+            Away::Cut(time) => {
+                let machine = leg.machine().expect("it has one");
+                world.cut(machine..machine + 1, time);
+            }
+        }
+    }
+}
+
+fn show(legs: &mut [Leg]) {
+    for leg in legs {
+        leg.serve();
+        leg.set_access(AnaState::OPTIMIZED);
+        leg.set_masked(false);
+    }
+}
+
+/// Operations end although no leg is there, and all is well when legs are.
+fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
+    let mut run = Run::new(world, random, legs);
+    run.load(Duration::from_secs(3));
+    let away = any_away(&mut run.random);
+    run.may_fail = true;
+    hide(world, &mut run.legs, away);
+    let time = Duration::from_millis(run.random.below(60_000));
+    run.load(time);
+    show(&mut run.legs);
+    if let Away::Cut(longest) = away {
+        // What was sent into the cut is sent again within twice the time.
+        run.load((longest * 2).saturating_sub(time));
+    }
+    run.load(IO_BOUND);
+    let until = world.elapsed() + HEALS;
+    while !run.is_whole() {
+        assert!(world.elapsed() < until, "not whole after {away:?}: {:?}", run.mirror.status());
+        run.load(Duration::from_secs(1));
+    }
+    run.settle();
+    run.may_fail = false;
+    run.sweep();
+    run.compare();
+    run.finish()
+}
+
+/// The target of a mirror without legs stops when it is ordered to.
+fn stop(world: &World, mut random: Random, mut legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
+    let mirror = assemble(&legs);
+    let address = SocketAddr::from(([10, 0, 2, 1], 4420));
+    let target = serve(Arc::clone(&mirror) as _, address);
+    let disk = connect(address);
+    let mut user = User::new(world, &disk);
+    let pass = |user: &mut User<'_>, time: Duration, random: &mut Random| {
+        let until = world.elapsed() + time;
+        while world.elapsed() < until {
+            user.submit(random);
+            let _ = user.turn(Duration::from_millis(20));
+        }
+    };
+    pass(&mut user, Duration::from_secs(3), &mut random);
+    let away = any_away(&mut random);
+    hide(world, &mut legs, away);
+    let is_used = random.one_in(2);
+    let time = Duration::from_millis(random.below(30_000));
+    match is_used {
+        true => pass(&mut user, time, &mut random),
+        false => os::sleep(time),
+    }
+    let ordered = world.elapsed();
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&has_ended);
+    let end = move || {
+        target.stop().expect("its loops work");
+        drop(mirror);
+        ended.store(true, Ordering::SeqCst);
+    };
+    drop(os::spawn("stopping".to_owned(), end).expect("a thread"));
+    while !has_ended.load(Ordering::SeqCst) {
+        let time = world.elapsed() - ordered;
+        assert!(
+            time < STOP_BOUND,
+            "the target has not ended {time:?} after the order; legs away: {away:?}, in use: \
+             {is_used}, under way: {}",
+            user.in_flight()
+        );
+        let _ = user.turn(Duration::from_millis(50));
+    }
+    drop(user);
+    drop(disk);
+    legs.iter_mut().for_each(Leg::stop);
+    os::sleep(GONE_TIME);
+    let outcome = Outcome { trace: world.trace(), faults: 1, ..Outcome::default() };
+    (outcome, legs.iter().filter_map(Leg::machine).chain([0, HOST]).collect())
+}
+
+fn serve(namespace: Arc<dyn Namespace>, address: SocketAddr) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let export = Export { namespace, identity: "mirror".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![address],
+        cores: vec![0],
+        engine: EngineKind::Sim,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("the address is free")
+}
+
+fn connect(address: SocketAddr) -> Disk {
+    let url: Url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
+    let connection = Options {
+        hostnqn: Some("nqn.2014-08.org.example:user".to_owned()),
+        hostid: Some(HostId(*b"farblock-testing")),
+        queues: 2,
+        queue_depth: 16,
+        engine: EngineKind::Sim,
+        ..Options::default()
+    };
+    let options = DiskOptions { connection, ..DiskOptions::default() };
+    on_machine(HOST, || Disk::connect(&[url], &options)).expect("it is there")
+}
