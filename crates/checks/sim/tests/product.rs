@@ -77,3 +77,42 @@ fn a_seed_is_a_mirror() {
         assert_eq!(run(), run(), "seed {seed} is not one run");
     }
 }
+
+#[test]
+fn a_leg_that_is_cut_does_not_return_zeroes() {
+    let _ = mirrored::run_as(0, Some(Fault::Cut));
+}
+
+#[test]
+fn a_leg_that_is_rolled_back_while_its_target_restarts_is_not_read() {
+    let _ = mirrored::run_as(0, Some(Fault::RestartedOlder));
+}
+
+#[test]
+fn mirrors() {
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(30), number("SIM_SEED"));
+    let (mut faults, mut noticed) = (0, 0);
+    for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
+        let outcome = mirrored::run(seed);
+        faults += outcome.faults;
+        noticed += outcome.noticed;
+    }
+    println!("{faults} faults, {noticed} noticed");
+    assert!(faults > 0 && (one.is_some() || noticed > 0), "nothing went wrong");
+}
+
+#[test]
+fn mirrors_without_legs() {
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(20), number("SIM_SEED"));
+    for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
+        let _ = mirrored::stop::run(seed);
+    }
+}
+
+#[test]
+fn plain_disks() {
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(20), number("SIM_SEED"));
+    for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
+        let _ = mirrored::plain::run(seed);
+    }
+}
