@@ -305,7 +305,7 @@ impl FileDisk {
             ..Geometry::new(block_size, blocks)
         };
         let shared = FileShared {
-            extent: extent::Extent::default(),
+            extent: extent::Extent::simulated(),
             file: File::Sim(medium),
             geometry,
             blocks: AtomicU64::new(blocks),

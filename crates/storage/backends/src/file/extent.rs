@@ -39,6 +39,12 @@ impl Extent {
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
+    /// Of a simulated file, whose size is in memory.
+    #[cfg(feature = "sim")]
+    pub(super) fn simulated() -> Extent {
+        Extent { is_near: true, ..Extent::default() }
+    }
+
     /// The operator has given the file a size.
     pub(super) fn restore(&self) {
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
@@ -100,9 +106,9 @@ impl FileShared {
         if !self.extent.is_near || self.extent.is_cut() {
             return !self.extent.is_cut();
         }
-        let Some(file) = self.system() else { return true };
-        let Ok(found) = file.metadata() else { return true };
-        let blocks = found.len() / u64::from(self.geometry.block_size);
+        let system = || Some(self.system()?.metadata().ok()?.len());
+        let Some(bytes) = self.file.simulated_size().or_else(system) else { return true };
+        let blocks = bytes / u64::from(self.geometry.block_size);
         if blocks >= self.blocks.load(Ordering::Relaxed) {
             return true;
         }
@@ -119,9 +125,14 @@ impl FileShared {
 
     /// Compares the size with the known one.
     pub(super) fn look_for_cut(&self, kind: FileKind) {
-        let Some(file) = self.system() else { return };
+        let block_size = self.geometry.block_size;
+        let found = match (self.system(), self.file.simulated_size()) {
+            (Some(file), _) => probe::whole_blocks(file, kind, block_size),
+            (None, Some(bytes)) => Ok(bytes / u64::from(block_size)),
+            (None, None) => return,
+        };
         let was_written = self.extent.is_written.swap(false, Ordering::SeqCst);
-        let blocks = match probe::whole_blocks(file, kind, self.geometry.block_size) {
+        let blocks = match found {
             Ok(blocks) => blocks,
             Err(FileProblem::Empty) => 0,
             Err(_) => return,

@@ -179,6 +179,7 @@ pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
         loop {
             farblock_reactor::os::sleep(PERIOD);
             let Some(shared) = shared.upgrade() else { return };
+            shared.look_for_cut(FileKind::Regular);
             if shared.has_grown(FileKind::Regular) {
                 let changes = shared.changes.clone();
                 drop(shared);
