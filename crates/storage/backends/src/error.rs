@@ -82,6 +82,15 @@ pub enum FileProblem {
         /// Whether it was to be opened read-only.
         read_only: bool,
     },
+    /// Another program or device uses it.
+    InUse {
+        /// The user, as the subject of a sentence: `process 4123 (qemu-system-x86)`.
+        by: String,
+        /// Whether it was to be opened read-only.
+        read_only: bool,
+    },
+    /// Its attributes forbid to write it (`chattr +i` or `+a`).
+    Immutable,
     /// The device is mounted, or belongs to a RAID, LVM or another program.
     Busy,
     /// It cannot be made as long as it is to be, in the operating system's words.
@@ -139,9 +148,15 @@ impl fmt::Display for Sentence<'_> {
                 "does not exist: create it, for example with `fsutil file createnew {path} \
                  1073741824`"
             ),
-            FileProblem::NotFound => {
-                write!(f, "does not exist: create it, for example with `truncate -s 1G {path}`")
-            }
+            FileProblem::NotFound if !may_be_created(self.path) => f.write_str(
+                "does not exist: check the name, and that its device is connected and its file \
+                 system mounted",
+            ),
+            FileProblem::NotFound => write!(
+                f,
+                "does not exist: check the name, and that its file system is mounted; a new disk is \
+                 made with `truncate -s 1G {path}`"
+            ),
             FileProblem::NeedsAdministrator => {
                 f.write_str("opens for administrators only: start this as one")
             }
@@ -176,6 +191,21 @@ impl fmt::Display for Sentence<'_> {
                 "is being written by another program or elsewhere here: stop its writer, since \
                  what it shows would change underneath",
             ),
+            FileProblem::InUse { by, read_only: false } => write!(
+                f,
+                "is in use by {by}: stop that use first (two writers would destroy it), or share it \
+                 with --read-only if the other one only reads"
+            ),
+            FileProblem::InUse { by, read_only: true } => write!(
+                f,
+                "is in use by {by}, which may write to it: stop that use first, since the contents \
+                 would change underneath"
+            ),
+            FileProblem::Immutable => write!(
+                f,
+                "cannot be written because of its attributes: share it with --read-only, or remove \
+                 them with `chattr -i -a {path}`"
+            ),
             FileProblem::Busy => f.write_str(
                 "is in use by the system: unmount it, or take it out of its RAID or volume group",
             ),
@@ -190,6 +220,15 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Other(error) => write!(f, "cannot be opened: {}", words(error)),
         }
     }
+}
+
+/// Whether a file of this name can be made: not a device's name, nor in a folder that is missing, nor
+/// with a colon, which most often is a misspelt kind of disk (`miror:a,b`).
+fn may_be_created(path: &std::path::Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    !path.starts_with("/dev")
+        && !path.to_string_lossy().contains(':')
+        && folder.is_none_or(|folder| folder.is_dir())
 }
 
 /// A system's error without the number that the standard library adds.

@@ -9,8 +9,9 @@
 //! out, and deallocating does nothing.
 //!
 //! A file is locked (`flock`) while it is open: exclusively if writable, shared if read-only, so
-//! that two targets do not write one disk by accident. A writable block device must not be mounted
-//! or otherwise in use by the system.
+//! that two targets do not write one disk by accident. On Linux the file also has the byte locks that
+//! QEMU takes, and no loop device or swap area may use it. A writable block device must not be
+//! mounted or otherwise in use by the system.
 //!
 //! A file that grows while it is open, or a device that is enlarged, is a larger namespace within a
 //! second or two: one thread of the process looks at all of them. Only whole blocks count.
@@ -221,7 +222,7 @@ impl FileDisk {
     /// whoever is about to open the file anew in this one's place.
     pub fn unlock(&self) {
         if let Some(file) = self.shared.system()
-            && let Err(error) = file.unlock()
+            && let Err(error) = probe::unlock(file)
         {
             tracing::debug!(%error, "the file was not locked");
         }
@@ -230,7 +231,8 @@ impl FileDisk {
     /// Takes the lock again.
     pub fn lock(&self) -> Result<(), OpenError> {
         let Some(file) = self.shared.system() else { return Ok(()) };
-        probe::lock(file, self.shared.geometry.read_only).map_err(|problem| self.error(problem))
+        probe::lock(file, &self.path, self.shared.geometry.read_only)
+            .map_err(|problem| self.error(problem))
     }
 
     fn error(&self, problem: FileProblem) -> OpenError {

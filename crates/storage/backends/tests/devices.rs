@@ -81,5 +81,61 @@ fn a_device_is_locked() {
     let disk = FileDisk::open(&device.path, &FileOptions::new(512)).unwrap();
     assert_eq!(disk.geometry().capacity_bytes(), 16 << 20);
     let again = FileDisk::open(&device.path, &FileOptions::new(512).read_only());
-    assert!(again.err().unwrap().to_string().contains("stop its writer"));
+    assert!(again.err().unwrap().to_string().contains("which may write to it"));
+}
+
+/// Two targets must not share a loop device and its file.
+#[test]
+fn a_loop_device_and_its_file_are_one_disk() {
+    if !may_use_root() {
+        return;
+    }
+    let (dir, options) = (Dir::new(), FileOptions::new(512));
+    let device = Loop::new(&dir, MIN_BYTES, 512);
+    let file = device.file.clone();
+    let refused = |path: &std::path::Path, options: &FileOptions| {
+        FileDisk::open(path, options).err().expect("it opened").to_string()
+    };
+    let of_file = refused(&file, &options);
+    assert!(of_file.contains(device.path.to_str().unwrap()), "{of_file}");
+    assert!(refused(&file, &options.read_only()).contains("which may write to it"));
+    // The file first: the device is made over a file that is shared already.
+    drop(device);
+    let shared = FileDisk::open(&file, &options).unwrap();
+    let device = Loop::over(&file, 512);
+    let of_device = refused(&device.path, &options);
+    assert!(of_device.contains("this target, as another disk"), "{of_device}");
+    drop(shared);
+    FileDisk::open(&device.path, &options).unwrap();
+}
+
+#[test]
+fn a_write_protected_device_is_not_shared_as_writable() {
+    if !may_use_root() {
+        return;
+    }
+    let (dir, options) = (Dir::new(), FileOptions::new(512));
+    let device = Loop::new(&dir, MIN_BYTES, 512);
+    run("blockdev", &["--setro", device.path.to_str().unwrap()]);
+    let refused = FileDisk::open(&device.path, &options).err().expect("it opened").to_string();
+    assert!(refused.contains("write-protected"), "{refused}");
+    FileDisk::open(&device.path, &options.read_only()).unwrap();
+    // The flag outlives the device's file, and the number is used again.
+    run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
+}
+
+#[test]
+fn a_file_with_attributes_against_writing_says_so() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let file = dir.file(4096);
+    if !std::process::Command::new("chattr").arg("+i").arg(&file).status().unwrap().success() {
+        return; // The file system has no such attributes.
+    }
+    let refused = FileDisk::open(&file, &FileOptions::new(512)).err().map(|it| it.to_string());
+    let read_only = FileDisk::open(&file, &FileOptions::new(512).read_only()).is_ok();
+    run("chattr", &["-i", file.to_str().unwrap()]);
+    assert!(refused.expect("it opened").contains("chattr -i -a") && read_only);
 }

@@ -23,7 +23,9 @@ fn files_that_are_no_disks() {
     let dir = Dir::new();
     let options = FileOptions::new(512);
     let missing = refusal(&dir.path("missing.img"), &options);
-    assert!(missing.contains("does not exist: create it"), "{missing}");
+    assert!(missing.contains("does not exist") && missing.contains("missing.img"), "{missing}");
+    let misspelt = refusal(Path::new("miror:a.img,b.img"), &options);
+    assert!(!misspelt.contains("truncate"), "advice that makes a file of that name: {misspelt}");
     let under_file = refusal(&dir.file(512).join("x.img"), &options);
     // Windows looks no further than whether there is such a path.
     let told = if cfg!(windows) { "does not exist" } else { "cannot be opened" };
@@ -60,7 +62,8 @@ fn one_writer_or_many_readers() {
     let (writable, read_only) = (FileOptions::new(512), FileOptions::new(512).read_only());
     let writer = FileDisk::open(&path, &writable).unwrap();
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));
-    assert!(refusal(&path, &read_only).contains("stop its writer"));
+    let written = if cfg!(target_os = "linux") { "which may write" } else { "stop its writer" };
+    assert!(refusal(&path, &read_only).contains(written));
     // A queue keeps the file, and with it the lock.
     let disk = Blocking::new(&writer).unwrap();
     drop(writer);
@@ -68,7 +71,7 @@ fn one_writer_or_many_readers() {
     drop(disk);
     let reader = FileDisk::open(&path, &read_only).unwrap();
     let another = FileDisk::open(&path, &read_only).unwrap();
-    assert!(refusal(&path, &writable).contains("in use, by another program or twice here"));
+    assert!(refusal(&path, &writable).contains("two writers would destroy it"));
     drop((reader, another));
     FileDisk::open(&path, &writable).unwrap();
 }
@@ -265,4 +268,43 @@ fn a_lock_is_given_up_and_taken_again() {
     drop(second);
     first.lock().unwrap();
     assert!(FileDisk::open(&path, &options).is_err());
+}
+
+/// QEMU's tools refuse an image that is shared, and farblock refuses one that they use.
+#[test]
+#[cfg(target_os = "linux")]
+fn qemu_and_farblock_keep_each_other_out() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    let dir = Dir::new();
+    let path = dir.file(1 << 20);
+    let image = path.to_str().unwrap();
+    let qemu = || {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw", "-c", "write 0 4k", image]);
+        command.output().expect("qemu-io is installed (qemu-utils)")
+    };
+    let shared = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
+    let refused = String::from_utf8(qemu().stderr).unwrap();
+    assert!(refused.contains("lock"), "QEMU writes to a shared disk: {refused}");
+    drop(shared);
+    let mut writer = Command::new("qemu-io")
+        .args(["-f", "raw", image])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // An answer shows that the image is open.
+    let mut input = writer.stdin.take().unwrap();
+    input.write_all(b"write 0 4k\n").unwrap();
+    let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("wrote 4096")));
+    for options in [FileOptions::new(512), FileOptions::new(512).read_only()] {
+        let message = refusal(&path, &options);
+        assert!(message.contains(&format!("process {} (qemu-io)", writer.id())), "{message}");
+    }
+    drop(input);
+    writer.wait().unwrap();
+    FileDisk::open(&path, &FileOptions::new(512)).unwrap();
 }

@@ -21,6 +21,8 @@ pub(super) struct Abilities {
 
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "linux")]
+pub(super) mod others;
 #[cfg(windows)]
 mod windows;
 
@@ -58,11 +60,13 @@ fn open_locked(path: &Path, options: &FileOptions, kind: FileKind) -> Result<Fil
     let until = Instant::now() + LOCK_TIME;
     loop {
         let file = open_file(path, options, kind);
-        match file.and_then(|file| lock(&file, options.read_only).map(|()| file)) {
-            Err(FileProblem::Locked { .. } | FileProblem::Busy) if Instant::now() < until => {
+        match file.and_then(|file| lock(&file, path, options.read_only).map(|()| file)) {
+            Err(FileProblem::Locked { .. } | FileProblem::Busy | FileProblem::InUse { .. })
+                if Instant::now() < until =>
+            {
                 std::thread::sleep(LOCK_PAUSE);
             }
-            done => return done,
+            done => return done.map_err(|problem| named(problem, path)),
         }
     }
 }
@@ -128,6 +132,9 @@ fn kind_at(path: &Path) -> Result<FileKind, FileProblem> {
 
 fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, FileProblem> {
     let read_only = wanted.read_only;
+    if !read_only && kind == FileKind::Device && system::is_write_protected(path) {
+        return Err(FileProblem::ReadOnly);
+    }
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only);
     system::set_flags(&mut options, wanted, kind);
@@ -139,6 +146,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
         io::ErrorKind::PermissionDenied if kind == FileKind::Device && cfg!(windows) => {
             FileProblem::NeedsAdministrator
         }
+        _ if !read_only && system::is_immutable(&error) => FileProblem::Immutable,
         io::ErrorKind::PermissionDenied if !read_only && File::open(path).is_ok() => {
             FileProblem::MayNotWrite
         }
@@ -147,7 +155,35 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-pub(super) fn lock(file: &File, read_only: bool) -> Result<(), FileProblem> {
+/// Names the other user of a locked file, where the system tells it.
+fn named(problem: FileProblem, path: &Path) -> FileProblem {
+    #[cfg(target_os = "linux")]
+    if let FileProblem::Locked { read_only } = problem {
+        return FileProblem::InUse { by: others::holder(path, 0), read_only };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = path;
+    problem
+}
+
+/// Gives up the locks of an open file.
+pub(super) fn unlock(file: &File) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    others::release(file);
+    file.unlock()
+}
+
+/// Takes the locks that keep other programs away for as long as the file is open.
+pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
+    lock_whole(file, read_only)?;
+    #[cfg(target_os = "linux")]
+    others::claim(file, path, read_only)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = path;
+    Ok(())
+}
+
+fn lock_whole(file: &File, read_only: bool) -> Result<(), FileProblem> {
     let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
     match locked {
         Ok(()) => Ok(()),
@@ -177,6 +213,14 @@ mod system {
     pub(super) fn set_flags(_: &mut OpenOptions, _: &FileOptions, _: FileKind) {}
 
     pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
+        false
+    }
+
+    pub(super) fn is_write_protected(_: &Path) -> bool {
+        false
+    }
+
+    pub(super) fn is_immutable(_: &io::Error) -> bool {
         false
     }
 

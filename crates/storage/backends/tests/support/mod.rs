@@ -196,14 +196,20 @@ impl Drop for Mount {
 /// A loop device over a sparse file, detached when dropped.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
+    /// The file beneath it.
+    pub(crate) file: PathBuf,
 }
 
 impl Loop {
     pub(crate) fn new(dir: &Dir, bytes: u64, sector: u32) -> Loop {
-        let file = dir.file(bytes);
+        Loop::over(&dir.file(bytes), sector)
+    }
+
+    /// A device on a file that exists.
+    pub(crate) fn over(file: &Path, sector: u32) -> Loop {
         let sector = sector.to_string();
-        let arguments = ["--show", "--find", "--sector-size", &sector, text(&file)];
-        Loop { path: run("losetup", &arguments).into() }
+        let arguments = ["--show", "--find", "--sector-size", &sector, text(file)];
+        Loop { path: run("losetup", &arguments).into(), file: file.to_owned() }
     }
 
     pub(crate) fn name(&self) -> &str {

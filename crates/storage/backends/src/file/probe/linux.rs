@@ -39,6 +39,20 @@ pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
     false
 }
 
+/// Whether the device is write-protected (`BLKROGET`, which sysfs tells without opening it).
+pub(super) fn is_write_protected(path: &Path) -> bool {
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    text.is_ok_and(|text| text.trim() == "1")
+}
+
+/// Whether a file's attributes forbid to write it (`chattr +i` or `+a`): then root may not either,
+/// and the system says EPERM, where missing permissions are EACCES.
+pub(super) fn is_immutable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
+}
+
 /// Seeking tells a device's size, too, which its metadata does not.
 pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))

@@ -45,6 +45,14 @@ pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: F
     }
 }
 
+pub(super) fn is_write_protected(_: &Path) -> bool {
+    false
+}
+
+pub(super) fn is_immutable(_: &io::Error) -> bool {
+    false
+}
+
 pub(super) fn is_shared_otherwise(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_SHARING_VIOLATION as i32)
 }
