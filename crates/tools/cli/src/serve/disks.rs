@@ -232,8 +232,9 @@ fn tell(path: &Path, found: &identity::Kept, note: &mut dyn FnMut(String)) {
              (UUID {uuid}); if it was shared before by its path, hosts see another disk, once"
         )),
         identity::Origin::Copied => note(format!(
-            "{path_shown} is a copy of another file, or comes from another file system: it has a \
-             new identity (UUID {uuid}), and hosts see another disk"
+            "{path_shown} is a copy or snapshot of another file, or comes from another file \
+             system: it has a new identity (UUID {uuid}), and hosts see another disk; to replace \
+             the original by it, give it the original's NQN and UUID"
         )),
     }
 }

@@ -2,8 +2,13 @@
 //! attribute, so that it survives renaming and moving, and another file at the same path has
 //! another.
 //!
-//! The attribute also names the file's inode: a copy takes the attribute along, but is another
-//! disk, and gets an identity of its own.
+//! The attribute also names the file's inode, and a second one its [place](place::Place): a copy or
+//! a snapshot takes them along, but is another disk, and gets an identity of its own. A file of an
+//! earlier version has the first attribute only and keeps its identity. An earlier version reads
+//! the first attribute of ours.
+
+#[cfg(target_os = "linux")]
+mod place;
 
 use std::fs::File;
 use std::path::Path;
@@ -45,19 +50,26 @@ fn known(text: &str) -> Kept {
 /// What the file carries; it is given to it if need be and possible.
 #[cfg(target_os = "linux")]
 fn kept(file: &File) -> Option<Kept> {
-    use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+    use place::Place;
+    use rustix::fs::{XattrFlags, fsetxattr};
     use std::os::unix::fs::MetadataExt;
-    const NAME: &str = "user.farblock.identity";
     let number = file.metadata().ok()?.ino();
-    let read = || {
-        let mut text = [0; 128];
-        let length = fgetxattr(file, NAME, &mut text[..]).ok()?;
-        parse(std::str::from_utf8(&text[..length]).ok()?)
+    let read = || parse(&attribute(file, IDENTITY)?);
+    let place = Place::of(file);
+    let set_place = || {
+        let _ = fsetxattr(file, PLACE, place.text().as_bytes(), XattrFlags::empty());
+        let _ = file.sync_all();
     };
     let found = read();
+    let recorded = attribute(file, PLACE).map(|text| Place::parse(&text));
+    let is_moved = recorded.as_ref().is_some_and(|recorded| recorded.differs(&place));
     if let Some((uuid, of)) = found
         && of == number
+        && !is_moved
     {
+        if recorded.as_ref() != Some(&place) {
+            set_place();
+        }
         return Some(Kept { uuid, origin: Origin::Known });
     }
     let mut random = [0; 16];
@@ -69,10 +81,26 @@ fn kept(file: &File) -> Option<Kept> {
         Some(_) => (XattrFlags::REPLACE, Origin::Copied),
     };
     let text = format!("{uuid} {number}");
-    let _ = fsetxattr(file, NAME, text.as_bytes(), flags);
-    let _ = file.sync_all();
+    let is_set = fsetxattr(file, IDENTITY, text.as_bytes(), flags).is_ok();
+    if is_moved && !is_set {
+        return None; // A snapshot that cannot be written still carries its original's identity.
+    }
+    // After the identity: a copy never has the original's identity with a place of its own.
+    set_place();
     let (uuid, of) = read()?;
     (of == number).then_some(Kept { uuid, origin })
+}
+
+#[cfg(target_os = "linux")]
+const IDENTITY: &str = "user.farblock.identity";
+#[cfg(target_os = "linux")]
+const PLACE: &str = "user.farblock.place";
+
+#[cfg(target_os = "linux")]
+fn attribute(file: &File, name: &str) -> Option<String> {
+    let mut text = [0; 512];
+    let length = rustix::fs::fgetxattr(file, name, &mut text[..]).ok()?;
+    std::str::from_utf8(&text[..length]).ok().map(str::to_owned)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -95,7 +123,12 @@ fn by_number(file: &File) -> Option<Kept> {
     let metadata = file.metadata().ok()?;
     let born = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     let machine = crate::machine::id();
-    Some(known(&format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos())))
+    let mut text = format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos());
+    #[cfg(target_os = "linux")]
+    if let Some(snapshot) = place::Place::of(file).snapshot() {
+        text.push_str(&format!(" in {snapshot}"));
+    }
+    Some(known(&text))
 }
 
 #[cfg(windows)]
@@ -174,5 +207,27 @@ mod tests {
         assert_ne!(second.uuid, first.uuid);
         assert_eq!(of(&b).unwrap().uuid, second.uuid);
         assert_eq!(of(&a).unwrap().uuid, first.uuid);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_of_another_place_is_a_copy_and_one_without_a_place_is_not() {
+        use rustix::fs::{XattrFlags, removexattr, setxattr};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::write(&path, "a").unwrap();
+        let first = of(&path).unwrap();
+        if first.origin != Origin::Made {
+            return; // The file system keeps no attributes.
+        }
+        removexattr(&path, PLACE).unwrap();
+        assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");
+        // What a snapshot carries: its own inode number, and its original's place.
+        setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
+        let second = of(&path).unwrap();
+        assert_eq!(second.origin, Origin::Copied);
+        assert_ne!(second.uuid, first.uuid);
+        assert_eq!(of(&path).unwrap().uuid, second.uuid, "and it stays");
+        assert_eq!(of(&path).unwrap().origin, Origin::Known);
     }
 }

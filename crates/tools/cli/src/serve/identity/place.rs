@@ -1,0 +1,133 @@
+//! The place of a file: what differs between a file and its copies, and stays over restarts.
+//!
+//! An inode number is not enough. A snapshot of btrfs or ZFS has the inode numbers and birth times
+//! of its original, and the first file of a new file system often has the number that it had in the
+//! old one. Device numbers are no part of a place, because they change when a machine restarts.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::time::UNIX_EPOCH;
+
+use rustix::fs::{AtFlags, StatxFlags, fstatfs, fstatvfs, statx};
+
+/// Asks `statx` for the subvolume (Linux 6.10).
+const STATX_SUBVOL: StatxFlags = StatxFlags::from_bits_retain(0x8000);
+/// File systems of snapshots whose `f_fsid` differs for each snapshot and stays over restarts. That
+/// of XFS is the device number.
+const BTRFS: i64 = 0x9123_683e;
+const BCACHEFS: i64 = 0xca45_1a4e;
+const ZFS: i64 = 0x2fc1_2fc1;
+/// A file's birth time changes there when the file is copied to the upper layer.
+const OVERLAYFS: i64 = 0x794c_7630;
+
+/// A file's place. Parts that the system does not know are empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Place {
+    /// Nanoseconds since 1970; copies by `cp`, `rsync` or `tar` have a time of their own.
+    born: Option<String>,
+    /// The subvolume's number in its file system.
+    subvolume: Option<String>,
+    /// The file system's or snapshot's identifier.
+    system: Option<String>,
+    /// The UUID of the logical volume, which differs between a volume and its snapshots.
+    volume: Option<String>,
+}
+
+impl Place {
+    pub(super) fn of(file: &File) -> Place {
+        let Ok(metadata) = file.metadata() else { return Place::default() };
+        // The type is 32 bits wide, whatever the field's width and sign are.
+        let kind = fstatfs(file).ok().map(|it| i64::from(it.f_type as u32));
+        let born = metadata.created().ok().filter(|_| kind != Some(OVERLAYFS));
+        let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let has_snapshots = matches!(kind, Some(BTRFS | BCACHEFS | ZFS));
+        let system = fstatvfs(file).ok().filter(|_| has_snapshots).map(|it| it.f_fsid);
+        Place {
+            born: born.map(|born| born.as_nanos().to_string()),
+            subvolume: subvolume(file),
+            system: system.map(|id| format!("{id:016x}")),
+            volume: volume(metadata.dev()),
+        }
+    }
+
+    /// Whether a file that was at this place is another one than a file at the `other` place.
+    pub(super) fn differs(&self, other: &Place) -> bool {
+        let differ = |one: &Option<String>, other: &Option<String>| {
+            one.is_some() && other.is_some() && one != other
+        };
+        // A file system that is mounted beside its clone gets another identifier at each mount.
+        let has_subvolumes = self.subvolume.is_some() && other.subvolume.is_some();
+        differ(&self.born, &other.born)
+            || differ(&self.volume, &other.volume)
+            || differ(&self.subvolume, &other.subvolume)
+            || (!has_subvolumes && differ(&self.system, &other.system))
+    }
+
+    /// The parts that tell a snapshot from its original, for a file that cannot carry a text.
+    pub(super) fn snapshot(&self) -> Option<&str> {
+        self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
+    }
+
+    pub(super) fn parse(text: &str) -> Place {
+        let part = |name: &str| {
+            let mut words = text.split(' ').filter_map(|word| word.split_once('='));
+            words.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        };
+        Place {
+            born: part("born"),
+            subvolume: part("subvolume"),
+            system: part("system"),
+            volume: part("volume"),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let parts = [
+            ("born", &self.born),
+            ("subvolume", &self.subvolume),
+            ("system", &self.system),
+            ("volume", &self.volume),
+        ];
+        let known =
+            parts.iter().filter_map(|(name, part)| Some(format!("{name}={}", (*part).as_ref()?)));
+        known.collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn subvolume(file: &File) -> Option<String> {
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, STATX_SUBVOL).ok()?;
+    let is_known = found.stx_mask & STATX_SUBVOL.bits() != 0;
+    is_known.then(|| found.stx_subvol.to_string())
+}
+
+/// The LVM volume that the file system is on, perhaps with encryption between them.
+fn volume(device: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let mut folder = std::path::PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    loop {
+        let uuid = std::fs::read_to_string(folder.join("dm/uuid")).ok()?;
+        if uuid.starts_with("LVM-") {
+            return Some(uuid.trim().to_owned());
+        }
+        let mut below = std::fs::read_dir(folder.join("slaves")).ok()?.flatten();
+        folder = below.next().filter(|_| below.next().is_none())?.path();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_another_where_a_part_that_both_know_differs() {
+        let place = Place::parse;
+        let full = place("born=5 subvolume=256 system=ab volume=LVM-1");
+        assert_eq!(full.text(), "born=5 subvolume=256 system=ab volume=LVM-1");
+        for same in ["", "born=5", "subvolume=256 system=changed", "later=1"] {
+            assert!(!full.differs(&place(same)), "{same}");
+        }
+        for copy in ["born=6", "born=5 subvolume=257 system=ab", "system=cd", "volume=LVM-2"] {
+            assert!(full.differs(&place(copy)) && place(copy).differs(&full), "{copy}");
+        }
+    }
+}
