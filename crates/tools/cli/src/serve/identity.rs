@@ -123,11 +123,12 @@ fn by_number(file: &File) -> Option<Kept> {
     let metadata = file.metadata().ok()?;
     let born = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     let machine = crate::machine::id();
-    let mut text = format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos());
+    let text = format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos());
     #[cfg(target_os = "linux")]
-    if let Some(snapshot) = place::Place::of(file).snapshot() {
-        text.push_str(&format!(" in {snapshot}"));
-    }
+    let text = match place::Place::of(file).snapshot() {
+        Some(snapshot) => format!("{text} in {snapshot}"),
+        None => text,
+    };
     Some(known(&text))
 }
 
@@ -222,7 +223,7 @@ mod tests {
         }
         removexattr(&path, PLACE).unwrap();
         assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");
-        // What a snapshot carries: its own inode number, and its original's place.
+        // A snapshot carries its own inode number and its original's place.
         setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
         let second = of(&path).unwrap();
         assert_eq!(second.origin, Origin::Copied);
