@@ -85,8 +85,16 @@ fn clear(folder: &Folder, force: bool) -> Result<()> {
     let Some(lock) = folder.lock(Role::Supervisor) else {
         return Err(Failure::run(format_args!("{name} is being attached: wait")));
     };
+    let stranded = list::users_of_broken(folder);
     list::clean_up(folder, force).map_err(|error| refused(&name, error))?;
     folder.remove_unfinished(lock);
+    if !stranded.is_empty() {
+        output::note(&format!(
+            "{name} is detached, and still in use: {}; all that these write is lost: unmount or \
+             close it",
+            stranded.join("; ")
+        ));
+    }
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use super::list::SILENT;
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{AttachmentState, Status};
+use super::ways;
 #[cfg(target_os = "linux")]
 use farblock_admin::{AttachedPath, AttachedStatus, ReadAttached};
 use farblock_command::error::Result;
@@ -168,6 +169,11 @@ fn examine(folder: &Folder) -> Examined {
     let status = ask(folder, PATIENCE);
     let state = state(folder, status.as_ref());
     let said = status.as_ref().map(|status| status.paths.as_slice()).unwrap_or_default();
+    let users = match &status {
+        Some(status) => status.users.clone(),
+        None if state == AttachmentState::Stale => ways::users_of_broken(folder, &settings),
+        None => Vec::new(),
+    };
     Examined {
         name: folder.name(),
         state: state.name(),
@@ -176,7 +182,7 @@ fn examine(folder: &Folder) -> Examined {
             None => folder.read("trouble"),
         },
         used: status.as_ref().map(|status| status.offer.used.path.clone()),
-        users: status.as_ref().map(|status| status.users.clone()).unwrap_or_default(),
+        users,
         #[cfg(target_os = "linux")]
         swap: status.as_ref().and_then(|status| super::swap::trouble(&status.offer)),
         #[cfg(not(target_os = "linux"))]

@@ -85,16 +85,33 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
             status
         }
         Err(StopError::InUse(users)) => {
-            let trouble = format!(
-                "{why}, and it is in use: attach it as {name} again, or `farblock detach {name} \
-                 --force`"
-            );
+            let trouble = match is_broken(folder) {
+                true => format!(
+                    "{why}, and it is in use, though all that is read and written there fails: \
+                     unmount or close it first, then attach it as {name} again"
+                ),
+                false => format!(
+                    "{why}, and it is in use: attach it as {name} again, or `farblock detach \
+                     {name} --force`"
+                ),
+            };
             gone(folder, AttachmentState::Stale, Some(trouble), users)
         }
         Err(StopError::Failed(error)) => {
             gone(folder, AttachmentState::Stale, Some(format!("{why}; {error}")), Vec::new())
         }
     }
+}
+
+/// Whether somebody uses what no later process can repair.
+fn is_broken(folder: &Folder) -> bool {
+    !users_of_broken(folder).is_empty()
+}
+
+/// As [`ways::users_of_broken`], with the settings that the attachment was made with.
+pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
+    let settings = folder.read_json::<Settings>("settings.json");
+    settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
 }
 
 /// Why a daemon is gone that said this last. Only what it gave up for is the reason; all else it

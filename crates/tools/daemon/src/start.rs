@@ -114,10 +114,18 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
-    if before.urls == settings.urls && before.way == settings.way {
-        return Ok(true);
-    }
     let name = folder.name();
+    if before.urls == settings.urls && before.way == settings.way {
+        return match ways::users_of_broken(folder, &before).as_slice() {
+            [] => Ok(true),
+            // A new device beside it would look like the old one at work again.
+            users => Err(Failure::run(format_args!(
+                "{name} broke when its processes died, and is still in use: {}; all that these \
+                 write is lost: unmount or close it, then attach {name} again",
+                users.join("; ")
+            ))),
+        };
+    }
     ways::clean_up(folder, &before, &saved.state, false).map_err(|error| match error {
         StopError::InUse(users) => Failure::run(format_args!(
             "another disk was attached as {name}, whose daemon is gone, and it is in use: {}; end \

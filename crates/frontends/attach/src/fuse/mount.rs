@@ -362,6 +362,13 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     clean_up(mountpoint)
 }
 
+/// Whether a mount is there whose server is gone and which no other process keeps: all that is
+/// read and written through it fails, and no later server changes that.
+#[must_use]
+pub fn is_broken(mountpoint: &Path) -> bool {
+    is_gone(mountpoint) == Some(true)
+}
+
 /// Whether something is mounted there whose server is gone; `None` if that cannot be said, since
 /// nobody answers and the kernel lets whoever asks wait.
 fn is_gone(path: &Path) -> Option<bool> {

@@ -63,6 +63,11 @@ fn state(attachment: &Examined) -> Finding {
             format!("the process that serves {name} does not answer, or is being started{why}"),
             format!("see what {log} says, and run this again in a few seconds"),
         ),
+        _ if !attachment.users.is_empty() => Finding::problem(
+            CHECK,
+            format!("the processes of {name} are gone, and what its users write is lost{why}"),
+            format!("unmount or close it first, then attach it again under this name; see {log}"),
+        ),
         _ => Finding::problem(
             CHECK,
             format!("the processes of {name} are gone{why}"),

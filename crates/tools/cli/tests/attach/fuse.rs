@@ -195,6 +195,13 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let at = mounted.path().display().to_string();
     assert!(status["users"][0].as_str().is_some_and(|user| user.contains(&at)), "{status}");
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &at]);
+    // Another device beside the dead one would hide that all is lost which is written there.
+    assert!(status["trouble"].as_str().is_some_and(|it| it.contains("unmount")), "{status}");
+    let again = ["attach", &url, "--as", "fuse", "--name", "fb0"];
+    attachments.run(again).fails_in_a_line(1, &["broke", &device, &at, "unmount"]);
+    let examined = attachments.run(["doctor", "fb0"]);
+    assert!(examined.code != Some(0) && examined.out().contains("unmount"), "{}", examined.out());
+    attachments.wait_for_state("fb0", "stale");
     mounted.unmount();
     let shown = attachments.list();
     assert_eq!(shown[0]["state"], "stale");

@@ -172,6 +172,17 @@ impl Attached for Fuse {
     }
 }
 
+/// Who uses loop devices on a mount that broke. All that they read and write fails; a new server
+/// makes another mount and another device.
+pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
+    let path = mountpoint(folder, settings);
+    if !fuse::is_broken(&path) {
+        return Vec::new();
+    }
+    let devices = loop_device::below(&fuse::Own::new(path, false).path());
+    devices.iter().flat_map(|device| users_of(device)).collect()
+}
+
 /// Unmounts what nobody serves any more, and detaches the loop device on it. Nothing is lost by
 /// that which is not lost already: all of it fails. A mount that somebody keeps for the next server
 /// stays, unless it is forced.

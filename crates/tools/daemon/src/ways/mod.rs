@@ -282,6 +282,22 @@ pub(super) fn clean_up(
     }
 }
 
+/// Who still uses what broke when the last processes of an attachment died. No later process can
+/// repair it for them.
+#[cfg(target_os = "linux")]
+pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
+    match settings.way {
+        As::Fuse => fuse::users_of_broken(folder, settings),
+        _ => Vec::new(),
+    }
+}
+
+/// Nothing here outlives its process.
+#[cfg(windows)]
+pub(super) fn users_of_broken(_: &Folder, _: &Settings) -> Vec<String> {
+    Vec::new()
+}
+
 /// The way for `--as auto`, and why, in a sentence.
 #[cfg(target_os = "linux")]
 pub(super) fn choose(settings: &Settings) -> (As, String) {

@@ -154,7 +154,8 @@ pub fn users(device: &Path) -> Vec<User> {
 }
 
 /// The loop devices on files at or below a path.
-pub(super) fn below(path: &Path) -> Vec<PathBuf> {
+#[must_use]
+pub fn below(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         let device = Path::new("/dev").join(entry.file_name());
