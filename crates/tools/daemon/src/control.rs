@@ -33,6 +33,9 @@ pub(super) enum ControlRequest {
     Detach {
         force: bool,
     },
+    /// Whoever asks is its supervisor from now on. The answer is a channel, and no line.
+    #[cfg(target_os = "linux")]
+    Adopt,
 }
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -72,6 +75,10 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
         .and_then(|()| listener.admit(stream))
         .and_then(|()| receive(stream))
         .and_then(|request| {
+            #[cfg(target_os = "linux")]
+            if matches!(request, ControlRequest::Adopt) {
+                return system::send_channel(stream).map(|channel| shared.adopt(channel));
+            }
             let answer = match request {
                 ControlRequest::Status => Answer::Status(Box::new(shared.status())),
                 ControlRequest::Paths => Answer::Status(Box::new(shared.status_without_users())),
@@ -79,6 +86,8 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
                     shared.measure();
                     Answer::Status(Box::new(shared.status()))
                 }
+                #[cfg(target_os = "linux")]
+                ControlRequest::Adopt => unreachable!("it was answered"),
                 ControlRequest::Authenticate => Answer::Authenticated(shared.authenticate()),
                 ControlRequest::Detach { force } => match shared.detach(force) {
                     Ok(()) => Answer::Detached,
@@ -138,11 +147,20 @@ pub(super) fn ask(
     request: &ControlRequest,
     patience: Option<Duration>,
 ) -> io::Result<Answer> {
+    receive(&self::request(folder, request, patience)?)
+}
+
+/// Sends a request, whose answer is yet to be received.
+pub(super) fn request(
+    folder: &Folder,
+    request: &ControlRequest,
+    patience: Option<Duration>,
+) -> io::Result<Stream> {
     let stream = system::connect(&folder.path(SOCKET))?;
     stream.set_read_timeout(patience)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     send(&stream, request)?;
-    receive(&stream)
+    Ok(stream)
 }
 
 #[cfg(test)]

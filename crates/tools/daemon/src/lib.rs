@@ -10,6 +10,8 @@
 
 pub mod args;
 
+#[cfg(target_os = "linux")]
+mod adopt;
 #[cfg(any(target_os = "linux", windows))]
 mod all;
 #[cfg(any(target_os = "linux", windows))]

@@ -35,4 +35,6 @@ pub(super) enum Report {
     Status(String),
     /// It is to end, and does when nobody uses the disk any more.
     Ending(String),
+    /// The disk is detached, and the process ends.
+    Detached,
 }

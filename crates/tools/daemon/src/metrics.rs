@@ -9,12 +9,13 @@ use farblock_wire::text::Plain;
 use std::fmt::Write as _;
 
 /// Every state of an attachment.
-const STATES: [AttachmentState; 6] = [
+const STATES: [AttachmentState; 7] = [
     AttachmentState::Live,
     AttachmentState::Degraded,
     AttachmentState::Reconnecting,
     AttachmentState::Failed,
     AttachmentState::Restarting,
+    AttachmentState::Unusable,
     AttachmentState::Stale,
 ];
 /// Every state of a path.
@@ -55,6 +56,9 @@ fn disks(text: &mut String, all: &[Status]) {
     family(text, "disk_state", "gauge", help, &states.collect::<Vec<_>>());
     let help = "Size of an attached disk";
     family(text, "disk_capacity_bytes", "gauge", help, &per_disk(|disk| disk.offer.size_bytes));
+    let help = "1 if a supervisor would start the process again that serves an attached disk";
+    let is_supervised = per_disk(|disk| u64::from(disk.pid.is_some()));
+    family(text, "disk_supervised", "gauge", help, &is_supervised);
     let used = all.iter().filter_map(|disk| Some((disk_labels(disk), disk.cpu_ms?)));
     let help = "Processor time that the process has used that serves an attached disk";
     seconds(text, "disk_cpu_seconds_total", help, used);
@@ -243,6 +247,7 @@ mod tests {
             r#"farblock_host_disk_state{name="data",way="ublk",state="reconnecting"} 1"#,
             r#"farblock_host_disk_state{name="data",way="ublk",state="live"} 0"#,
             r#"farblock_host_disk_capacity_bytes{name="data",way="ublk"} 4096"#,
+            r#"farblock_host_disk_supervised{name="data",way="ublk"} 0"#,
             r#"farblock_host_disk_cpu_seconds_total{name="data",way="ublk"} 1.25"#,
         ] {
             assert!(text.lines().any(|it| it == line), "{line} is missing in {text}");

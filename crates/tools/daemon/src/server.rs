@@ -50,6 +50,9 @@ enum Event {
     #[cfg(target_os = "linux")]
     BrokerGone,
     Changed(Change),
+    /// Another supervisor took the place of one that is gone.
+    #[cfg(target_os = "linux")]
+    Adopted(Channel),
     /// The disk is detached.
     End,
 }
@@ -217,12 +220,8 @@ fn serve(
 ) -> Result<()> {
     let cannot = |error: std::io::Error| Failure::run(format_args!("control: {}", os(&error)));
     control::serve(&shared.folder, shared).map_err(cannot)?;
-    let keep = shared.lock().as_ref().and_then(|attached| attached.keep());
-    let ready = Report::Ready(shared.offer());
-    let told = channel.send(&ready, keep.as_ref());
-    drop(keep);
-    told.map_err(cannot)?;
-    let channel = Arc::new(channel);
+    shared.tell_ready(&channel).map_err(cannot)?;
+    let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
     let _watch = shared.disk.as_ref().map(|disk| watch_disk(disk, events));
     // What it was while nobody watched: before this process, or since it connected.
@@ -234,7 +233,12 @@ fn serve(
             false => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => {
+                let _ = channel.send(&Report::Detached, None);
+                return Ok(());
+            }
+            #[cfg(target_os = "linux")]
+            Ok(Event::Adopted(of)) => channel = shared.adopted(of, events).map_err(cannot)?,
             Ok(Event::Changed(change)) => shared.changed(change, &channel),
             Ok(Event::SupervisorGone) => {
                 tracing::warn!(
@@ -254,6 +258,7 @@ fn serve(
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)
         {
+            let _ = channel.send(&Report::Detached, None);
             return Ok(());
         }
     }
@@ -293,6 +298,29 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
 }
 
 impl DaemonShared {
+    /// Tells a supervisor what is offered, with what it is to keep.
+    fn tell_ready(&self, channel: &Channel) -> std::io::Result<()> {
+        let keep = self.lock().as_ref().and_then(|attached| attached.keep());
+        channel.send(&Report::Ready(self.offer()), keep.as_ref())
+    }
+
+    /// Has another supervisor, to which this leads. [`DaemonShared::adopted`] follows.
+    #[cfg(target_os = "linux")]
+    pub(super) fn adopt(&self, channel: Channel) {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = events.send(Event::Adopted(channel));
+    }
+
+    #[cfg(target_os = "linux")]
+    fn adopted(&self, channel: Channel, events: &Sender<Event>) -> std::io::Result<Arc<Channel>> {
+        let channel = Arc::new(channel);
+        // If that one is gone already, its end is seen.
+        let _ = self.tell_ready(&channel);
+        watch_supervisor(&channel, events)?;
+        tracing::warn!("another supervisor took the place of the one that is gone");
+        Ok(channel)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Attached>>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -397,21 +425,25 @@ impl DaemonShared {
     }
 
     fn status_with(&self, users: impl Fn(&dyn Attached) -> Vec<String>) -> Status {
-        let (users, condition) = loop {
+        let (users, condition, unusable) = loop {
             match self.attached.try_lock() {
                 Ok(attached) => match attached.as_ref() {
-                    Some(attached) => break (users(attached.as_ref()), attached.condition()),
-                    None => break (Vec::new(), None),
+                    Some(attached) => {
+                        let users = users(attached.as_ref());
+                        break (users, attached.condition(), attached.unusable());
+                    }
+                    None => break (Vec::new(), None, None),
                 },
-                Err(TryLockError::Poisoned(_)) => break (Vec::new(), None),
+                Err(TryLockError::Poisoned(_)) => break (Vec::new(), None, None),
                 Err(TryLockError::WouldBlock) if self.detaching.load(Ordering::Acquire) => {
-                    break (vec!["it is being detached".to_owned()], None);
+                    break (vec!["it is being detached".to_owned()], None, None);
                 }
                 // Somebody else who asks, and is done soon.
                 Err(TryLockError::WouldBlock) => thread::sleep(OTHERS_TURN),
             }
         };
         let (state, since_seconds, trouble) = match (&self.disk, condition) {
+            _ if unusable.is_some() => (AttachmentState::Unusable, 0, unusable),
             (Some(disk), _) => status::of_disk(disk),
             (None, Some(condition)) => (condition.state, 0, condition.trouble),
             (None, None) => (AttachmentState::Live, 0, None),

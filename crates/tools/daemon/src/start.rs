@@ -1,5 +1,7 @@
 //! `farblock attach`, and the processes that it starts.
 
+#[cfg(target_os = "linux")]
+use super::adopt;
 use super::all;
 use super::args::{As, AttachArgs, PartArgs, ProcessPart};
 use super::claim::claim_again;
@@ -30,6 +32,9 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
+    /// There is a server, whose supervisor is gone.
+    #[serde(default)]
+    adopt: bool,
 }
 
 /// Runs the command.
@@ -59,6 +64,16 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
         let offer = identify::go_on(&folder, settings.uuid)?;
         return Terminal { json: args.json, note }.ready(&offer);
     }
+    #[cfg(target_os = "linux")]
+    if let Some((folder, lock)) = adopt::orphan(&runtime, &settings) {
+        if !args.foreground {
+            let offer = in_background(&folder, lock, Begin { resume: true, adopt: true }, global)?;
+            return Terminal { json: args.json, note }.ready(&offer);
+        }
+        let mut supervisor = Supervisor::new(folder, lock, global)?;
+        supervisor.adopt()?;
+        return supervisor.run(true, &mut Terminal { json: args.json, note });
+    }
     let (folder, lock) = Folder::claim(&runtime, settings.name.as_deref())?;
     let resume = clear(&folder, &settings)?;
     if resume {
@@ -74,7 +89,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
         supervisor.take_back(kept);
         return supervisor.run(resume, &mut terminal);
     }
-    let offer = in_background(&folder, lock, resume, global)?;
+    let offer = in_background(&folder, lock, Begin { resume, adopt: false }, global)?;
     Terminal { json: args.json, note }.ready(&offer)
 }
 
@@ -140,10 +155,12 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
 }
 
 /// Starts a supervisor that outlives us, and waits until the disk can be used.
-fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> Result<Offer> {
+fn in_background(folder: &Folder, lock: Lock, begin: Begin, global: &Global) -> Result<Offer> {
     let failed =
         |error: io::Error| Failure::run(format_args!("cannot start the daemon: {}", os(&error)));
-    let _ = std::fs::remove_file(folder.path("log"));
+    if !begin.adopt {
+        let _ = std::fs::remove_file(folder.path("log"));
+    }
     let log = folder.log().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = again(&program, global);
@@ -152,12 +169,12 @@ fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> 
     system::make_daemon(&mut command);
     // Not waited for: it is to outlive us.
     let (channel, _) = Channel::start(command).map_err(failed)?;
-    channel.send(&Begin { resume }, Some(lock.descriptor())).map_err(failed)?;
+    channel.send(&begin, Some(lock.descriptor())).map_err(failed)?;
     drop(lock);
     match channel.receive::<Report>() {
         Ok(Some((Report::Ready(offer), _))) => Ok(offer),
         Ok(Some((Report::Failed(sentence), _))) => {
-            if !resume && folder.wait_for_end(END_PATIENCE) {
+            if !begin.resume && folder.wait_for_end(END_PATIENCE) {
                 folder.remove_rest();
             }
             Err(Failure::Run(sentence))
@@ -197,8 +214,14 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
     let mut client = Client(Some(Arc::new(channel)));
-    let supervisor = Supervisor::new(folder, lock, global)?;
-    let result = supervisor.run(begin.resume, &mut client);
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is adopted there"))]
+    let mut supervisor = Supervisor::new(folder, lock, global)?;
+    let begun = match begin.adopt {
+        #[cfg(target_os = "linux")]
+        true => supervisor.adopt(),
+        _ => Ok(()),
+    };
+    let result = begun.and_then(|()| supervisor.run(begin.resume, &mut client));
     if let (Err(failure), Some(channel)) = (&result, &client.0) {
         let _ = channel.send(&Report::Failed(failure.sentence().to_owned()), None);
     }

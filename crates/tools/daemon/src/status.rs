@@ -138,6 +138,8 @@ pub(super) enum AttachmentState {
     Failed,
     /// The server died, and the next one does not serve yet; I/O waits, where it can.
     Restarting,
+    /// It is served, and what this machine had of it is gone: its mount, or its loop device.
+    Unusable,
     /// Its processes are gone.
     Stale,
 }
@@ -150,6 +152,7 @@ impl AttachmentState {
             AttachmentState::Reconnecting => "reconnecting",
             AttachmentState::Failed => "failed",
             AttachmentState::Restarting => "restarting",
+            AttachmentState::Unusable => "unusable",
             AttachmentState::Stale => "stale",
         }
     }

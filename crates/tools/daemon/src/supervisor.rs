@@ -71,6 +71,8 @@ pub(super) struct Supervisor<'a> {
     /// What is kept for the next server. If this is a service of systemd's, that has it as well,
     /// for the next supervisor.
     kept: Option<Descriptor>,
+    /// To the first server, if another supervisor started that.
+    adopted: Option<Channel>,
     /// Was asked to end.
     ending: bool,
     /// Some server was ready.
@@ -89,10 +91,18 @@ enum End {
     },
 }
 
-/// What there was to hear of.
+/// How a server's process ended.
+enum Ended {
+    With(ExitStatus),
+    /// It was no child of this process.
+    Unseen,
+    Not,
+}
+
 /// How the reason begins for which a supervisor ends by itself.
 pub(super) const GIVEN_UP: &str = "given up: ";
 
+/// What there was to hear of.
 enum Event {
     Signal,
     /// Nobody waits any more for the disk.
@@ -123,6 +133,7 @@ impl<'a> Supervisor<'a> {
             sender,
             patience: settings.disk_options().ctrl_loss_timeout,
             kept: None,
+            adopted: None,
             ending: false,
             was_ready: false,
             program: std::env::current_exe().map_err(failed)?,
@@ -132,6 +143,20 @@ impl<'a> Supervisor<'a> {
     /// Goes on with what systemd has kept of a supervisor that was killed together with its server.
     pub(super) fn take_back(&mut self, kept: Option<Descriptor>) {
         self.kept = kept;
+    }
+
+    /// Begins with the server that there is, whose supervisor is gone.
+    #[cfg(target_os = "linux")]
+    pub(super) fn adopt(&mut self) -> Result<()> {
+        let channel = super::adopt::channel(&self.folder).map_err(|error| {
+            let (name, error) = (self.folder.name(), os(&error));
+            Failure::run(format_args!(
+                "{name} is attached already, and its server does not take another supervisor \
+                 ({error}): detach it, or try again"
+            ))
+        })?;
+        self.adopted = Some(channel);
+        Ok(())
     }
 
     /// Supervises until the disk is detached. `resume`: what a dead server left is to be gone on
@@ -210,11 +235,9 @@ impl<'a> Supervisor<'a> {
         let failed = |error: io::Error| {
             Failure::run(format_args!("cannot start a process to serve: {}", os(&error)))
         };
-        let (channel, mut child) = self.spawn().map_err(failed)?;
-        // If it died already, that is seen below.
-        let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
+        let (channel, mut child) = self.server(resume).map_err(failed)?;
         self.watch_server(&channel).map_err(failed)?;
-        let (mut why, mut ready) = (None, None);
+        let (mut why, mut ready, mut detached) = (None, None, false);
         loop {
             // Nobody uses what was never there, and a server that waits for a target hears nothing.
             let give_up = self.ending && !self.was_ready && !resume;
@@ -224,7 +247,7 @@ impl<'a> Supervisor<'a> {
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
                     // If it is dead, that is seen.
-                    let _ = child.kill();
+                    child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::AudienceGone) if self.was_ready => {}
@@ -239,16 +262,49 @@ impl<'a> Supervisor<'a> {
                 Ok(Event::Report(Report::Failed(sentence), _)) => why = Some(sentence),
                 Ok(Event::Report(Report::Status(line), _)) => self.notifier.status(&line),
                 Ok(Event::Report(Report::Ending(line), _)) => self.notifier.stopping(&line),
+                Ok(Event::Report(Report::Detached, _)) => detached = true,
                 Ok(Event::ServerGone) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        let died = match wait_for(&mut child).map_err(failed)? {
-            Some(status) if status.success() => return Ok(End::Detached),
-            Some(status) => format!("the process that served it died ({status})"),
-            None => format!("process {}, which served it, does not end", child.id()),
+        let died = match self.wait_for(&mut child).map_err(failed)? {
+            _ if detached => return Ok(End::Detached),
+            Ended::With(status) if status.success() => return Ok(End::Detached),
+            Ended::With(status) => format!("the process that served it died ({status})"),
+            Ended::Unseen => "the process that served it died".to_owned(),
+            Ended::Not => "the process that served it does not end".to_owned(),
         };
         let why = why.unwrap_or(died);
         Ok(End::Died { why, ready })
+    }
+
+    /// The server that was adopted, or a new one that is told to serve.
+    fn server(&mut self, resume: bool) -> io::Result<(Arc<Channel>, Option<Child>)> {
+        if let Some(channel) = self.adopted.take() {
+            return Ok((Arc::new(channel), None));
+        }
+        let (channel, child) = self.spawn()?;
+        // If it died already, that is seen.
+        let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
+        Ok((channel, Some(child)))
+    }
+
+    /// Waits for a server that says nothing any more, but not for ever: what is kept here may be
+    /// what the kernel holds it up for.
+    fn wait_for(&self, server: &mut Option<Child>) -> io::Result<Ended> {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            let ended = match server {
+                Some(child) => child.try_wait()?.map(Ended::With),
+                None => (!self.folder.is_held(Role::Server)).then_some(Ended::Unseen),
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+            if Instant::now() >= deadline {
+                return Ok(Ended::Not);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
     fn take_ready(
@@ -324,19 +380,6 @@ impl<'a> Supervisor<'a> {
                 Err(_) => return,
             }
         }
-    }
-}
-
-/// Waits for a server that says nothing any more, but not for ever: what is kept here may be what
-/// the kernel holds it up for.
-fn wait_for(server: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + END_PATIENCE;
-    loop {
-        let ended = server.try_wait()?;
-        if ended.is_some() || Instant::now() >= deadline {
-            return Ok(ended);
-        }
-        thread::sleep(LOOK_EVERY);
     }
 }
 

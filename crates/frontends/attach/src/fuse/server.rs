@@ -350,6 +350,20 @@ impl Server {
         }
     }
 
+    /// Whether the mount is in this mount namespace. It may be in others alone.
+    #[must_use]
+    pub fn is_mounted_here(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| self.is_mounted(session))
+    }
+
+    /// Who has the mount in another mount namespace.
+    #[must_use]
+    pub fn users_elsewhere(&self) -> Vec<User> {
+        let minor = self.session.as_ref().and_then(|session| session.minor);
+        let device = minor.map(|minor| format!("0:{minor}"));
+        device.map_or_else(Vec::new, |device| self.mounter.elsewhere(&device))
+    }
+
     /// Unmounts if nobody uses the disk, finishes what was accepted, and ends the threads.
     ///
     /// `force`d, it does not ask: whoever uses the disk gets errors from here on, loop devices on
@@ -405,9 +419,7 @@ impl Server {
         if wait_until(|| session.thread.is_finished()) {
             return Ok(());
         }
-        let device = session.minor.map(|minor| format!("0:{minor}"));
-        let users = device.map_or_else(Vec::new, |device| self.mounter.elsewhere(&device));
-        Err(StopError::Elsewhere(self.mountpoint.clone(), users))
+        Err(StopError::Elsewhere(self.mountpoint.clone(), self.users_elsewhere()))
     }
 
     fn unmount_by_force(&self, session: &Mounted) {

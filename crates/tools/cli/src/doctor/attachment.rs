@@ -36,6 +36,11 @@ fn state(attachment: &Examined) -> Finding {
     let why = trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
     let log = log.display();
     match *state {
+        "live" if trouble.is_some() => Finding::problem(
+            CHECK,
+            format!("{name} is live, and not as it should be{why}"),
+            format!("attach it again under this name, which goes on with it; {log} says more"),
+        ),
         "live" => {
             let used = used.as_deref().unwrap_or("nowhere");
             Finding::ok(CHECK, format!("{name} is live, to be used as {used}"))
@@ -62,6 +67,11 @@ fn state(attachment: &Examined) -> Finding {
             CHECK,
             format!("the process that serves {name} does not answer, or is being started{why}"),
             format!("see what {log} says, and run this again in a few seconds"),
+        ),
+        "unusable" => Finding::problem(
+            CHECK,
+            format!("{name} is served, and this machine cannot use it{why}"),
+            format!("`farblock detach {name} --force`, then attach it again"),
         ),
         _ if !attachment.users.is_empty() => Finding::problem(
             CHECK,
@@ -151,8 +161,11 @@ mod tests {
 
     #[test]
     fn each_state_has_its_sentence() {
+        let well = Examined { trouble: None, ..attachment("live", Some("live")) };
+        assert_eq!(state(&well).verdict, Verdict::Ok);
         for (name, path, verdict) in [
-            ("live", Some("live"), Verdict::Ok),
+            ("live", Some("live"), Verdict::Problem),
+            ("unusable", Some("live"), Verdict::Problem),
             ("degraded", Some("reconnecting"), Verdict::Hint),
             ("reconnecting", Some("reconnecting"), Verdict::Problem),
             ("failed", Some("failed"), Verdict::Problem),
@@ -170,7 +183,8 @@ mod tests {
         let found = examine(&attachment("reconnecting", Some("reconnecting")), PATIENCE);
         let last = found.last().expect("some");
         assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
-        let found = examine(&attachment("live", Some("live")), PATIENCE);
+        let well = Examined { trouble: None, ..attachment("live", Some("live")) };
+        let found = examine(&well, PATIENCE);
         assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:?}");
     }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 const DISK_BYTES: u64 = 64 << 20;
 
@@ -237,7 +238,67 @@ fn a_server_outlives_its_supervisor() {
     });
     run("mkfs.ext4", &["-q", &device]);
     run("fsck.ext4", &["-fn", &device]);
+    let supervised = |text: &str| {
+        let line = |line: &str| line.contains("disk_supervised") && line.ends_with(text);
+        attachments.run(["list", "--metrics"]).ok().out().lines().any(line)
+    };
+    assert!(supervised(" 0"));
+    let examined = attachments.run(["doctor", "fb0"]);
+    assert!(examined.code != Some(0) && examined.out().contains("supervisor is gone"));
+
+    // Attached again, it has another one, and who uses it does not notice.
+    let mut load = Load::start(&device, &[]);
+    wait_for_progress(&device);
+    let of = target.url();
+    attachments
+        .run(["attach", "--name", "fb0", "nvme+tcp://127.0.0.1:1/other?ns=1"])
+        .fails_in_a_line(2, &["attached already"]);
+    assert_eq!(attachments.attach(&[&of, "--as", "fuse"]), device);
+    let status = attachments.status("fb0");
+    assert!(status["trouble"].is_null() && supervised(" 1"), "{status}");
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    wait_for_progress(&device);
+    assert!(load.is_running());
+    load.finish();
     attachments.detach("fb0");
+
+    // The server that was adopted detaches in good order, too.
+    attachments.attach(&[&of, "--as", "fuse"]);
+    let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
+    signal(u32::try_from(pid).expect("a pid"), "KILL");
+    until("it is adopted", || attachments.run(["attach", &of, "--as", "fuse"]).code == Some(0));
+    attachments.detach("fb0");
+    assert!(attachments.list().is_empty());
+}
+
+/// Only another mount namespace has the mount: nobody here can use the disk, which is said.
+#[test]
+fn a_mount_that_only_others_have_is_not_live() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    let mut holder = Command::new("unshare");
+    // As what a container has of its machine's mounts.
+    holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
+    let mut holder = holder.spawn().expect("unshare");
+    let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+    until("it has a namespace of its own", || {
+        let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
+        let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
+        its.is_ok_and(|its| its != own) && command.is_ok_and(|name| name.trim() == "sleep")
+    });
+    run("umount", &["--lazy", Path::new(&path).parent().and_then(Path::to_str).expect("UTF-8")]);
+    let status = attachments.status("fb0");
+    let trouble = status["trouble"].as_str().unwrap_or_default();
+    assert_eq!(status["state"], "unusable", "{status}");
+    assert!(trouble.contains(&format!("process {}", holder.id())), "{status}");
+    let examined = attachments.run(["doctor", "fb0"]);
+    assert!(examined.code != Some(0) && examined.out().contains("cannot use it"));
+    holder.kill().expect("a child");
+    holder.wait().expect("a child");
+    until("it is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
+    assert!(attachments.list().is_empty());
 }
 
 /// SIGTERM: it ends when the last user is gone.

@@ -106,6 +106,31 @@ impl Channel {
     }
 }
 
+/// Gives who is connected the other end of a new channel.
+pub(in super::super) fn send_channel(stream: &Stream) -> io::Result<Channel> {
+    let (ours, theirs) = Channel::pair()?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [theirs.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(ours)
+}
+
+/// The end of a channel that the other process has made: see [`send_channel`].
+pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let end = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    end.map(Channel).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
 /// Locks a file, which is made; `None` if somebody else has it locked.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     let mut options = File::options();

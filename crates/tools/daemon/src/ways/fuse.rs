@@ -137,6 +137,26 @@ impl Attached for Fuse {
         users.iter().map(ToString::to_string).filter(|user| Some(user) != own.as_ref()).collect()
     }
 
+    fn unusable(&self) -> Option<String> {
+        let advice = "detach it with --force, and attach it again";
+        if !self.server.is_mounted_here() {
+            let users = self.server.users_elsewhere();
+            let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+            return Some(format!(
+                "its mount is gone from this mount namespace, and only others have it ({}): \
+                 {advice}",
+                users.join("; ")
+            ));
+        }
+        let device = self.device.as_ref()?;
+        let is_ours =
+            loop_device::backing_file(device).is_some_and(|file| file == self.server.path());
+        (!is_ours).then(|| {
+            let (device, file) = (device.display(), self.server.path().display());
+            format!("{device} was detached from {file}, and not by farblock: {advice}")
+        })
+    }
+
     fn resized(&mut self, _: u64) -> Result<(), String> {
         // Ahead of the loop device, which asks the kernel for the file's size.
         self.server.resized().map_err(|error| farblock_command::error::os(&error))?;

@@ -136,6 +136,11 @@ pub(super) trait Attached: Send {
     /// Who uses it, each as a part of a sentence: `fio (process 7) has /dev/loop0 open`.
     fn users(&self) -> Vec<String>;
 
+    /// Why nobody on this machine can use it any more, if that is so.
+    fn unusable(&self) -> Option<String> {
+        None
+    }
+
     /// The disk has another size now, of which a server hears by itself: shows it where that is not
     /// enough, or says that it cannot be shown.
     fn resized(&mut self, _bytes: u64) -> Result<(), String> {

@@ -1,0 +1,34 @@
+//! A server whose supervisor was killed gets another one. The new supervisor asks for a channel over
+//! the server's control socket; from then on the two are as if it had started the server.
+
+use super::control::{self, ControlRequest};
+use super::folder::{Folder, Lock, Role};
+use super::settings::Settings;
+use super::system::{self, Channel};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The attachment of these settings that has a server and no supervisor, with the right to be its
+/// supervisor.
+pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Lock)> {
+    let folders = match &settings.name {
+        Some(name) => vec![Folder(runtime.join(name))],
+        None => Folder::attached(runtime),
+    };
+    folders.into_iter().find_map(|folder| {
+        let before = folder.read_json::<Settings>("settings.json")?;
+        let is_its = before.urls == settings.urls && before.way == settings.way;
+        let lock = folder.lock(Role::Supervisor).filter(|_| is_its)?;
+        folder.is_held(Role::Server).then_some((folder, lock))
+    })
+}
+
+/// The channel to a server, with its end of which it begins anew: it says that it is ready.
+pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
+    let stream = control::request(folder, &ControlRequest::Adopt, Some(PATIENCE))?;
+    system::receive_channel(&stream)
+}
