@@ -74,6 +74,34 @@ fn the_device_says_what_the_disk_is() {
     }
 }
 
+/// What the last user of a loop device set on it is not the next disk's.
+#[test]
+fn a_device_has_nothing_of_its_last_user() {
+    let stale = |device: &str| {
+        run("blockdev", &["--setro", "--setra", "4242", device]);
+    };
+    let free = output("losetup", &["--find"]);
+    let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
+    // Once as nobody has it open, and once as somebody does: then another device is taken.
+    for is_open in [false, true] {
+        if !Path::new(&free).exists() {
+            break;
+        }
+        stale(&free);
+        let opened = is_open.then(|| fs::File::open(&free).expect("root may"));
+        let served = Served::new(ENGINES[0], disk("mem:16MiB", 512));
+        let device = Loop::new(served.path(), 512, false);
+        assert_eq!(device.says("ro"), "0", "{} of {free}", device.name());
+        assert_ne!(device.says("queue/read_ahead_kb"), "2121", "{} of {free}", device.name());
+        run("dd", &["if=/dev/zero", &format!("of={}", device.name()), "count=1", "oflag=direct"]);
+        drop(opened);
+        loop_device::detach(&device.0, false).expect("nobody uses it");
+        served.stop();
+    }
+    // Of others than farblock's, too.
+    let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
+}
+
 /// What a file system gives back arrives as leave to deallocate, and the backend gives it back.
 #[test]
 fn trimming_gives_space_back() {

@@ -112,6 +112,19 @@ pub fn mounts() -> Vec<Mount> {
 /// Who has this file system (`major:minor`) mounted in another mount namespace than this process:
 /// one process of each.
 pub fn elsewhere(device: &str) -> Vec<User> {
+    let user = |(pid, mount): (u32, Mount)| {
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let at = mount.mountpoint.display();
+        let what = format!("has it mounted at {at} in a mount namespace of its own");
+        User { pid: Some(pid), command: command.trim_end().into(), what }
+    };
+    mounts_elsewhere(device).into_iter().map(user).collect()
+}
+
+/// The mounts of this file system (`major:minor`) in other mount namespaces than this process's:
+/// the first of each, with a process in it.
+#[must_use]
+pub fn mounts_elsewhere(device: &str) -> Vec<(u32, Mount)> {
     let own = fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
     let (mut seen, mut found) = (vec![own], Vec::new());
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -126,10 +139,7 @@ pub fn elsewhere(device: &str) -> Vec<User> {
         let table = fs::read(process.join("mountinfo")).unwrap_or_default();
         let mut mounts = table.split(|&byte| byte == b'\n').filter_map(parse_mount);
         if let Some(mount) = mounts.find(|mount| mount.device == device) {
-            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            let at = mount.mountpoint.display();
-            let what = format!("has it mounted at {at} in a mount namespace of its own");
-            found.push(User { pid: Some(pid), command: command.trim_end().into(), what });
+            found.push((pid, mount));
         }
         seen.push(namespace);
     }

@@ -1,8 +1,8 @@
-//! The five calls of Linux's loop driver that a disk needs. The only place here with `unsafe`.
+//! The calls of Linux's loop driver that a disk needs. The only place here with `unsafe`.
 
 use linux_raw_sys::loop_device::{
     LO_FLAGS_DIRECT_IO, LO_FLAGS_PARTSCAN, LO_FLAGS_READ_ONLY, LOOP_CLR_FD, LOOP_CONFIGURE,
-    LOOP_CTL_GET_FREE, LOOP_SET_CAPACITY, loop_config, loop_info64,
+    LOOP_CTL_ADD, LOOP_CTL_GET_FREE, LOOP_CTL_REMOVE, LOOP_SET_CAPACITY, loop_config, loop_info64,
 };
 use rustix::ioctl::{self, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
 use std::ffi::c_void;
@@ -34,6 +34,54 @@ unsafe impl Ioctl for NextFree {
 pub(super) fn next_free(control: &File) -> rustix::io::Result<u32> {
     // SAFETY: as above; on anything but the control device it fails.
     unsafe { ioctl::ioctl(control, NextFree) }
+}
+
+/// `BLKROSET` of `linux/fs.h`: sets whether a block device is read-only.
+const SET_READ_ONLY: Opcode = ioctl::opcode::none(0x12, 93);
+
+/// Makes or removes the device of a number; a negative number is any that is free.
+struct OfNumber {
+    opcode: Opcode,
+    number: i32,
+}
+
+// SAFETY: LOOP_CTL_ADD and LOOP_CTL_REMOVE take a number instead of a pointer, write to no memory,
+// and return the device's number.
+unsafe impl Ioctl for OfNumber {
+    type Output = u32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.number.cast_unsigned() as usize)
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<u32> {
+        u32::try_from(out).map_err(|_| rustix::io::Errno::INVAL)
+    }
+}
+
+/// Makes the device of a number, or of any free one. The number.
+pub(super) fn add(control: &File, number: Option<u32>) -> rustix::io::Result<u32> {
+    let number = number.map_or(Ok(-1), i32::try_from).map_err(|_| rustix::io::Errno::INVAL)?;
+    // SAFETY: as above; on anything but the control device it fails.
+    unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_ADD, number }) }
+}
+
+/// Removes a device that is on no file, and that no process has open.
+pub(super) fn remove(control: &File, number: u32) -> rustix::io::Result<()> {
+    let number = i32::try_from(number).map_err(|_| rustix::io::Errno::INVAL)?;
+    // SAFETY: as above; on anything but the control device it fails.
+    unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_REMOVE, number }) }.map(drop)
+}
+
+/// Clears the flag that a user may have set on a block device (`blockdev --setro`).
+pub(crate) fn set_writable(device: &File) -> rustix::io::Result<()> {
+    // SAFETY: BLKROSET reads an int, and writes to no memory.
+    unsafe { ioctl::ioctl(device, Setter::<SET_READ_ONLY, std::ffi::c_int>::new(0)) }
 }
 
 /// Makes `device` a disk of what `backing` has, with direct I/O and its partitions.

@@ -6,7 +6,7 @@
 //! This process keeps no loop device open: if it were killed, the kernel would wait for the device
 //! while it closes it, and so for an answer of the killed process.
 
-mod ioctl;
+pub(crate) mod ioctl;
 
 use super::mount::wait_until;
 use farblock_frontend::users::{self, Listed, User};
@@ -91,15 +91,55 @@ pub fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, 
     loop {
         let number =
             ioctl::next_free(&control).map_err(|error| refused(Path::new(CONTROL), error))?;
-        let path = PathBuf::from(format!("/dev/loop{number}"));
-        let device = open(&path, !read_only, OFlags::empty())?;
+        let path = path_of(fresh(&control, number));
+        if !read_only {
+            clear_read_only(&path);
+        }
         attempt += 1;
+        let device = match open(&path, !read_only, OFlags::empty()) {
+            Err(Error::NoDevice(_)) if attempt < ATTEMPTS => continue,
+            opened => opened?,
+        };
         match ioctl::configure(&device, &backing, block_size, read_only) {
             Ok(()) => return Ok(path),
             Err(Errno::BUSY) if attempt < ATTEMPTS => {}
             Err(Errno::INVAL | Errno::NOTTY) => return Err(Error::BlockSize(block_size)),
             Err(error) => return Err(refused(&path, error)),
         }
+    }
+}
+
+fn path_of(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+/// A free device without what its last user left: the read-only flag, partitions, the scheduler and
+/// other values below `queue/`, and what udev noted of an old file system. All of that belongs to
+/// the kernel's device, not to its file, so a new device of the same number has none of it.
+fn fresh(control: &File, number: u32) -> u32 {
+    match ioctl::remove(control, number) {
+        // Another process may have made it meanwhile, which is as good.
+        Ok(()) => drop(ioctl::add(control, Some(number))),
+        // A process has it open: another device is new.
+        Err(_) => {
+            if let Ok(new) = ioctl::add(control, None) {
+                if path_of(new).exists() {
+                    return new;
+                }
+                // The devices of this container are what it was started with.
+                let _ = ioctl::remove(control, new);
+            }
+        }
+    }
+    number
+}
+
+/// Clears the flag that `blockdev --setro` left, which the driver does not.
+fn clear_read_only(path: &Path) {
+    let cleared = open(path, false, OFlags::empty())
+        .and_then(|device| ioctl::set_writable(&device).map_err(|error| refused(path, error)));
+    if let Err(error) = cleared {
+        tracing::debug!("{} may be read-only: {error}", path.display());
     }
 }
 

@@ -197,7 +197,21 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
     })?;
     let index = answer.find_u32(attribute::INDEX);
     let index = index.ok_or_else(|| Error::System(io::ErrorKind::InvalidData.into()))?;
-    Ok(Device { index })
+    let device = Device { index };
+    if connections.flags & flag::READ_ONLY == 0 {
+        clear_read_only(device);
+    }
+    Ok(device)
+}
+
+/// Clears the flag that `blockdev --setro` left on a device of this number, which the driver does
+/// not.
+fn clear_read_only(device: Device) {
+    let opened = std::fs::File::open(device.path());
+    let set_writable = crate::fuse::loop_device::ioctl::set_writable;
+    if let Err(error) = opened.and_then(|device| Ok(set_writable(&device)?)) {
+        tracing::debug!("{} may be read-only: {error}", device.path().display());
+    }
 }
 
 /// Gives a device whose connections are dead new ones, to this server, which must have the same
