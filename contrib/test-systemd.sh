@@ -119,9 +119,12 @@ timeout 400 script --quiet --flush --command "unshare --mount bash '$work/outer.
 [ "$(cat "$work/out/code" 2>/dev/null)" = 0 ] ||
     die "the job failed: $(tail -n 30 "$work/console" "$work/out/said" 2>/dev/null)"
 if [ -d "$1" ]; then
+    [ "$(cat "$work/out/attach" 2>/dev/null)" = "success
+unmounted" ] || die "a disk in use was not detached at shutdown: $(cat "$work/out/attach"; \
+        tail -n 30 "$work/console")"
     pause=$(sed -n 's/^longest pause: //p' "$work/out/said")
     echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys; a disk of" \
-        "farblock-attach@ that fio verified waited for $pause at most"
+        "farblock-attach@ that fio verified waited for $pause at most, and at shutdown it is unmounted"
 else
     echo "deb: dpkg installs, upgrades, removes and purges it"
 fi

@@ -113,3 +113,25 @@ farblock id "$as" && exit 1
 farblock status | grep 127.0.0.1:4420
 systemctl stop farblock.socket farblock.service
 [ "$(systemctl show --property Result --value farblock)" = success ]
+
+# The machine shuts down while a file system that was mounted by hand is on a disk. Its service has
+# to unmount that, since systemd would do so only after it. test-systemd.sh reads what comes of it.
+cp /root/good.toml /etc/farblock/farblock.toml
+systemctl start farblock.socket farblock.service
+mknod /dev/loop-control c 10 237
+for number in $(seq 0 31); do [ -e "/dev/loop$number" ] || mknod "/dev/loop$number" b 7 "$number"; done
+sed -i '/no-device/d' /etc/farblock/attach.d/data.toml
+mkdir -p /etc/systemd/system/farblock-attach@data.service.d /root/mnt
+cat >/etc/systemd/system/farblock-attach@data.service.d/end.conf <<'UNIT'
+[Service]
+ExecStopPost=/bin/sh -c 'echo "$SERVICE_RESULT" >/out/attach'
+ExecStopPost=/bin/sh -c '! grep -q /root/mnt /proc/self/mounts && echo unmounted >>/out/attach'
+ExecStopPost=-/bin/sh -c 'journalctl --no-pager -u farblock-attach@data | grep "by force" >>/out/attach'
+UNIT
+systemctl daemon-reload
+systemctl start farblock-attach@data
+device=$(farblock list --json | jq -r '.[0].use.path')
+[ -b "$device" ]
+mkfs.ext4 -q "$device"
+mount "$device" /root/mnt
+head -c 4M /dev/urandom >/root/mnt/written

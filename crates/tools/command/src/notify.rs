@@ -47,6 +47,12 @@ impl Notifier {
         Ok(Notifier(Some((socket, address))))
     }
 
+    /// Whether a service manager has started this process.
+    #[must_use]
+    pub fn is_service(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// What was started can be used.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={}", one_line(status)));

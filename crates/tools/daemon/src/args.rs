@@ -288,6 +288,11 @@ pub struct DetachArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// First unmount what is mounted from it, and end swap, LVM, RAID, crypt and loop devices on it
+    #[cfg(target_os = "linux")]
+    #[arg(long)]
+    pub unmount: bool,
+
     #[command(flatten)]
     pub(crate) runtime: RuntimeArgs,
 }
@@ -348,6 +353,8 @@ pub(crate) enum ProcessPart {
     Loop { task: String },
     /// Mounts, unmounts and the like for a process that gave that up
     Device { folder: PathBuf },
+    /// Unmounts, in the mount namespace of a process if one is named
+    Unmount { path: PathBuf, of: Option<u32> },
     /// Reads keys of the kernel's keyring for a process that gave that up
     Keys { subsystems: Vec<String> },
 }

@@ -5,6 +5,8 @@ use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Found, Role, runtime};
 use super::leftover;
 use super::list;
+#[cfg(target_os = "linux")]
+use super::release;
 use super::status::Use;
 use super::ways::StopError;
 use farblock_command::error::{Failure, Result, os};
@@ -12,6 +14,8 @@ use farblock_command::output;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+#[cfg(target_os = "linux")]
+use std::time::Instant;
 
 /// How long a server may take to show that it listens.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
@@ -21,6 +25,10 @@ const DETACH_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The same by force, which flushes no longer than it must.
 const FORCED_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long what uses it may take to end.
+#[cfg(target_os = "linux")]
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the processes of an attachment may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,11 +55,11 @@ pub fn run(args: &DetachArgs) -> Result<()> {
         }
     }
     match folders.as_slice() {
-        [folder] => detach(folder, args.force),
+        [folder] => detach(folder, args),
         several => {
             let mut result = Ok(());
             for folder in several {
-                if let Err(failure) = detach(folder, args.force) {
+                if let Err(failure) = detach(folder, args) {
                     failure.report();
                     result = Err(Failure::Reported);
                 }
@@ -61,8 +69,12 @@ pub fn run(args: &DetachArgs) -> Result<()> {
     }
 }
 
-fn detach(folder: &Folder, force: bool) -> Result<()> {
-    let name = folder.name();
+fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    if args.unmount {
+        end_uses(folder, args.force);
+    }
+    let (name, force) = (folder.name(), args.force);
     if folder.is_held(Role::Server) {
         match control::ask(folder, &ControlRequest::Status, Some(ANSWER_PATIENCE)) {
             Ok(_) => return ask(folder, force),
@@ -77,6 +89,16 @@ fn detach(folder: &Folder, force: bool) -> Result<()> {
         end_processes(folder)?;
     }
     clear(folder, force)
+}
+
+/// Ends what uses it; by force, what then still uses it loses no more than it must.
+#[cfg(target_os = "linux")]
+fn end_uses(folder: &Folder, force: bool) {
+    let Some(status) = list::status(folder) else { return };
+    let left = release::release(&status.offer.used, Instant::now() + UNMOUNT_PATIENCE);
+    if force && !left.is_empty() && !release::sync(&status.offer.used) {
+        output::note(&format!("not all is written that {}'s users have", folder.name()));
+    }
 }
 
 /// Clears away what processes that are gone have left.

@@ -45,12 +45,16 @@ pub mod nvme_fabrics;
 #[cfg(any(target_os = "linux", windows))]
 mod record;
 #[cfg(target_os = "linux")]
+mod release;
+#[cfg(target_os = "linux")]
 mod rights;
 #[cfg(any(target_os = "linux", windows))]
 mod server;
 pub mod service;
 #[cfg(any(target_os = "linux", windows))]
 mod settings;
+#[cfg(target_os = "linux")]
+mod shutdown;
 #[cfg(any(target_os = "linux", windows))]
 mod start;
 #[cfg(any(target_os = "linux", windows))]
@@ -84,8 +88,9 @@ use connect::connect;
 /// What `--as auto` would choose here, and why.
 #[cfg(target_os = "linux")]
 pub fn choice() -> String {
-    let (_, why) = ways::choose(&settings::Settings::default());
-    format!("attach would choose{}", why.trim_start_matches("chose"))
+    let candidates = ways::candidates(&settings::Settings::default());
+    let why = candidates.first().map(|it| it.why.trim_start_matches("chose")).unwrap_or_default();
+    format!("attach would choose{why}")
 }
 
 #[cfg(not(any(target_os = "linux", windows)))]

@@ -31,6 +31,8 @@ pub(super) enum Report {
     Ready(Offer),
     /// It cannot be, and this is why. The process ends.
     Failed(String),
+    /// The same, of the way alone: the disk was connected, and another way may do.
+    WayFailed(String),
     /// How it is going, in a line.
     Status(String),
     /// It is to end, and does when nobody uses the disk any more.

@@ -126,10 +126,16 @@ pub(super) fn run(folder: Folder) -> Result<()> {
             }
             Ok(())
         }
-        Err(sentence) => match channel.send(&Report::Failed(sentence.clone()), None) {
-            Ok(()) => Err(Failure::Reported),
-            Err(_) => Err(Failure::Run(sentence)),
-        },
+        Err(problem) => {
+            let report = match problem.is_ways {
+                true => Report::WayFailed(problem.sentence.clone()),
+                false => Report::Failed(problem.sentence.clone()),
+            };
+            match channel.send(&report, None) {
+                Ok(()) => Err(Failure::Reported),
+                Err(_) => Err(Failure::Run(problem.sentence)),
+            }
+        }
     }
 }
 
@@ -146,11 +152,24 @@ struct Offered<'a> {
     broker: Option<Arc<Broker>>,
 }
 
+/// Why a disk is not offered.
+struct Problem {
+    sentence: String,
+    /// It was connected, and this way to offer it failed.
+    is_ways: bool,
+}
+
+impl From<String> for Problem {
+    fn from(sentence: String) -> Problem {
+        Problem { sentence, is_ways: false }
+    }
+}
+
 /// Connects and offers the disk.
-fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, String> {
+fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Problem> {
     let Offered { folder, order, kept, .. } = offered;
     let settings: Settings =
-        folder.read_json("settings.json").ok_or("there are no settings to be read")?;
+        folder.read_json("settings.json").ok_or("there are no settings to be read".to_owned())?;
     let saved = folder.read_json::<Saved>(STATE).filter(|_| order.resume);
     let predecessor = saved.map(|saved| Predecessor { state: saved.state, kept });
     let name = folder.name();
@@ -164,7 +183,10 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, St
         #[cfg(target_os = "linux")]
         broker: offered.broker,
     };
-    let attached = ways::start(&start)?;
+    let attached = ways::start(&start).map_err(|sentence| Problem {
+        sentence,
+        is_ways: !order.resume && start.disk.get().is_some(),
+    })?;
     let disk = start.disk.into_inner();
     let offer = described(&name, &settings, attached.as_ref(), disk.as_ref());
     let saved = Mutex::new(Saved { offer, state: attached.state() });
@@ -185,7 +207,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, St
     };
     match shared.save() {
         // Nobody uses it yet.
-        Err(sentence) if !resumed => Err(sentence),
+        Err(sentence) if !resumed => Err(sentence.into()),
         // Whoever does is not to lose it for that.
         _ => Ok(shared),
     }

@@ -13,8 +13,8 @@ use super::server::{self, Saved};
 use super::settings::Settings;
 use super::status::Offer;
 use super::supervisor::{Audience, KEPT, Supervisor, again};
-use super::system::{self, Channel};
-use super::ways::{self, StopError};
+use super::system::{self, Channel, Descriptor};
+use super::ways::{self, Candidate, StopError};
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result, os};
 use farblock_command::output;
@@ -52,45 +52,96 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     check_mountpoint(&settings, &runtime)?;
-    let mut note = None;
-    if settings.way == As::Auto {
-        let (way, why) = ways::choose(&settings);
-        settings.way = way;
-        note = (!global.quiet).then_some(why);
-    }
+    ways::check(&settings).map_err(Failure::Run)?;
     choose_namespace(&mut settings)?;
     leftover::sweep(&runtime);
-    if let Some(folder) = identify::in_vain(&runtime, &settings) {
-        let offer = identify::go_on(&folder, settings.uuid)?;
-        return Terminal { json: args.json, note }.ready(&offer);
+    let place = Place { runtime: &runtime, args, global };
+    if settings.way != As::Auto {
+        return place.attach(&settings, kept, None).map_err(|(failure, _)| failure);
     }
-    #[cfg(target_os = "linux")]
-    if let Some((folder, lock)) = adopt::orphan(&runtime, &settings) {
-        if !args.foreground {
-            let offer = in_background(&folder, lock, Begin { resume: true, adopt: true }, global)?;
-            return Terminal { json: args.json, note }.ready(&offer);
+    let (mut kept, mut failed) = (kept, None);
+    for Candidate { way, no_device, why } in ways::candidates(&settings) {
+        let no_device = settings.no_device || no_device;
+        let settings = Settings { way, no_device, ..settings.clone() };
+        let note = match &failed {
+            None => why,
+            Some(failure) => format!("{failure}; tried the next way, {}", way.name()),
+        };
+        match place.attach(&settings, kept.take(), (!global.quiet).then_some(note)) {
+            Err((failure @ Failure::Run(_), true)) => {
+                failed = Some(failure.sentence().to_owned());
+            }
+            done => return done.map_err(|(failure, _)| failure),
         }
-        let mut supervisor = Supervisor::new(folder, lock, global)?;
+    }
+    Err(Failure::run(failed.unwrap_or_else(|| "there is no way to attach a disk".to_owned())))
+}
+
+/// Where and how a disk is attached.
+struct Place<'a> {
+    runtime: &'a Path,
+    args: &'a AttachArgs,
+    global: &'a Global,
+}
+
+impl Place<'_> {
+    /// Attaches one way. An error comes with whether it was that way's, and another may do.
+    fn attach(
+        &self,
+        settings: &Settings,
+        kept: Option<Descriptor>,
+        note: Option<String>,
+    ) -> Result<(), (Failure, bool)> {
+        let Place { runtime, args, global } = *self;
+        let mut terminal = Terminal { json: args.json, note, way_failed: false };
+        let others = |failure: Failure| (failure, false);
+        if let Some(folder) = identify::in_vain(runtime, settings) {
+            let offer = identify::go_on(&folder, settings.uuid).map_err(others)?;
+            return terminal.ready(&offer).map_err(others);
+        }
+        #[cfg(target_os = "linux")]
+        if let Some((folder, lock)) = adopt::orphan(runtime, settings) {
+            return self.adopt(folder, lock, &mut terminal).map_err(others);
+        }
+        let name = settings.name.as_deref();
+        let (folder, lock) = Folder::claim(runtime, name).map_err(others)?;
+        let resume = prepare(&folder, settings).map_err(others)?;
+        if args.foreground {
+            let mut supervisor = Supervisor::new(folder, lock, global).map_err(others)?;
+            supervisor.take_back(kept);
+            let ran = supervisor.run(resume, &mut terminal);
+            return ran.map_err(|failure| (failure, terminal.way_failed));
+        }
+        let begin = Begin { resume, adopt: false };
+        let offer = in_background(&folder, lock, begin, global)?;
+        terminal.ready(&offer).map_err(others)
+    }
+
+    /// Starts a supervisor for a server that has none any more.
+    #[cfg(target_os = "linux")]
+    fn adopt(&self, folder: Folder, lock: Lock, terminal: &mut Terminal) -> Result<()> {
+        if !self.args.foreground {
+            let begin = Begin { resume: true, adopt: true };
+            let offer = in_background(&folder, lock, begin, self.global);
+            return terminal.ready(&offer.map_err(|(failure, _)| failure)?);
+        }
+        let mut supervisor = Supervisor::new(folder, lock, self.global)?;
         supervisor.adopt()?;
-        return supervisor.run(true, &mut Terminal { json: args.json, note });
+        supervisor.run(true, terminal)
     }
-    let (folder, lock) = Folder::claim(&runtime, settings.name.as_deref())?;
-    let resume = clear(&folder, &settings)?;
+}
+
+/// Clears or takes over what is left under this name, and writes down what is asked for. True if
+/// there is something to go on with.
+fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
+    let resume = clear(folder, settings)?;
     if resume {
-        claim_again(&folder, &settings).map_err(Failure::Run)?;
+        claim_again(folder, settings).map_err(Failure::Run)?;
     }
-    let written = folder.write_json("settings.json", &settings);
-    written.map_err(|error| {
+    folder.write_json("settings.json", settings).map_err(|error| {
         Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
     })?;
-    if args.foreground {
-        let mut terminal = Terminal { json: args.json, note };
-        let mut supervisor = Supervisor::new(folder, lock, global)?;
-        supervisor.take_back(kept);
-        return supervisor.run(resume, &mut terminal);
-    }
-    let offer = in_background(&folder, lock, Begin { resume, adopt: false }, global)?;
-    Terminal { json: args.json, note }.ready(&offer)
+    Ok(resume)
 }
 
 /// A mount over the attachments' own folders would hide them from whoever looks for them.
@@ -154,10 +205,17 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(false)
 }
 
-/// Starts a supervisor that outlives us, and waits until the disk can be used.
-fn in_background(folder: &Folder, lock: Lock, begin: Begin, global: &Global) -> Result<Offer> {
-    let failed =
-        |error: io::Error| Failure::run(format_args!("cannot start the daemon: {}", os(&error)));
+/// Starts a supervisor that outlives us, and waits until the disk can be used. An error comes with
+/// whether it was the way's.
+fn in_background(
+    folder: &Folder,
+    lock: Lock,
+    begin: Begin,
+    global: &Global,
+) -> Result<Offer, (Failure, bool)> {
+    let failed = |error: io::Error| {
+        (Failure::run(format_args!("cannot start the daemon: {}", os(&error))), false)
+    };
     if !begin.adopt {
         let _ = std::fs::remove_file(folder.path("log"));
     }
@@ -173,15 +231,20 @@ fn in_background(folder: &Folder, lock: Lock, begin: Begin, global: &Global) -> 
     drop(lock);
     match channel.receive::<Report>() {
         Ok(Some((Report::Ready(offer), _))) => Ok(offer),
-        Ok(Some((Report::Failed(sentence), _))) => {
+        Ok(Some((report @ (Report::Failed(_) | Report::WayFailed(_)), _))) => {
             if !begin.resume && folder.wait_for_end(END_PATIENCE) {
                 folder.remove_rest();
             }
-            Err(Failure::Run(sentence))
+            Err(match report {
+                Report::WayFailed(sentence) => (Failure::Run(sentence), true),
+                Report::Failed(sentence) => (Failure::Run(sentence), false),
+                _ => unreachable!("it was one of these"),
+            })
         }
         _ => {
             let log = folder.path("log");
-            Err(Failure::run(format_args!("the daemon died at once; see {}", log.display())))
+            let died = format_args!("the daemon died at once; see {}", log.display()).to_string();
+            Err((Failure::Run(died), false))
         }
     }
 }
@@ -197,11 +260,14 @@ pub fn part(args: PartArgs, global: &Global) -> Result<()> {
         #[cfg(target_os = "linux")]
         ProcessPart::Device { folder } => super::rights::run(Folder(folder)),
         #[cfg(target_os = "linux")]
+        ProcessPart::Unmount { path, of } => super::release::unmount(&path, of),
+        #[cfg(target_os = "linux")]
         ProcessPart::Keys { subsystems } => farblock_command::broker::keys::run(&subsystems),
         #[cfg(not(target_os = "linux"))]
-        ProcessPart::Loop { .. } | ProcessPart::Device { .. } | ProcessPart::Keys { .. } => {
-            Err(Failure::usage("this system has none of that"))
-        }
+        ProcessPart::Loop { .. }
+        | ProcessPart::Device { .. }
+        | ProcessPart::Unmount { .. }
+        | ProcessPart::Keys { .. } => Err(Failure::usage("this system has none of that")),
     }
 }
 
@@ -213,7 +279,7 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     let lock = Lock::inherited(lock);
     assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
-    let mut client = Client(Some(Arc::new(channel)));
+    let mut client = Client { channel: Some(Arc::new(channel)), way_failed: false };
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is adopted there"))]
     let mut supervisor = Supervisor::new(folder, lock, global)?;
     let begun = match begin.adopt {
@@ -222,26 +288,38 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
         _ => Ok(()),
     };
     let result = begun.and_then(|()| supervisor.run(begin.resume, &mut client));
-    if let (Err(failure), Some(channel)) = (&result, &client.0) {
-        let _ = channel.send(&Report::Failed(failure.sentence().to_owned()), None);
+    if let (Err(failure), Some(channel)) = (&result, &client.channel) {
+        let sentence = failure.sentence().to_owned();
+        let report = match client.way_failed {
+            true => Report::WayFailed(sentence),
+            false => Report::Failed(sentence),
+        };
+        let _ = channel.send(&report, None);
     }
     result
 }
 
 /// The `farblock attach` that waits.
-struct Client(Option<Arc<Channel>>);
+struct Client {
+    channel: Option<Arc<Channel>>,
+    way_failed: bool,
+}
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
         // If it does not wait any more, the disk is there all the same.
-        if let Some(channel) = self.0.take() {
+        if let Some(channel) = self.channel.take() {
             let _ = channel.send(&Report::Ready(offer.clone()), None);
         }
         Ok(())
     }
 
+    fn way_failed(&mut self) {
+        self.way_failed = true;
+    }
+
     fn channel(&self) -> Option<Arc<Channel>> {
-        self.0.clone()
+        self.channel.clone()
     }
 }
 
@@ -250,9 +328,14 @@ struct Terminal {
     json: bool,
     /// Which way was chosen, and why.
     note: Option<String>,
+    way_failed: bool,
 }
 
 impl Audience for Terminal {
+    fn way_failed(&mut self) {
+        self.way_failed = true;
+    }
+
     fn ready(&mut self, offer: &Offer) -> Result<()> {
         self.note.take().iter().for_each(|note| output::note(note));
         #[cfg(target_os = "linux")]

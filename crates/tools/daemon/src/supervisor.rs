@@ -51,6 +51,9 @@ const WELL_AFTER: Duration = Duration::from_secs(10);
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
+    /// The disk could be connected, and the way to offer it failed. The error follows.
+    fn way_failed(&mut self) {}
+
     /// Where it can be seen that nobody waits any more.
     fn channel(&self) -> Option<Arc<Channel>> {
         None
@@ -260,6 +263,10 @@ impl<'a> Supervisor<'a> {
                     }
                 }
                 Ok(Event::Report(Report::Failed(sentence), _)) => why = Some(sentence),
+                Ok(Event::Report(Report::WayFailed(sentence), _)) => {
+                    audience.way_failed();
+                    why = Some(sentence);
+                }
                 Ok(Event::Report(Report::Status(line), _)) => self.notifier.status(&line),
                 Ok(Event::Report(Report::Ending(line), _)) => self.notifier.stopping(&line),
                 Ok(Event::Report(Report::Detached, _)) => detached = true,
@@ -343,9 +350,23 @@ impl<'a> Supervisor<'a> {
 
     /// Asks a server to end when nobody uses the disk, now or when it is there.
     fn end(&mut self, server: &Channel) {
+        #[cfg(target_os = "linux")]
+        if self.was_ready && !self.ending {
+            self.see_to_end();
+        }
         self.ending = true;
         // If it is dead, that is seen.
         let _ = server.send(&Order::end(), None);
+    }
+
+    /// Ends what uses the disk if the machine shuts down.
+    #[cfg(target_os = "linux")]
+    fn see_to_end(&self) {
+        let (folder, is_service) = (self.folder.clone(), self.notifier.is_service());
+        let see = move || super::shutdown::see_to_end(&folder, is_service);
+        if let Err(error) = thread::Builder::new().name("shutdown".to_owned()).spawn(see) {
+            tracing::warn!("nobody ends the uses of the disk: {}", os(&error));
+        }
     }
 
     fn watch_server(&self, channel: &Arc<Channel>) -> io::Result<()> {

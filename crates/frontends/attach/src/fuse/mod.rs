@@ -63,5 +63,7 @@ mod sync {
 }
 
 pub use farblock_frontend::users::User;
-pub use mount::{MountError, Mounter, Own, Way, available, clean_up, end, is_broken};
+pub use mount::{
+    MountError, Mounter, Own, Way, available, clean_up, end, is_administrator, is_broken,
+};
 pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};

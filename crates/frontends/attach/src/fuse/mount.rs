@@ -39,6 +39,8 @@ pub enum MountError {
     DeviceDenied,
     /// Only root mounts without it.
     NoHelper,
+    /// Nobody in this container or service may mount.
+    NoRight,
     /// The mountpoint is not there, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
     /// There is something in the directory.
@@ -71,6 +73,10 @@ impl fmt::Display for MountError {
             MountError::NoHelper => f.write_str(
                 "only root mounts without the program fusermount3: install the package fuse3, or \
                  run this as root",
+            ),
+            MountError::NoRight => f.write_str(
+                "nothing may be mounted in this container or service: start it with the capability \
+                 CAP_SYS_ADMIN, or attach another way",
             ),
             MountError::NoDirectory(path, error) => match error.kind() {
                 io::ErrorKind::NotFound => write!(
@@ -307,10 +313,37 @@ pub fn available() -> Result<(), MountError> {
         }
         Err(_) => return Err(MountError::NoDevice),
     }
-    if !rustix::process::geteuid().is_root() && !has_helper() {
-        return Err(MountError::NoHelper);
+    if is_administrator() {
+        return Ok(());
     }
-    Ok(())
+    // The helper gets the right by its owner, which is root, and not where nobody can get it.
+    let no_new_rights = of_this_process("NoNewPrivs").as_deref() == Some("1");
+    if no_new_rights || !has_right("CapBnd") {
+        return Err(MountError::NoRight);
+    }
+    if has_helper() { Ok(()) } else { Err(MountError::NoHelper) }
+}
+
+/// Whether this process may mount and make devices: `CAP_SYS_ADMIN`, which root has unless it is in
+/// a container or service that took it away.
+#[must_use]
+pub fn is_administrator() -> bool {
+    has_right("CapEff")
+}
+
+/// Whether a set of capabilities of this process has `CAP_SYS_ADMIN`.
+fn has_right(set: &str) -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    let mask = of_this_process(set).and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+    // A kernel that does not tell refuses later.
+    mask.is_none_or(|mask| mask & SYS_ADMIN != 0)
+}
+
+/// A line of this process's status.
+fn of_this_process(name: &str) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+    status.lines().find_map(value)
 }
 
 /// Unmounts what a server of ours left there when it was killed, with its loop devices. Does

@@ -232,6 +232,12 @@ pub(super) fn begin(
 fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
     let default = steer::default_socket(&target.addresses()[0]);
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
+    if control.is_none() && !args.no_control {
+        tracing::warn!(
+            "there is no control socket, so farblock status and ctl cannot reach this target: set \
+             $XDG_RUNTIME_DIR, or name a path with --control"
+        );
+    }
     let certificate = tokens::certificate(args)?;
     let is_secure = certificate.is_some();
     let (ui, fragment) = dashboard::wanted(&args.ui, is_secure)?.map(Wanted::split).unzip();

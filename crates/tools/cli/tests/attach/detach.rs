@@ -1,6 +1,6 @@
 //! Detaching what does not answer, and several at once.
 
-use crate::attached::{Attachments, Target};
+use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};
 use std::fs;
 use std::net::TcpListener;
@@ -175,4 +175,45 @@ fn a_shell_offers_names() {
     assert_eq!(offered("al").trim(), "alpha");
     assert!(offered("").starts_with("alpha beta "), "{}", offered(""));
     assert_eq!(offered("--f").trim(), "--force");
+}
+
+/// What stands on the disk is ended from the top down, also in another mount namespace: a file
+/// system on a loop device on a file of the disk's file system.
+#[test]
+fn what_is_stacked_on_a_disk_is_unmounted() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("mkfs.ext4", &["-q", &device]);
+    let lower = Mounted::new(&device);
+    let file = lower.file("inner.img");
+    run("truncate", &["-s", "16M", &file]);
+    let inner = run("losetup", &["--find", "--show", &file]);
+    run("mkfs.ext4", &["-q", inner.trim()]);
+    let upper = Mounted::new(inner.trim());
+    fs::write(upper.file("kept"), "all of it").expect("it writes");
+    let user = fs::File::create(upper.file("open")).expect("it is made");
+
+    // A process that has a file open is not ended, and keeps all of it.
+    let refused = attachments.run(["detach", "fb0", "--unmount"]);
+    refused.fails_in_a_line(1, &["fb0 is in use", &device, "is mounted at"]);
+    fs::write(upper.file("more"), "still there").expect("it writes");
+    drop(user);
+    let mut holder = Command::new("unshare");
+    holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
+    let mut holder = holder.spawn().expect("unshare");
+    let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+    until("it has a namespace of its own", || {
+        let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
+        let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
+        its.is_ok_and(|its| its != own) && command.is_ok_and(|name| name.trim() == "sleep")
+    });
+    attachments.run(["detach", "fb0", "--unmount"]).ok();
+    assert!(attachments.list().is_empty());
+    holder.kill().expect("a child");
+    holder.wait().expect("a child");
+    drop((upper, lower));
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
 }

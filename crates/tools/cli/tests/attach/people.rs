@@ -104,6 +104,48 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
     attachments.detach("fb0");
 }
 
+/// Root of a container that may not mount gets what can be had without, and doctor says so before.
+#[test]
+fn root_that_may_not_mount_gets_the_next_way() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let confined = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command.arg(env!("CARGO_BIN_EXE_farblock")).args(args);
+        attachments.scratch.prepare(&mut command);
+        command.env("FARBLOCK_RUNTIME_DIR", attachments.scratch.path("run"));
+        finish(command, b"")
+    };
+    let url = target.url();
+    let outcome = confined(&["attach", &url]).ok();
+    assert!(outcome.stderr.starts_with("chose nbd: a server for programs"), "{}", outcome.stderr);
+    assert!(outcome.out().contains("nbd+unix"));
+    attachments.detach("fb0");
+    let said = confined(&["doctor"]).out();
+    assert!(said.contains("attach would choose nbd: a server for programs"), "{said}");
+    // Asked for by name, it says why not.
+    let refused = confined(&["attach", &url, "--as", "fuse"]);
+    refused.fails_in_a_line(1, &["nothing may be mounted", "CAP_SYS_ADMIN"]);
+}
+
+/// A way that is there and fails: the mount is refused though the process has every right.
+#[test]
+fn a_way_that_fails_is_followed_by_the_next() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let mut command = Command::new("unshare");
+    // A user namespace's root has all rights in it, and may not open what mounts here need.
+    command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_farblock"), "attach"]);
+    command.arg(target.url());
+    attachments.scratch.prepare(&mut command);
+    command.env("FARBLOCK_RUNTIME_DIR", attachments.scratch.path("run"));
+    let outcome = finish(command, b"").ok();
+    assert!(outcome.stderr.contains("tried the next way, nbd"), "{}", outcome.stderr);
+    assert!(outcome.out().contains("nbd+unix"));
+    attachments.detach("fb0");
+}
+
 #[test]
 fn no_block_device_is_said() {
     if Path::new("/sys/module/nbd").exists() || Path::new("/sys/block/nbd0").exists() {
@@ -111,9 +153,9 @@ fn no_block_device_is_said() {
     }
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
-    let told = attachments.run(["attach", &target.url(), "--as", "nbd"]).ok().out();
-    assert!(told.contains("no block device: ") && told.contains("nbd+unix"), "{told}");
-    attachments.detach("fb0");
+    let asked = attachments.run(["attach", &target.url(), "--as", "nbd"]);
+    asked.fails_in_a_line(1, &["no block device can be made: ", "modprobe nbd", "--no-device"]);
+    assert!(attachments.list().is_empty());
 }
 
 #[test]

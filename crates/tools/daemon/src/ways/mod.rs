@@ -253,20 +253,32 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
     Ok(())
 }
 
-/// The way for `--as auto`, and why, in a sentence.
+/// A way for `--as auto`.
+pub(super) struct Candidate {
+    pub(super) way: As,
+    /// It makes no block device.
+    pub(super) no_device: bool,
+    /// Why it is the one, in a sentence.
+    pub(super) why: String,
+}
+
+/// The ways for `--as auto`, the best first.
 #[cfg(windows)]
-pub(super) fn choose(settings: &Settings) -> (As, String) {
-    if settings.no_device {
-        let why = "chose nbd: a server, since no disk of this machine is wanted";
-        return (As::Nbd, why.to_owned());
-    }
-    match winspd::available() {
-        Ok(()) => (As::Winspd, "chose winspd: its library is there".to_owned()),
-        Err(_) => {
-            let why = "chose iscsi: Windows has an initiator, and WinSpd is not installed";
-            (As::Iscsi, why.to_owned())
-        }
-    }
+pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
+    let (way, why) = if settings.no_device {
+        (As::Nbd, "chose nbd: a server, since no disk of this machine is wanted")
+    } else if winspd::available().is_ok() {
+        (As::Winspd, "chose winspd: its library is there")
+    } else {
+        (As::Iscsi, "chose iscsi: Windows has an initiator, and WinSpd is not installed")
+    };
+    vec![Candidate { way, no_device: settings.no_device, why: why.to_owned() }]
+}
+
+/// No way makes another thing than it is asked for.
+#[cfg(windows)]
+pub(super) fn check(_: &Settings) -> Result<(), String> {
+    Ok(())
 }
 
 /// Clears away what a server left that is gone for good. `Err` says why it stays: in use, unless
@@ -303,33 +315,71 @@ pub(super) fn users_of_broken(_: &Folder, _: &Settings) -> Vec<String> {
     Vec::new()
 }
 
-/// The way for `--as auto`, and why, in a sentence.
+/// The ways for `--as auto`, the best first: that which is there, and after it what is tried if
+/// that fails.
 #[cfg(target_os = "linux")]
-pub(super) fn choose(settings: &Settings) -> (As, String) {
+pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
+    let candidate = |way, no_device, why| Candidate { way, no_device, why };
     let no_fuse = farblock_attach::fuse::available().err().map(sentence);
+    let mut found = Vec::new();
     if settings.no_device {
-        return match no_fuse {
-            None => (As::Fuse, "chose fuse: a file, since no block device is wanted".to_owned()),
-            Some(why) => (As::Nbd, format!("chose nbd: a server for programs ({why})")),
+        let lacks = match no_fuse {
+            None => {
+                let why = "chose fuse: a file, since no block device is wanted".to_owned();
+                found.push(candidate(As::Fuse, true, why));
+                String::new()
+            }
+            Some(why) => format!(" ({why})"),
         };
+        found.push(candidate(As::Nbd, true, format!("chose nbd: a server for programs{lacks}")));
+        return found;
     }
-    let Err(no_ublk) = ublk::available() else {
-        let why = "chose ublk: the kernel's driver for block devices like this";
-        return (As::Ublk, why.to_owned());
-    };
-    if nbd::device_available().is_ok() {
-        return (As::Nbd, format!("chose nbd: the kernel has its client ({no_ublk})"));
-    }
-    if let Some(why) = no_fuse {
-        return (As::Nbd, format!("chose nbd: a server for programs ({no_ublk}; {why})"));
-    }
-    match fuse::device_available() {
+    let no_ublk = match administrators(ublk::available()) {
         Ok(()) => {
-            let why = format!("chose fuse with a loop device: {no_ublk}, and no NBD client");
-            (As::Fuse, why)
+            let why = "chose ublk: the kernel's driver for block devices like this";
+            found.push(candidate(As::Ublk, false, why.to_owned()));
+            "ublk failed".to_owned()
         }
-        Err(reason) => (As::Fuse, format!("chose fuse: a file and no block device ({reason})")),
+        Err(why) => why,
+    };
+    if administrators(nbd::device_available()).is_ok() {
+        let why = format!("chose nbd: the kernel has its client ({no_ublk})");
+        found.push(candidate(As::Nbd, false, why));
     }
+    let lacks = no_fuse.clone().unwrap_or_else(|| "fuse failed".to_owned());
+    if no_fuse.is_none() {
+        let why = match fuse::device_available() {
+            Ok(()) => format!("chose fuse with a loop device: {no_ublk}, and no NBD client"),
+            Err(reason) => format!("chose fuse: a file and no block device ({reason})"),
+        };
+        found.push(candidate(As::Fuse, false, why));
+    }
+    let why = format!("chose nbd: a server for programs ({no_ublk}; {lacks})");
+    found.push(candidate(As::Nbd, true, why));
+    found
+}
+
+/// Devices are made by root, but not in a container that took its rights away.
+#[cfg(target_os = "linux")]
+fn administrators(available: Result<(), String>) -> Result<(), String> {
+    match is_root() && !farblock_attach::fuse::is_administrator() {
+        true => Err("this container or service may make no device".to_owned()),
+        false => available,
+    }
+}
+
+/// Whether a way that was asked for by name makes what it is asked for.
+#[cfg(target_os = "linux")]
+pub(super) fn check(settings: &Settings) -> Result<(), String> {
+    if settings.way != As::Nbd || !nbd::wants_device(settings) {
+        return Ok(());
+    }
+    administrators(nbd::device_available()).map_err(|why| {
+        format!(
+            "no block device can be made: {why}; or take --no-device, which serves programs that \
+             know NBD"
+        )
+    })
 }
 
 /// What the kernel says of a block device.

@@ -1,0 +1,235 @@
+//! Ends the uses of a disk from the top down, as LVM's `blkdeactivate` does: it unmounts file
+//! systems, ends swapping, and takes away loop, device-mapper and RAID devices that are on it.
+//!
+//! A process that uses the disk is never killed: what it keeps busy stays, and is tried again.
+//! Each step is a process of its own. A step can wait for the disk, and so for its target, without
+//! an end; this process waits for none of them longer than its deadline.
+
+use super::status::{Use, UseKind};
+use super::system;
+use farblock_attach::fuse::loop_device;
+use farblock_command::error::{Failure, Result, os};
+use farblock_frontend::users::{self, Mount, User};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// All block devices, partitions as well, have a folder here.
+const BLOCK_DEVICES: &str = "/sys/class/block";
+/// Devices on devices, at most.
+const MAX_DEPTH: usize = 16;
+/// Between two looks whether a step is done.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Between two attempts to end what is busy.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How long writing back may take.
+const SYNC_TIME: Duration = Duration::from_secs(8);
+
+/// The block devices that a disk is used as: itself, or loop devices on its file.
+fn devices(used: &Use) -> Vec<PathBuf> {
+    match (used.kind, used.directory()) {
+        (UseKind::Device, _) => vec![PathBuf::from(&used.path)],
+        (_, Some(directory)) => loop_device::below(directory),
+        _ => Vec::new(),
+    }
+}
+
+/// Ends what uses a disk until nothing does, or until the deadline. Who still uses it then.
+pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
+    loop {
+        let (devices, release) = (devices(used), Release { deadline });
+        devices.iter().for_each(|device| release.end_uses(device, 0));
+        // Copies of the mount that the disk's file is in.
+        let mounts = users::mounts();
+        let is_its = |mount: &&Mount| used.directory() == Some(&mount.mountpoint);
+        if let Some(mount) = mounts.iter().rev().find(is_its) {
+            release.unmount_elsewhere(&mount.device);
+        }
+        let left: Vec<User> =
+            devices.iter().flat_map(|device| users::of_block_device(device)).collect();
+        if left.is_empty() || Instant::now() + PAUSE >= deadline {
+            return left;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Writes back what the system has in memory for a disk, and for file systems on what is
+/// stacked on them. It waits for a bounded time; false if not all was done by then.
+pub(super) fn sync(used: &Use) -> bool {
+    let release = Release { deadline: Instant::now() + SYNC_TIME };
+    devices(used).iter().fold(true, |well, device| release.sync(device, 0) && well)
+}
+
+struct Release {
+    deadline: Instant,
+}
+
+impl Release {
+    /// Ends what uses a device: first what is on the devices above it.
+    fn end_uses(&self, device: &Path, depth: usize) {
+        for folder in folders(device) {
+            let (Some(device), Some(number)) = (device_of(&folder), number_of(&folder)) else {
+                continue;
+            };
+            for holder in holders(&folder).into_iter().filter(|_| depth < MAX_DEPTH) {
+                self.end_uses(&holder, depth + 1);
+                self.take_away(&holder);
+            }
+            let mounts = users::mounts();
+            let is_of = |mount: &&Mount| mount.device == number || mount.source == device;
+            for mount in mounts.iter().rev().filter(is_of) {
+                self.end_mount(&mounts, mount, depth);
+            }
+            if is_swap(&device) {
+                self.run("swapoff", &[device.as_os_str()]);
+            }
+            // Copies that went with a mount here are not there any more.
+            self.unmount_elsewhere(&number);
+        }
+    }
+
+    fn unmount_elsewhere(&self, number: &str) {
+        for (pid, mount) in users::mounts_elsewhere(number) {
+            self.unmount(Some(pid), &mount.mountpoint);
+        }
+    }
+
+    /// Unmounts, first what uses files of it and what is mounted below it.
+    fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
+        let below = |path: &Path| path.starts_with(&mount.mountpoint);
+        for device in loop_device::below(&mount.mountpoint) {
+            if depth < MAX_DEPTH {
+                self.end_uses(&device, depth + 1);
+                self.run("losetup", &["--detach".as_ref(), device.as_os_str()]);
+            }
+        }
+        for swap in swaps().iter().filter(|swap| below(swap)) {
+            self.run("swapoff", &[swap.as_os_str()]);
+        }
+        let inner = mounts.iter().rev().filter(|it| below(&it.mountpoint) && *it != mount);
+        for inner in inner.filter(|it| it.mountpoint != mount.mountpoint) {
+            self.unmount(None, &inner.mountpoint);
+        }
+        self.unmount(None, &mount.mountpoint);
+    }
+
+    /// Takes a device away that stands on others.
+    fn take_away(&self, device: &Path) {
+        let Some(folder) = device.file_name().map(|name| Path::new(BLOCK_DEVICES).join(name))
+        else {
+            return;
+        };
+        if let Ok(name) = fs::read_to_string(folder.join("dm/name")) {
+            self.run("dmsetup", &["remove".as_ref(), name.trim_end().as_ref()]);
+        } else if folder.join("md").exists() {
+            self.run("mdadm", &["--stop".as_ref(), device.as_os_str()]);
+        }
+    }
+
+    /// In a mount namespace of another process's, if one is named.
+    fn unmount(&self, of: Option<u32>, path: &Path) {
+        let Ok(program) = std::env::current_exe() else { return };
+        let mut command = Command::new(system::program(&program));
+        command.args(["attachment", "unmount"]).arg(path);
+        command.args(of.map(|pid| pid.to_string()));
+        self.finish(command);
+    }
+
+    fn sync(&self, device: &Path, depth: usize) -> bool {
+        let mut well = true;
+        for folder in folders(device) {
+            let (Some(device), Some(number)) = (device_of(&folder), number_of(&folder)) else {
+                continue;
+            };
+            for holder in holders(&folder).into_iter().filter(|_| depth < MAX_DEPTH) {
+                well &= self.sync(&holder, depth + 1);
+            }
+            for mount in users::mounts().iter().filter(|mount| mount.device == number) {
+                well &= self.run("sync", &["-f".as_ref(), mount.mountpoint.as_os_str()]);
+            }
+            well &= self.run("sync", &[device.as_os_str()]);
+        }
+        well
+    }
+
+    fn run(&self, program: &str, args: &[&std::ffi::OsStr]) -> bool {
+        let mut command = Command::new(program);
+        command.args(args);
+        self.finish(command)
+    }
+
+    /// Runs a step. One that is not done by the deadline is left alone: it waits in the kernel.
+    fn finish(&self, mut command: Command) -> bool {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                tracing::warn!("{}: {}", command.get_program().display(), os(&error));
+                return false;
+            }
+        };
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => {
+                    tracing::debug!("{command:?}: {status}");
+                    return status.success();
+                }
+                Ok(None) if Instant::now() < self.deadline => thread::sleep(LOOK_EVERY),
+                _ => return false,
+            }
+        }
+    }
+}
+
+/// Unmounts in this mount namespace or in a process's: what `attachment unmount` does.
+pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let failed = |error: std::io::Error| {
+        Failure::run(format_args!("cannot unmount {}: {}", path.display(), os(&error)))
+    };
+    if let Some(pid) = of {
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/mnt")).map_err(failed)?;
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)
+            .map_err(|error| failed(error.into()))?;
+    }
+    let flags = rustix::mount::UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(path, flags).map_err(|error| failed(error.into()))
+}
+
+/// The folders of a device and its partitions, partitions first.
+fn folders(device: &Path) -> Vec<PathBuf> {
+    let Some(name) = device.file_name() else { return Vec::new() };
+    let whole = Path::new(BLOCK_DEVICES).join(name);
+    let below = fs::read_dir(&whole).into_iter().flatten().flatten().map(|entry| entry.path());
+    below.filter(|part| part.join("partition").exists()).chain([whole.clone()]).collect()
+}
+
+fn device_of(folder: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(folder.file_name()?))
+}
+
+/// `major:minor`
+fn number_of(folder: &Path) -> Option<String> {
+    Some(fs::read_to_string(folder.join("dev")).ok()?.trim_end().to_owned())
+}
+
+/// The devices that stand on a device.
+fn holders(folder: &Path) -> Vec<PathBuf> {
+    let holders = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten();
+    holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
+}
+
+/// The devices and files that are swapped to.
+fn swaps() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let names = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    names.map(|name| PathBuf::from(name.replace("\\040", " "))).collect()
+}
+
+fn is_swap(device: &Path) -> bool {
+    swaps().iter().any(|swap| swap == device)
+}
