@@ -93,7 +93,8 @@ A file has the options' names as keys:
   as = \"auto\"
   ctrl-loss-timeout = \"never\"")]
 pub struct AttachArgs {
-    /// The namespace; several are paths to the same one
+    /// The namespace; several are paths to the same one. Another address of a disk that is attached
+    /// adds a path to it
     #[arg(value_name = "URL", required_unless_present_any = ["all", "config", "restore"])]
     pub urls: Vec<Url>,
 

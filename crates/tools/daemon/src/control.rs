@@ -3,7 +3,7 @@
 
 use super::folder::Folder;
 use super::server::DaemonShared;
-use super::status::Status;
+use super::status::{Offer, Status};
 use super::system::{self, Listener, Stream};
 use super::ways::StopError;
 use serde::de::DeserializeOwned;
@@ -33,6 +33,10 @@ pub(super) enum ControlRequest {
     Detach {
         force: bool,
     },
+    /// Another address of the same namespace is a path from now on.
+    AddPath {
+        url: String,
+    },
     /// Whoever asks is its supervisor from now on. The answer is a channel, and no line.
     #[cfg(target_os = "linux")]
     Adopt,
@@ -44,6 +48,9 @@ pub(super) enum Answer {
     /// By path, and why not.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
+    PathAdded(Offer),
+    /// The address leads to another namespace than the disk's.
+    OtherNamespace,
     Refused(StopError),
 }
 
@@ -86,6 +93,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
                     shared.measure();
                     Answer::Status(Box::new(shared.status()))
                 }
+                ControlRequest::AddPath { url } => shared.add_path(&url),
                 #[cfg(target_os = "linux")]
                 ControlRequest::Adopt => unreachable!("it was answered"),
                 ControlRequest::Authenticate => Answer::Authenticated(shared.authenticate()),

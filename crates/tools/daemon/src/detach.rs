@@ -184,7 +184,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
             return clear(folder, force);
         }
         Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
-        Ok(Answer::Status(_) | Answer::Authenticated(_)) => {
+        Ok(_) => {
             return Err(Failure::run(format_args!("{name} is served by another version: end it")));
         }
         // It ended: because somebody else detached it, or it was killed.

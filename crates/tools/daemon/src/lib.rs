@@ -40,6 +40,8 @@ mod list;
 mod messages;
 #[cfg(any(target_os = "linux", windows))]
 mod metrics;
+#[cfg(any(target_os = "linux", windows))]
+mod more_paths;
 #[cfg(target_os = "linux")]
 pub mod nvme_fabrics;
 #[cfg(any(target_os = "linux", windows))]

@@ -1,6 +1,6 @@
 //! The process that serves a disk: it connects, offers it one way, and tells its supervisor.
 
-use super::control;
+use super::control::{self, Answer};
 use super::folder::{Folder, Role};
 use super::leftover;
 use super::messages::{Order, Report};
@@ -79,6 +79,7 @@ pub(super) struct DaemonShared {
 }
 
 const STATE: &str = "state.json";
+const SETTINGS: &str = "settings.json";
 
 /// Runs the process.
 pub(super) fn run(folder: Folder) -> Result<()> {
@@ -433,6 +434,35 @@ impl DaemonShared {
             (url.without_keys().to_string(), done.err().map(|error| sentence(&url, error)))
         };
         disk.authenticate().into_iter().map(said).collect()
+    }
+
+    /// Connects the disk by another address, too, and writes that down for a successor.
+    pub(super) fn add_path(&self, url: &str) -> Answer {
+        let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
+        let Some(disk) = &self.disk else {
+            return failed("its connections are the kernel's: nvme connect adds one".to_owned());
+        };
+        let url: Url = match url.parse() {
+            Ok(url) => url,
+            Err(error) => return failed(format!("{url}: {error}")),
+        };
+        match disk.add_path(&url) {
+            Ok(()) => {}
+            Err(farblock_host::Error::Namespace(_)) => return Answer::OtherNamespace,
+            Err(error) => return failed(error.to_string()),
+        }
+        tracing::warn!(path = %url.without_keys(), "a path was added");
+        let mut settings: Settings = self.folder.read_json(SETTINGS).unwrap_or_default();
+        settings.urls.push(url);
+        match self.folder.write_json(SETTINGS, &settings) {
+            Ok(()) => Answer::PathAdded(self.offer()),
+            Err(error) => failed(format!(
+                "the path is used, and cannot be written to {} ({}), so the next process would not \
+                 know it",
+                self.folder.path(SETTINGS).display(),
+                os(&error)
+            )),
+        }
     }
 
     /// For who asks. It never waits for a detach that is under way.

@@ -9,6 +9,7 @@ use super::folder::{Folder, Lock, Role, runtime};
 use super::identify;
 use super::leftover;
 use super::messages::Report;
+use super::more_paths;
 use super::server::{self, Saved};
 use super::settings::Settings;
 use super::status::Offer;
@@ -55,6 +56,10 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     ways::check(&settings).map_err(Failure::Run)?;
     choose_namespace(&mut settings)?;
     leftover::sweep(&runtime);
+    if let Some(offer) = more_paths::add(&runtime, &settings)? {
+        let note = (!global.quiet).then(|| format!("{} has another path", offer.name));
+        return Terminal { json: args.json, note, way_failed: false }.ready(&offer);
+    }
     let place = Place { runtime: &runtime, args, global };
     if settings.way != As::Auto {
         return place.attach(&settings, kept, None).map_err(|(failure, _)| failure);

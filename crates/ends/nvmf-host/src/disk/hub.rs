@@ -7,6 +7,7 @@ use super::identity::{Hex, KnownNamespace};
 use super::latency::Meters;
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
+use super::paths::Paths;
 use super::refusal::Refusal;
 use super::session::Session;
 use crate::control::Local;
@@ -128,7 +129,7 @@ pub(super) enum Verdict {
 pub(super) struct Hub {
     pub(super) options: DiskOptions,
     pub(super) nsid: u32,
-    pub(super) paths: Vec<Path>,
+    pub(super) paths: Paths,
     /// What every path has to lead to, as a predecessor knew it or the first that was connected
     /// said.
     known: Mutex<Option<KnownNamespace>>,
@@ -161,7 +162,7 @@ impl Hub {
         Hub {
             options,
             nsid,
-            paths,
+            paths: Paths::new(paths),
             known: Mutex::default(),
             namespace: OnceLock::new(),
             write_through: AtomicBool::new(false),
@@ -269,6 +270,11 @@ impl Hub {
             ));
         }
         known.map_or(Ok(()), |known| known.check(found).map_err(another))
+    }
+
+    /// The namespace that every path has to lead to, once one is connected.
+    pub(super) fn known(&self) -> Option<KnownNamespace> {
+        lock(&self.known).clone()
     }
 
     /// Whether writes have to be durable when they complete, with a cache or without.

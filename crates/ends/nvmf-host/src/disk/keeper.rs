@@ -356,6 +356,10 @@ impl Keeper {
     /// The options of one attempt: it may not outlast the time after which the path is given up.
     fn options(&self) -> Options {
         let mut options = self.hub.options.connection.clone();
+        if self.hub.paths.len() > 1 {
+            // The first path may have been the only one.
+            options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
+        }
         if let Some(at) = self.path().gives_up_at(&self.hub.options) {
             let left = at.saturating_duration_since(os::now());
             options.connect_timeout =

@@ -82,6 +82,7 @@ mod latency;
 mod options;
 mod orphans;
 mod path;
+mod paths;
 mod queue;
 mod refusal;
 mod session;
@@ -97,6 +98,7 @@ pub use orphans::OrphanedControllers;
 pub use path::{PathState, PathStatus};
 
 use crate::control::{self, Control, reply};
+use crate::controller::Controller;
 use crate::error::Error;
 use crate::limits;
 use crate::url::Url;
@@ -226,6 +228,43 @@ impl Disk {
         drop(first);
         wait_for_first(&results, urls.len(), disk.hub.options.connect_wait, is_decided)?;
         Ok(disk)
+    }
+
+    /// Adds a path while the disk is used, once it is connected and leads to this disk's namespace.
+    ///
+    /// # Errors
+    /// When the address cannot be connected, leads to another namespace, or makes no sense beside
+    /// those that the disk has; and when it has as many paths as it may have. It has no such path
+    /// then.
+    pub fn add_path(&self, url: &Url) -> Result<(), Error> {
+        let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
+        urls.push(url.clone());
+        let nsid = check(&urls, &self.hub.options)?;
+        let wrong = |text: String| Err(Error::Options(text));
+        match self.hub.known() {
+            Some(known) if !known.is_named() => {
+                return wrong(format!(
+                    "namespace {nsid} has no UUID, NGUID or EUI-64, so nobody can tell whether \
+                     {url} leads to the same one"
+                ));
+            }
+            known => {
+                let mut options = self.hub.options.connection.clone();
+                options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
+                let found = Controller::connect_url(url, &options)?.namespace(nsid)?;
+                if let Some(difference) = known.and_then(|it| it.check(found.known()).err()) {
+                    return Err(Error::Namespace(format!("{url}: {difference}")));
+                }
+            }
+        }
+        let Some(index) = self.hub.paths.add(Path::new(url.clone())) else {
+            return wrong(format!("{} paths are the limit", limits::PATHS));
+        };
+        let (first, connected) = channel();
+        self.start_keeper(index, first);
+        // It was reached a moment ago. If it is lost meanwhile, it is connected again like others.
+        let _ = os::recv_timeout(&connected, limits::OTHER_PATHS_TIME);
+        Ok(())
     }
 
     fn start_keeper(&self, index: usize, first: Sender<Result<(), Error>>) {

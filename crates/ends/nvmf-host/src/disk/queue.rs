@@ -188,6 +188,11 @@ impl DiskQueue {
     fn take_arrivals(&mut self) {
         for arrival in self.mailbox.take_arrivals() {
             let (path, session) = (arrival.session.path, arrival.session);
+            if path >= self.legs.len() {
+                // It was added to the disk after this queue was opened.
+                self.legs.resize_with(path + 1, || None);
+                self.refused.resize(path + 1, None);
+            }
             let Ok(queue) = arrival.queue else {
                 self.refused[path] = Some(session);
                 continue;
@@ -403,7 +408,8 @@ impl DiskQueue {
         if self.waiting.is_empty() && self.held.is_empty() {
             return None;
         }
-        let verdict = self.hub.verdict(now, |path| self.refused[path].is_some());
+        let verdict =
+            self.hub.verdict(now, |path| self.refused.get(path).is_some_and(Option::is_some));
         match verdict {
             Verdict::Wait(until) => until,
             Verdict::Fail(_) if os::has_mistake("host: nothing fails fast") => None,

@@ -168,3 +168,39 @@ fn a_path_that_leads_elsewhere_says_so() {
     attachments.wait_for_state("fb0", "live");
     attachments.detach("fb0");
 }
+
+/// Attached again by another address, a disk that is in use has one more path. The next process
+/// knows it, too.
+#[test]
+fn a_path_is_added_under_load() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let [first, second] = [0; 2].map(|_| Wire::to(&target.server.address));
+    let url = |wire: &Wire| target.url().replace(&target.server.address, &wire.address);
+    let device = attachments.attach(&[&url(&first), "--as", "fuse"]);
+    let mut load = Load::start(&device, &[]);
+    wait_for_progress(&device);
+    let added = attachments.run(["attach", &url(&second)]).ok();
+    assert!(added.stderr.contains("fb0 has another path"), "{}", added.stderr);
+    assert!(added.out().contains(&device), "{}", added.out());
+    until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
+    // The first one is not needed any more.
+    first.cut();
+    wait_for_progress(&device);
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    until("its successor has it", || path_state(&attachments, 1) == "live");
+    wait_for_progress(&device);
+    assert!(load.is_running());
+    load.finish();
+    // Given again it is refused, as is a disk of the same name that is another one.
+    let again = attachments.run(["attach", &url(&second), "--as", "fuse"]);
+    again.fails_in_a_line(1, &["attached already, as fb0"]);
+    let other = attachments.scratch.disk("other.img", 32 << 20);
+    let stranger = attachments.scratch.serve(["--nqn", target.nqn(), &other]);
+    attachments.attach(&[&stranger.url(1), "--as", "fuse", "--name", "other"]);
+    assert_eq!(attachments.status("fb0")["paths"].as_array().map(Vec::len), Some(2));
+    attachments.detach("other");
+    first.mend();
+    attachments.detach("fb0");
+}
