@@ -74,7 +74,7 @@ fn the_device_says_what_the_disk_is() {
     }
 }
 
-/// What the last user of a loop device set on it is not the next disk's.
+/// A new disk does not inherit what the last user of its loop device set.
 #[test]
 fn a_device_has_nothing_of_its_last_user() {
     let stale = |device: &str| {
@@ -82,7 +82,7 @@ fn a_device_has_nothing_of_its_last_user() {
     };
     let free = output("losetup", &["--find"]);
     let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
-    // Once as nobody has it open, and once as somebody does: then another device is taken.
+    // The second time a process has the device open, so that another one is taken.
     for is_open in [false, true] {
         if !Path::new(&free).exists() {
             break;

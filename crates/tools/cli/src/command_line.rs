@@ -49,9 +49,43 @@ fn said(error: &clap::Error) -> ExitCode {
         ))
         .report();
     }
+    if let Some(sentence) = known_otherwise(error) {
+        return Failure::Usage(sentence).report();
+    }
     // If nobody reads it, there is the exit code.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Commands as other programs of the kind call them, and as they are called here.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("connect", "attach"),
+    ("connect-all", "attach --all"),
+    ("cp", "copy"),
+    ("disconnect", "detach"),
+    ("eject", "detach"),
+    ("export", "serve"),
+    ("identify", "id"),
+    ("info", "id"),
+    ("login", "attach"),
+    ("logout", "detach"),
+    ("ls", "list"),
+    ("map", "attach"),
+    ("mount", "attach"),
+    ("ps", "list"),
+    ("share", "serve"),
+    ("umount", "detach"),
+    ("unmap", "detach"),
+    ("unmount", "detach"),
+];
+
+/// The sentence for a command that has another name here: for the parser it is no misspelling.
+fn known_otherwise(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (_, name) = OTHER_NAMES.iter().find(|(other, _)| other == typed)?;
+    Some(format!("there is no command {typed}: use `farblock {name}`"))
 }
 
 /// The value with a unit, such as `-1GiB`, that was taken for options.
@@ -72,6 +106,18 @@ fn below_zero(error: &clap::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_of_other_programs_lead_to_ours() {
+        let command = Cli::command();
+        for (other, name) in OTHER_NAMES {
+            let error = Cli::command().try_get_matches_from(["farblock", other]);
+            let sentence = known_otherwise(&error.expect_err("it has another name"));
+            assert!(sentence.is_some_and(|it| it.contains(name)), "{other}");
+            let ours = name.split(' ').next().expect("a name");
+            assert!(command.find_subcommand(ours).is_some(), "{name}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -1,5 +1,6 @@
 //! The text of a file that says what to do.
 
+use crate::alike::alike;
 use crate::error::{Failure, Result, os};
 use farblock_admin::{Aside, Patience};
 use farblock_host::readable::Readable;
@@ -85,7 +86,16 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     if rest("UUID parsing failed").is_some() {
         return "this is not a UUID".to_owned();
     }
-    let others = |rest: &str| rest.replacen(", expected ", ": use ", 1);
+    let others = |rest: &str| match rest.split_once(", expected ") {
+        Some((found, known)) => {
+            // Each is in quotes of this kind.
+            let words = known.split('`').skip(1).step_by(2);
+            let meant = alike(found.trim_matches('`'), words);
+            let meant = meant.map_or(String::new(), |it| format!(" (did you mean `{it}`?)"));
+            format!("{found}{meant}: use {known}")
+        }
+        None => rest.to_owned(),
+    };
     if let Some(rest) = rest("unknown field ") {
         return format!("there is no key {}", others(rest));
     }
@@ -165,6 +175,10 @@ mod tests {
             (
                 "unknown field `x`, expected one of `a`, `b`",
                 "there is no key `x`: use one of `a`, `b`",
+            ),
+            (
+                "unknown field `urll`, expected one of `urls`, `as`",
+                "there is no key `urll` (did you mean `urls`?): use one of `urls`, `as`",
             ),
             ("unknown variant `x`, expected `a` or `b`", "there is no `x`: use `a` or `b`"),
             ("missing field `nqn`", "the key `nqn` is missing"),

@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows what a command does.
 
+pub mod alike;
 pub mod args;
 #[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod broker;

@@ -1,5 +1,5 @@
-//! A server whose supervisor was killed gets another one. The new supervisor asks for a channel over
-//! the server's control socket; from then on the two are as if it had started the server.
+//! A server whose supervisor was killed gets another one. The new supervisor asks for a channel
+//! over the server's control socket. From then on it works as if it had started the server.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Lock, Role};
@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a server may take to answer.
+/// A server answers within this time, or is not adopted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The attachment of these settings that has a server and no supervisor, with the right to be its

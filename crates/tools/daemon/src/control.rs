@@ -37,7 +37,7 @@ pub(super) enum ControlRequest {
     AddPath {
         url: String,
     },
-    /// Whoever asks is its supervisor from now on. The answer is a channel, and no line.
+    /// The client becomes the supervisor. The answer is a channel instead of a line.
     #[cfg(target_os = "linux")]
     Adopt,
 }

@@ -26,7 +26,7 @@ const DETACH_PATIENCE: Duration = Duration::from_secs(120);
 /// The same by force, which flushes no longer than it must.
 const FORCED_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long what uses it may take to end.
+/// Time for unmounting what is stacked on a disk.
 #[cfg(target_os = "linux")]
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 

@@ -103,7 +103,7 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     }
 }
 
-/// Whether somebody uses what no later process can repair.
+/// Whether a process or the kernel uses a device that no later server can repair.
 fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }

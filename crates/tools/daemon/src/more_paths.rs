@@ -1,5 +1,5 @@
-//! `farblock attach` of a disk that is attached already, by another address: that is one more path to
-//! it, as it is for the kernel's own host.
+//! `farblock attach` of a disk that is attached already, by another address: that adds a path to
+//! it, as with the kernel's own host.
 
 use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role};
@@ -11,7 +11,7 @@ use farblock_host::Url;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long connecting may take.
+/// Time for connecting.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Adds the addresses that are new to the attachment of the same namespace. `None` if there is none

@@ -2,7 +2,7 @@
 //! systems, ends swapping, and takes away loop, device-mapper and RAID devices that are on it.
 //!
 //! A process that uses the disk is never killed: what it keeps busy stays, and is tried again.
-//! Each step is a process of its own. A step can wait for the disk, and so for its target, without
+//! A separate process does each step. A step can wait for the disk, and so for its target, without
 //! an end; this process waits for none of them longer than its deadline.
 
 use super::status::{Use, UseKind};
@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Between two attempts to end what is busy.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long writing back may take.
+/// Time for writing back.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
 /// The block devices that a disk is used as: itself, or loop devices on its file.
@@ -36,7 +36,7 @@ fn devices(used: &Use) -> Vec<PathBuf> {
     }
 }
 
-/// Ends what uses a disk until nothing does, or until the deadline. Who still uses it then.
+/// Ends what uses a disk until nothing does, or until the deadline. Returns its remaining users.
 pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     loop {
         let (devices, release) = (devices(used), Release { deadline });
@@ -97,7 +97,7 @@ impl Release {
         }
     }
 
-    /// Unmounts, first what uses files of it and what is mounted below it.
+    /// Unmounts a file system, after everything that uses its files or is mounted below it.
     fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
         let below = |path: &Path| path.starts_with(&mount.mountpoint);
         for device in loop_device::below(&mount.mountpoint) {

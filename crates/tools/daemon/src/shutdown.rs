@@ -1,8 +1,8 @@
-//! What a supervisor does that was asked to end while somebody uses its disk.
+//! The end of a supervisor whose disk is still in use.
 //!
-//! On a machine that shuts down, the disk has to outlive its users, and its users have to go. systemd
-//! unmounts what was mounted by hand only after all services have stopped, this one too. So the
-//! supervisor waits until the other services have stopped and then ends the uses itself. At its
+//! On a machine that shuts down, the disk has to outlive its users, and its users have to go.
+//! systemd unmounts what was mounted by hand only after all services have stopped, this one too. So
+//! the supervisor waits until the other services have stopped and then ends the uses itself. At its
 //! deadline it writes back what it can, reports who still uses the disk, and detaches it by force:
 //! otherwise systemd would kill it without any of that.
 
@@ -15,23 +15,23 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a service waits for users. Its unit gives it five minutes (TimeoutStopSec).
+/// A service waits this long for users. Its unit gives it five minutes (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
 /// The same of a disk that a shell attached, whose scope systemd may kill after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Between two looks who still uses it, or still stops.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long the uses may take to end in one go, before it is looked again who stops.
+/// Time for ending the uses once, before the next look at the services that stop.
 const ROUND: Duration = Duration::from_secs(5);
-/// How long a server may take to say how it is.
+/// A server answers within this time.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long it may take to detach by force.
 const FORCED_PATIENCE: Duration = Duration::from_secs(30);
 /// What the names of our own services begin with.
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Sees to it that a server that was asked to end does. `is_service`: a service manager waits for it
-/// and kills it in the end.
+/// Sees to it that a server that was asked to end does. `is_service`: a service manager waits for
+/// it and kills it in the end.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {

@@ -39,7 +39,7 @@ pub enum MountError {
     DeviceDenied,
     /// Only root mounts without it.
     NoHelper,
-    /// Nobody in this container or service may mount.
+    /// This container or service lacks the right to mount.
     NoRight,
     /// The mountpoint is not there, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
@@ -316,7 +316,7 @@ pub fn available() -> Result<(), MountError> {
     if is_administrator() {
         return Ok(());
     }
-    // The helper gets the right by its owner, which is root, and not where nobody can get it.
+    // The helper gets the right from its owner, root, unless this process may gain no rights.
     let no_new_rights = of_this_process("NoNewPrivs").as_deref() == Some("1");
     if no_new_rights || !has_right("CapBnd") {
         return Err(MountError::NoRight);
@@ -395,8 +395,8 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     clean_up(mountpoint)
 }
 
-/// Whether a mount is there whose server is gone and which no other process keeps: all that is
-/// read and written through it fails, and no later server changes that.
+/// Whether the server of a mount is dead and no other process keeps the mount. All reads and writes
+/// through it fail, and no later server changes that.
 #[must_use]
 pub fn is_broken(mountpoint: &Path) -> bool {
     is_gone(mountpoint) == Some(true)

@@ -356,7 +356,7 @@ impl Server {
         self.session.as_ref().is_some_and(|session| self.is_mounted(session))
     }
 
-    /// Who has the mount in another mount namespace.
+    /// The processes that have the mount in another mount namespace.
     #[must_use]
     pub fn users_elsewhere(&self) -> Vec<User> {
         let minor = self.session.as_ref().and_then(|session| session.minor);

@@ -64,8 +64,13 @@ fn is_valued(command: &Command, word: &str) -> bool {
 pub(super) fn known(words: &[String], command: &Command) -> Vec<String> {
     let Some((_, before)) = words.split_last() else { return Vec::new() };
     let typed = Typed::new(before, command);
-    if typed.ends_in_option() {
-        return Vec::new();
+    match (&typed.positionals[..], typed.options.last()) {
+        // One that is attached gets a path more, or another supervisor.
+        (["attach", ..], Some(("--name", None))) => {
+            return attachments(typed.option("--runtime-dir"));
+        }
+        _ if typed.ends_in_option() => return Vec::new(),
+        _ => {}
     }
     match typed.positionals[..] {
         ["detach" | "authenticate", ..] | ["doctor"] => attachments(typed.option("--runtime-dir")),

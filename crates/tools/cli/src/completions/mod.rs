@@ -20,7 +20,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
         return output::print(&names.iter().map(|name| format!("{name}\n")).collect::<String>());
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "farblock", &mut script);
+    clap_complete::generate(shell, &mut visible(&command()), "farblock", &mut script);
     output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
 }
 
@@ -38,6 +38,36 @@ fn command() -> Command {
         }
     }
     without_files(Cli::command())
+}
+
+/// The same without the commands and options that are not for people.
+fn visible(command: &Command) -> Command {
+    let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(visible);
+    let is_shown = |arg: &&Arg| !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help");
+    let plain = |arg: &Arg| {
+        let mut plain = Arg::new(arg.get_id().clone()).action(arg.get_action().clone());
+        plain = plain.value_hint(arg.get_value_hint()).global(arg.is_global_set());
+        if let Some(help) = arg.get_help() {
+            plain = plain.help(help.clone());
+        }
+        if arg.get_action().takes_values() {
+            plain = plain.value_parser(arg.get_value_parser().clone());
+            plain = plain.hide_possible_values(arg.is_hide_possible_values_set());
+        }
+        plain = arg.get_short().map_or(plain.clone(), |short| plain.short(short));
+        arg.get_long().map_or(plain.clone(), |long| plain.long(kept(long)))
+    };
+    let mut shown = Command::new(kept(command.get_name()));
+    shown = shown.about(command.get_about().cloned().unwrap_or_default());
+    if let Some(version) = command.get_version() {
+        shown = shown.version(kept(version));
+    }
+    shown.args(command.get_arguments().filter(is_shown).map(plain)).subcommands(commands)
+}
+
+/// For as long as the process lives, which ends when the script is printed.
+fn kept(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
 }
 
 /// Has the script ask for the names that only this machine knows. Where it is not as it is known
@@ -70,9 +100,11 @@ mod tests {
     fn scripts_ask_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command(), "farblock", &mut script);
+            clap_complete::generate(shell, &mut visible(&command()), "farblock", &mut script);
             let script = with_names(shell, &String::from_utf8_lossy(&script));
             assert_eq!(script.matches("completions --known").count(), 1, "{shell}");
+            let hidden = ["__attachment", "subcommand attachment", "--manuals"];
+            assert!(hidden.iter().all(|it| !script.contains(it)), "{shell} offers what is hidden");
             let renamed = script.matches("_farblock_options() {").count();
             assert_eq!(renamed, usize::from(shell != Shell::Fish), "{shell}");
         }

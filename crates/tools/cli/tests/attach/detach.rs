@@ -177,8 +177,8 @@ fn a_shell_offers_names() {
     assert_eq!(offered("--f").trim(), "--force");
 }
 
-/// What stands on the disk is ended from the top down, also in another mount namespace: a file
-/// system on a loop device on a file of the disk's file system.
+/// `--unmount` ends a file system on a loop device, whose file is on the disk's own file system,
+/// and a copy of the mount in another mount namespace.
 #[test]
 fn what_is_stacked_on_a_disk_is_unmounted() {
     let attachments = Attachments::new();

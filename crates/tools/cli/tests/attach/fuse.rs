@@ -272,7 +272,8 @@ fn a_server_outlives_its_supervisor() {
     assert!(attachments.list().is_empty());
 }
 
-/// Only another mount namespace has the mount: nobody here can use the disk, which is said.
+/// If only another mount namespace has the mount, `list` and `doctor` report that the disk is
+/// unusable here.
 #[test]
 fn a_mount_that_only_others_have_is_not_live() {
     let attachments = Attachments::new();

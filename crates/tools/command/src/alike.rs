@@ -1,0 +1,62 @@
+//! Which word was meant where a person has mistyped one.
+
+/// The word that is most like what was typed, if one is like it.
+pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let typed = plain(typed);
+    // A third of the letters may be wrong, and one in any case.
+    let most = (typed.len() / 3).max(1);
+    let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
+    let (_, word) = distances.filter(|(distance, _)| *distance <= most).min()?;
+    Some(word)
+}
+
+/// Words that differ in these alone are the same.
+fn plain(word: &str) -> Vec<char> {
+    word.chars().map(|it| if it == '_' { '-' } else { it.to_ascii_lowercase() }).collect()
+}
+
+/// How many letters have to be put in, left out, changed, or exchanged with their neighbour.
+fn distance(one: &[char], other: &[char]) -> usize {
+    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
+    for (index, row) in rows.iter_mut().enumerate() {
+        row[0] = index;
+    }
+    for column in 0..=other.len() {
+        rows[0][column] = column;
+    }
+    for i in 1..=one.len() {
+        for j in 1..=other.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+            let mut best = changed.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            let is_exchanged =
+                i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1];
+            if is_exchanged {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_word_is_recognized() {
+        let words = ["urls", "iopolicy", "ctrl-loss-timeout", "keep-alive"];
+        for (typed, meant) in [
+            ("url", Some("urls")),
+            ("iopolcy", Some("iopolicy")),
+            ("io-policy", Some("iopolicy")),
+            ("ctrl_loss_tiemout", Some("ctrl-loss-timeout")),
+            ("ctrl-loss-tmo", Some("ctrl-loss-timeout")),
+            ("KeepAlive", Some("keep-alive")),
+            ("delay", None),
+            ("", None),
+        ] {
+            assert_eq!(alike(typed, words), meant, "{typed}");
+        }
+    }
+}
