@@ -175,7 +175,9 @@ fn a_namespace_that_is_attached_already() {
     let way = ["--as", "nbd", "--no-device"];
     let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
     attach(&[&url]).ok();
-    attach(&[&other_name]).fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
+    // Under the same name, or none, it would be a path.
+    let second = attach(&[&other_name, "--name", "second"]);
+    second.fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
     assert_eq!(attachments.list().len(), 1);
     attach(&[&url, "--name", "reads", "--read-only"]).ok();
     attach(&[&url, "--name", "shares", "--shared"]).ok();
