@@ -21,9 +21,7 @@ fn distance(one: &[char], other: &[char]) -> usize {
     for (index, row) in rows.iter_mut().enumerate() {
         row[0] = index;
     }
-    for column in 0..=other.len() {
-        rows[0][column] = column;
-    }
+    rows[0] = (0..=other.len()).collect();
     for i in 1..=one.len() {
         for j in 1..=other.len() {
             let changed = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
