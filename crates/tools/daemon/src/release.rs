@@ -60,7 +60,9 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
 /// stacked on them. It waits for a bounded time; false if not all was done by then.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
-    devices(used).iter().fold(true, |well, device| release.sync(device, 0) && well)
+    // All of them, also after one that failed.
+    let synced: Vec<bool> = devices(used).iter().map(|device| release.sync(device, 0)).collect();
+    synced.iter().all(|well| *well)
 }
 
 struct Release {
