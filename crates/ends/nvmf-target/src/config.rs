@@ -130,6 +130,9 @@ pub struct TargetConfig {
     /// No limit, but for measuring.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
+    /// Memory that peers may make all cores hold together, in bytes. `None`: 512 MiB, or 32 MiB a
+    /// core if that is more, but at most a quarter of what the process may use.
+    pub buffer_bytes: Option<u64>,
     /// Memory that peers may make each core hold, in bytes; but for tests.
     #[doc(hidden)]
     pub core_buffer_bytes: Option<usize>,
@@ -155,6 +158,7 @@ impl Default for TargetConfig {
             engine: EngineKind::Auto,
             polling: Polling::default(),
             call_bytes: CallBytes::default(),
+            buffer_bytes: None,
             core_buffer_bytes: None,
             max_connections: None,
         }

@@ -147,7 +147,7 @@ impl Core {
         task: TaskId,
         shared: Arc<TargetShared>,
     ) -> Self {
-        let memory = Account::new(shared.core_buffer_bytes());
+        let memory = Account::new(shared.budget.core_bytes());
         Self {
             cx: Context {
                 index,

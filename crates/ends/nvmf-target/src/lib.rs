@@ -24,6 +24,7 @@ mod affinity;
 mod alarms;
 mod authentication;
 mod backings;
+mod budget;
 mod by_namespace;
 mod by_status;
 mod changes;
@@ -60,6 +61,7 @@ mod volumes;
 
 pub use admissions::{AdmissionCounts, ByReason};
 pub use authentication::HostKeys;
+pub use budget::Budget;
 pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
 pub use control::{ChangeError, Control, Removal, Sharing};
 pub use events::{Event, Observer, Visitor};

@@ -43,8 +43,18 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 /// limit is told in decision 16.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
-/// A core's part of [`BUFFER_BYTES`] is not less, in bytes: several of the largest transfers.
+/// A core's part of [`BUFFER_BYTES`] is not less, in bytes, where memory is plentiful: several of
+/// the largest transfers.
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
+
+/// Where memory is short, fewer cores run by default, so that each has this many bytes: a few of
+/// the largest transfers.
+pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
+
+/// What a connection takes besides the buffers of its commands, in bytes: its structures, what
+/// waits in the kernel's sockets, and TLS. All connections together take at most a quarter of what
+/// the process may use.
+pub const CONNECTION_BYTES: u64 = 64 << 10;
 
 /// The smallest buffer, in bytes: what each counts for at least.
 pub const BUFFER_BYTES_MIN: usize = 4096;

@@ -18,6 +18,7 @@ pub use stats::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
 use crate::admissions::{Admissions, Reason};
 use crate::authentication::Authenticator;
 use crate::backings::{BackingId, Backings};
+use crate::budget::Budget;
 use crate::claims::{Claim, Claims};
 use crate::control::Share;
 use crate::cores_seen::CoresSeen;
@@ -25,7 +26,6 @@ use crate::crowd::Crowd;
 use crate::discoveries::Discoveries;
 use crate::events::{Observed, Visitor};
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
-use crate::limits;
 use crate::meters::Meters;
 use crate::notices::Notices;
 use crate::reservations::{Desk, Keeper};
@@ -245,7 +245,7 @@ pub(crate) struct TargetShared {
     /// The same of hosts that come and go: it is kept longer, and leaves the others their room.
     visits: Notices,
     pub(crate) keeper: Keeper,
-    core_buffer_bytes: OnceLock<usize>,
+    pub(crate) budget: Budget,
     /// What its event loops may spend on latency.
     polling: OnceLock<Polling>,
 }
@@ -254,7 +254,7 @@ impl TargetShared {
     pub(crate) fn new(
         registry: Registry,
         exports: Exports,
-        most_connections: usize,
+        budget: Budget,
         keeper: Keeper,
         tls: TlsTerms,
     ) -> Self {
@@ -279,7 +279,7 @@ impl TargetShared {
             listening: Listening::default(),
             epoch: os::now(),
             mailboxes: OnceLock::new(),
-            slots: Mutex::new(Slots::new(most_connections)),
+            slots: Mutex::new(Slots::new(budget.connections)),
             connections: AtomicUsize::new(0),
             crowd: Crowd::default(),
             serial: AtomicU64::new(0),
@@ -290,7 +290,7 @@ impl TargetShared {
             notices: Notices::default(),
             visits: Notices::default(),
             keeper,
-            core_buffer_bytes: OnceLock::new(),
+            budget,
             polling: OnceLock::new(),
         }
     }
@@ -300,20 +300,9 @@ impl TargetShared {
         assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
     }
 
-    /// What peers may make each core hold, if it is not the usual part of all; set once, before any
-    /// core runs.
+    /// What the event loops may spend on latency; set once, before any core runs.
     pub(crate) fn set_polling(&self, polling: Polling) {
         assert!(self.polling.set(polling).is_ok(), "it is set once");
-    }
-
-    pub(crate) fn set_core_buffer_bytes(&self, bytes: usize) {
-        assert!(self.core_buffer_bytes.set(bytes).is_ok(), "it is set once");
-    }
-
-    pub(crate) fn core_buffer_bytes(&self) -> usize {
-        *self.core_buffer_bytes.get_or_init(|| {
-            (limits::BUFFER_BYTES / self.mailboxes().len()).max(limits::CORE_BUFFER_BYTES_MIN)
-        })
     }
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {

@@ -1,5 +1,6 @@
 //! Starting and stopping a target.
 
+use crate::budget::{self, Budget, cores};
 use crate::config::{Export, StartError, Subsystem, TargetConfig};
 use crate::control::Control;
 use crate::core::Core;
@@ -62,19 +63,17 @@ impl Target {
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
         let (registry, exports, stores) = register(config, &addresses, &tls)?;
         raise_file_limit();
-        let volumes = exports.count() * cores(config).len();
+        let cpus = cores(config);
+        let volumes = exports.count() * cpus.len();
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
-        let most = most.min(descriptors(volumes));
+        let most = most.min(descriptors(volumes)).min(budget::connections());
+        let budget = Budget::new(config, cpus.len(), most);
         let keeper = Keeper::new();
         let keeps = !stores.is_empty();
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
-        let shared = Arc::new(TargetShared::new(registry, exports, most, keeper, tls));
+        let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
         shared.listening.begin(&addresses);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
-        if let Some(bytes) = config.core_buffer_bytes {
-            shared.set_core_buffer_bytes(bytes);
-        }
-        let cpus = cores(config);
         let mut started = Vec::new();
         let mut threads = Vec::new();
         // Cores wait for this before they run: every one needs the mailboxes of all.
@@ -296,16 +295,6 @@ fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartErr
         chosen = engine;
     }
     Ok((mailboxes, chosen))
-}
-
-/// The processors to run on: those asked for, or as many unpinned threads as there are.
-fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
-    if config.cores.is_empty() {
-        let count = thread::available_parallelism().map_or(1, usize::from);
-        return vec![None; count];
-    }
-    // A simulation's cores are all the same thread.
-    config.cores.iter().map(|&core| (!os::is_simulated()).then_some(core)).collect()
 }
 
 /// Binds every address that none of the sockets has, or none.

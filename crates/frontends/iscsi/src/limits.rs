@@ -52,7 +52,12 @@ pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 
 /// Data buffers that the commands of one session hold at once, in bytes. Commands beyond it wait,
 /// each with at most one buffer of [`PIECE_BYTES`] for data that came unasked.
+/// It is less where the process may use little memory ([`farblock_reactor::allowance`]).
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
+
+/// Sessions among which the memory of a small machine or control group is divided: an initiator
+/// usually has one, with a few paths.
+pub const USUAL_SESSIONS: usize = 4;
 
 /// Blocks that one COMPARE AND WRITE compares, in bytes: it keeps all other changes waiting.
 pub const MAX_COMPARE_WRITE_BYTES: u32 = 64 << 10;

@@ -433,6 +433,6 @@ unsafe extern "C" fn unmap(
 
 /// Threads that fetch requests: they do little but copying.
 pub(crate) fn dispatchers() -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = farblock_reactor::allowance::loops();
     processors.min(limits::MAX_DISPATCHERS) as u32
 }

@@ -3,8 +3,19 @@
 /// The largest buffer that a pool keeps, in bytes; larger ones are allocated and freed each time.
 pub const POOLED_BUFFER_BYTES: usize = 2 << 20;
 
-/// What one pool keeps at most, in bytes.
+/// What one pool keeps at most, in bytes, where memory is plentiful.
 pub const POOL_BYTES: usize = 64 << 20;
+
+/// All pools together keep at most this fraction of the memory that the process may use.
+pub const POOL_SHARE: u64 = 16;
+
+/// Buffers of peers and clients take at most this fraction of the memory that the process may use.
+/// The rest is for pools, sockets, the program and the cache of its files.
+pub const BUDGET_SHARE: u64 = 4;
+
+/// Event loops take at most this fraction of the threads that a control group admits. The others
+/// open disks, serve management, and work for io_uring in the kernel.
+pub(crate) const THREAD_SHARE: u64 = 4;
 
 /// Allocations of at least so many bytes are mappings of their own, on Linux: what an allocator is
 /// given back between others' small pieces it keeps, and cannot always use again for what is

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::allowance::pool_bytes;
 use crate::buffer::Buffer;
 use crate::limits;
 
@@ -65,7 +66,7 @@ impl BufferPool {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };
         let retained = self.retained_bytes.get() + capacity;
-        if capacity != MIN_CLASS_BYTES << class || retained > limits::POOL_BYTES {
+        if capacity != MIN_CLASS_BYTES << class || retained > pool_bytes() {
             return;
         }
         if let Some(whole) = buffer.into_whole() {
@@ -147,9 +148,9 @@ mod tests {
         let pool = BufferPool::new();
         let buffers: Vec<_> = (0..40).map(|_| pool.take(MAX_CLASS_BYTES)).collect();
         buffers.into_iter().for_each(|b| pool.give(b));
-        assert_eq!(pool.retained_bytes(), limits::POOL_BYTES);
+        assert_eq!(pool.retained_bytes(), pool_bytes());
         pool.give(Buffer::new(MAX_CLASS_BYTES + 1));
         pool.give(Buffer::new(5000));
-        assert_eq!(pool.retained_bytes(), limits::POOL_BYTES);
+        assert_eq!(pool.retained_bytes(), pool_bytes());
     }
 }

@@ -106,6 +106,7 @@ pub use task_map::TaskMap;
 pub use waker::Waker;
 
 // Whoever has a reactor has buffers.
+pub use farblock_mem::allowance;
 pub use farblock_mem::{
     ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,
     trim_heap,

@@ -10,7 +10,7 @@ use crate::events::{Events, Happening, OfTarget, READERS};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
 use crate::stats::Stats;
-use crate::status::{ControllerStatus, NamespaceStatus, Status, SubsystemStatus};
+use crate::status::{BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus};
 use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -137,6 +137,7 @@ fn yes() -> bool {
         Stats,
         Tls,
         Happening,
+        BudgetStatus,
         SubsystemStatus,
         NamespaceStatus,
         LegStatus,

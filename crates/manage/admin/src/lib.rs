@@ -75,7 +75,9 @@ pub use stats::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
     SubsystemStats,
 };
-pub use status::{ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings};
+pub use status::{
+    BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings,
+};
 pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 
 #[cfg(unix)]

@@ -3,7 +3,9 @@
 use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
 use farblock_state::Tls;
-use farblock_target::{ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy};
+use farblock_target::{
+    Budget, ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -43,10 +45,47 @@ pub struct Status {
     /// nothing where an older version says nothing of it.
     #[serde(default)]
     pub spin: String,
+    /// Memory, cores and connections that it may take; nothing where an older version says nothing
+    /// of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
     /// What it shares.
     pub subsystems: Vec<SubsystemStatus>,
     /// The controllers that hosts have on it.
     pub controllers: Vec<ControllerStatus>,
+}
+
+/// What a target may take of what its process may use.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct BudgetStatus {
+    /// Memory for the buffers of all hosts together, in bytes. A host that needs more waits.
+    pub buffer_bytes: u64,
+    /// Whether the user set `buffer_bytes`.
+    pub is_set: bool,
+    /// Event loops.
+    pub cores: usize,
+    /// Connections at once; one more is closed.
+    pub connections: usize,
+    /// Memory that the process may use, in bytes; none where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_bytes: Option<u64>,
+    /// What limits `allowed_bytes`: a control group's file, a resource limit or the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<String>,
+}
+
+impl BudgetStatus {
+    fn of(budget: &Budget) -> Self {
+        let (allowed_bytes, limited_by) = budget.allowed.clone().unzip();
+        Self {
+            buffer_bytes: budget.buffer_bytes,
+            is_set: budget.is_set,
+            cores: budget.cores,
+            connections: budget.connections,
+            allowed_bytes,
+            limited_by,
+        }
+    }
 }
 
 /// A subsystem, and what was read and written there since it is shared.
@@ -143,6 +182,7 @@ impl Status {
             warnings: warnings(report),
             confinement: None,
             spin: report.polling.to_string(),
+            budget: Some(BudgetStatus::of(&report.budget)),
             subsystems: report.subsystems.iter().map(|one| subsystem(one, legs, paths)).collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }

@@ -177,6 +177,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
+    /// Memory for the buffers of all hosts together, such as 64MiB [default: 512MiB, or a quarter
+    /// of what the process may use]
+    #[arg(long, value_name = "SIZE", value_parser = values::memory)]
+    pub(crate) memory: Option<u64>,
+
     /// Only say whether a configuration is in order; nothing is opened
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist", "state_dir"])]

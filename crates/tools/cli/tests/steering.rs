@@ -103,6 +103,25 @@ fn namespaces_come_change_and_go_under_load() {
 }
 
 #[test]
+fn the_memory_of_hosts_is_in_the_file_the_options_and_the_status() {
+    let scratch = Scratch::new();
+    let text = "memory = '8MiB'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\n\
+                nqn = 'nqn.2026-11.a:b'\n\
+                allow_any_host = true\n[[subsystems.namespaces]]\npath = 'mem:1MiB'\n";
+    let config = scratch.file("farblock.toml", text.as_bytes());
+    for (options, wanted) in [(&[][..], 8), (&["--memory", "16MiB"], 16)] {
+        let server = scratch.serve([&["--config", &config][..], options].concat());
+        let budget = scratch.status()["budget"].clone();
+        assert_eq!(budget["buffer_bytes"].as_u64(), Some(wanted << 20), "{budget}");
+        assert_eq!(budget["is_set"], true, "{budget}");
+        let people = scratch.run(["status"]).ok().out();
+        assert!(people.contains(&format!("budget: {wanted} MiB")), "{people}");
+        server.stop();
+    }
+    scratch.run(["serve", "mem:1MiB", "--memory", "4k"]).fails(2, &["--memory", "1MiB"]);
+}
+
+#[test]
 fn what_waiting_may_cost_is_in_the_file_and_the_status() {
     let scratch = Scratch::new();
     let text = "spin = 'latency'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\n\

@@ -198,6 +198,18 @@ pub fn hash(text: &str) -> Result<Hash, String> {
     number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
+/// Least memory for the buffers of all hosts, in bytes: one of the largest transfers.
+const LEAST_MEMORY_BYTES: u64 = 1 << 20;
+
+/// Memory for the buffers of all hosts, in bytes.
+pub fn memory(text: &str) -> Result<u64, String> {
+    let bytes = farblock_block::size::parse(text).map_err(|error| error.to_string())?;
+    match bytes >= LEAST_MEMORY_BYTES {
+        true => Ok(bytes),
+        false => Err("a target needs 1MiB for one transfer at least: write more".to_owned()),
+    }
+}
+
 /// A list of processors: `0-3,6`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     let mut cores = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! What a running target says of itself, to people and programs.
 
 use super::TargetShared;
+use crate::budget::Budget;
 use crate::config::TlsPolicy;
 use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
 use farblock_proto::ids::ControllerId;
@@ -23,6 +24,8 @@ pub struct Report {
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
     /// What its event loops may spend on latency.
     pub polling: Polling,
+    /// Memory, cores and connections that it may take.
+    pub budget: Budget,
     /// Its subsystems.
     pub subsystems: Vec<SubsystemReport>,
     /// The controllers that hosts have on it.
@@ -138,6 +141,7 @@ impl TargetShared {
             uptime: farblock_reactor::os::elapsed(self.epoch),
             tls: self.listening.policies(&self.tls),
             connections: self.connections.load(Ordering::Relaxed),
+            budget: self.budget.clone(),
             polling: self.polling.get().copied().unwrap_or_default(),
             subsystems,
             controllers,

@@ -15,6 +15,7 @@ pub const MAX_BACKGROUND: u16 = 512;
 
 /// Data buffers that the requests of a thread hold at once, in bytes. Beyond it the kernel is not
 /// asked for more requests until some are done.
+/// It is less where the process may use little memory ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 256 << 20;
 
 /// How much of a long range is zeroed or given back at once, in bytes; the rest comes after it.

@@ -482,7 +482,7 @@ fn threads(config: &Config) -> usize {
         // Each is a pair. More pairs than half of the processors are in each other's way: measured,
         // one request at a time was three times as slow.
         0 => {
-            let processors = thread::available_parallelism().map_or(1, usize::from);
+            let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)
         }
         threads => threads.min(limits::MAX_THREADS),

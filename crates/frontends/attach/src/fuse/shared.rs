@@ -5,7 +5,7 @@ use super::inboxes::{Inboxes, Message, Work};
 use super::limits;
 use farblock_block::{BlockError, Command, Geometry};
 use farblock_frontend::Disk;
-use farblock_reactor::Buffer;
+use farblock_reactor::{Buffer, allowance};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -69,7 +69,10 @@ impl MountShared {
         MountShared {
             disk,
             capacity_bytes,
-            inboxes: Inboxes::new(limits::CORE_BUFFER_BYTES),
+            inboxes: Inboxes::new(allowance::portion(
+                limits::CORE_BUFFER_BYTES,
+                allowance::loops(),
+            )),
             next_reader: AtomicUsize::new(0),
             resends: AtomicBool::new(false),
         }

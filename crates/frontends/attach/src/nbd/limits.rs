@@ -24,6 +24,7 @@ pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
 /// Data buffers that all requests of a thread hold at once, in bytes. Beyond it a connection is
 /// still let have one request's, so that nobody can starve another.
+/// It is less where the process may use little memory ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
 /// Bytes waiting to be sent beyond which a connection is not read from: a client that does not

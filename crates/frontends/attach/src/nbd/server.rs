@@ -260,7 +260,7 @@ fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
 
 fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, StartError> {
     let count = match config.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS),
+        0 => farblock_reactor::allowance::loops().min(MAX_DEFAULT_THREADS),
         threads => threads.min(limits::MAX_THREADS),
     };
     let reactor = ReactorConfig::new(config.engine, config.polling);

@@ -101,7 +101,7 @@ impl Config {
     fn queues(&self) -> u16 {
         match self.queues {
             0 => {
-                let processors = thread::available_parallelism().map_or(1, usize::from);
+                let processors = farblock_reactor::allowance::loops();
                 processors.min(MAX_DEFAULT_QUEUES) as u16
             }
             queues => queues,

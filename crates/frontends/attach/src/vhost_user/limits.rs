@@ -25,7 +25,8 @@ pub const PIECE_BYTES: u32 = 1 << 20;
 
 /// Data buffers that the requests of one ring hold at once, in bytes. Beyond it, requests stay in
 /// the ring; but one is always let in.
-pub const QUEUE_BUFFER_BYTES: u64 = 64 << 20;
+/// It is less where the process may use little memory ([`farblock_reactor::allowance`]).
+pub const QUEUE_BUFFER_BYTES: usize = 64 << 20;
 
 /// Ranges of one discard or write zeroes.
 pub const MAX_RANGES: u32 = 16;

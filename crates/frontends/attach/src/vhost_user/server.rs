@@ -215,7 +215,7 @@ impl Server {
             return Err(StartError::Serial(serial.clone()));
         }
         let queues = match config.queues {
-            0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_QUEUES),
+            0 => farblock_reactor::allowance::loops().min(MAX_DEFAULT_QUEUES),
             queues if queues > limits::MAX_QUEUES => return Err(StartError::Queues(queues)),
             queues => queues,
         };

@@ -16,7 +16,7 @@ use super::ring::{Ring, Setup};
 use super::server::DeviceShared;
 use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
 use farblock_frontend::{Core, Seat};
-use farblock_reactor::{Reactor, TaskId, WatchId};
+use farblock_reactor::{Reactor, TaskId, WatchId, allowance};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -302,7 +302,8 @@ impl Worker {
             return Err(status::IOERR);
         }
         let (lba, blocks) = self.blocks(command, sector, bytes / SECTOR_BYTES)?;
-        if self.held > 0 && self.held + bytes > limits::QUEUE_BUFFER_BYTES {
+        let most = allowance::portion(limits::QUEUE_BUFFER_BYTES, allowance::loops());
+        if self.held > 0 && self.held + bytes > most as u64 {
             self.parked = Some(head);
             return Ok(());
         }

@@ -9,6 +9,7 @@ use crate::task::{Slot, Task, TaskState, Window};
 use crate::unit::{Lun, Unit};
 use crate::wire::{DataOut, IMMEDIATE, NO_TAG, ScsiCommand, data_bytes, flag, reject, view};
 use farblock_block::Completion;
+use farblock_reactor::allowance;
 
 /// The task attribute that says that order matters.
 const ORDERED: u8 = 2;
@@ -240,7 +241,11 @@ impl Connection {
                 (self.admission.held_bytes, self.admission.admitted, self.admission.is_ordered);
             let task = self.entry(slot);
             let needs = task.needs_bytes(&geometry);
-            let fits = held == 0 || held + needs <= limits::CONNECTION_BUFFER_BYTES;
+            let most = allowance::portion(
+                limits::CONNECTION_BUFFER_BYTES,
+                limits::USUAL_SESSIONS.max(allowance::loops()),
+            );
+            let fits = held == 0 || held + needs <= most;
             let is_its_turn = !is_ordered && (admitted == 0 || !task.is_ordered);
             if self.state != SessionState::Open || !fits || !is_its_turn {
                 return;

@@ -39,6 +39,7 @@ struct FileConfig {
     #[serde(default)]
     poll: bool,
     cores: Option<Spanned<String>>,
+    memory: Option<Spanned<String>>,
     listeners: Option<Spanned<Vec<Spanned<ListenerConfig>>>>,
     ana: Option<Spanned<String>>,
     #[serde(default, alias = "ana-groups")]
@@ -300,6 +301,11 @@ fn check(
     if let Some(cores) = &file.cores {
         let parsed = values::cores(cores.as_ref());
         config.cores = parsed.map_err(|problem| value(cores, "cores", problem))?;
+    }
+    if let Some(memory) = &file.memory {
+        let parsed = values::memory(memory.as_ref());
+        let bytes = parsed.map_err(|problem| value(memory, "memory", problem))?;
+        config.buffer_bytes = Some(bytes);
     }
     config.listeners = listeners(source, file)?.into_iter().map(|(at, _)| at).collect();
     if let Some(ids) = &file.cntlids {

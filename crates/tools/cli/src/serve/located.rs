@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 22] = [
+const EXAMPLES: [(&str, &str); 23] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
     ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
+    ("memory", "memory = \"64MiB\""),
     ("listeners", "listeners = [\"127.0.0.1:4420\"]"),
     ("tls", "tls = \"required\""),
     ("referrals", "referrals = [\"192.0.2.7:8009\"]"),

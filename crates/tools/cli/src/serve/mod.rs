@@ -132,6 +132,7 @@ fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConf
     if config.cores.is_empty()
         && let Some(nodes::Near { node, cores }) =
             nodes::Machine::here().near(paths, &config.listeners)
+        && cores.len() <= farblock_reactor::allowance::loops()
     {
         tracing::info!("disks and network are at node {node}, and so are the cores: {cores:?}");
         config.cores = cores;
@@ -168,6 +169,7 @@ fn asked_for<'a>(
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
         shares.config.engine = global.engine;
     }
+    shares.config.buffer_bytes = args.memory.or(shares.config.buffer_bytes);
     shares.config.polling = global.spin().unwrap_or(shares.config.polling);
     keys::add_tls(args, &mut shares.config)?;
     Ok((shares, opening))

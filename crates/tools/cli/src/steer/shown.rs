@@ -21,6 +21,7 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
     if !status.spin.is_empty() {
         let _ = writeln!(text, "spin: {}", printable(&status.spin));
     }
+    text.push_str(&budget(status));
     for warning in &status.warnings {
         let _ = writeln!(text, "warning: {}", printable(warning));
     }
@@ -42,6 +43,24 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
         }
     }
     text
+}
+
+/// What the target may take.
+fn budget(status: &Status) -> String {
+    let Some(budget) = &status.budget else { return String::new() };
+    let why = match (budget.is_set, budget.allowed_bytes, &budget.limited_by) {
+        (true, ..) => " (set by its user)".to_owned(),
+        (false, Some(bytes), Some(by)) => {
+            format!(" ({} allows {})", printable(by), Size(bytes))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "budget: {} for the buffers of hosts{why}, {} cores, {} connections\n",
+        Size(budget.buffer_bytes),
+        budget.cores,
+        budget.connections
+    )
 }
 
 /// Commands that failed since the target started, by their status.

@@ -43,6 +43,8 @@ pub struct Paths {
 /// # Errors
 /// One sentence, if only the paths were to be opened, and that cannot be had.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
+    // Landlock hides the files that say what the process may use.
+    farblock_reactor::allowance::read();
     let mut given_up = GivenUp { sandboxed: true, ..GivenUp::default() };
     let is_filtered = is_filtered();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {

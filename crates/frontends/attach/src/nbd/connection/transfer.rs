@@ -9,7 +9,7 @@ use crate::nbd::wire::{CHUNK_MAGIC, REQUEST_BYTES, SIMPLE_REPLY_MAGIC, chunk};
 use crate::nbd::wire::{command, command_flag};
 use farblock_block::{BlockError, Command, Completion, Op};
 use farblock_frontend::pieces;
-use farblock_reactor::{Buffer, SendBatch};
+use farblock_reactor::{Buffer, SendBatch, allowance};
 use std::ops::Range;
 
 /// Bits of a block operation's token that hold the piece, and the slot above it; the rest holds
@@ -71,8 +71,9 @@ impl Connection {
             }
         };
         let bytes = if command.moves_data() { header.length as usize } else { 0 };
-        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES
-            && cx.held_bytes + bytes <= limits::CORE_BUFFER_BYTES;
+        let core_bytes = allowance::portion(limits::CORE_BUFFER_BYTES, allowance::loops());
+        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES.min(core_bytes)
+            && cx.held_bytes + bytes <= core_bytes;
         let waits_for_bytes = bytes > 0 && !fits && self.held_bytes > 0;
         let has_slot = !self.free.is_empty() || self.requests.len() < limits::MAX_REQUESTS;
         if waits_for_bytes || !has_slot {

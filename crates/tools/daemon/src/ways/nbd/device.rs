@@ -53,9 +53,7 @@ impl Device {
         before: Option<kernel::Device>,
     ) -> Result<Device, String> {
         let count = match start.settings.threads() {
-            0 => std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(MAX_DEFAULT_CONNECTIONS),
+            0 => farblock_reactor::allowance::loops().min(MAX_DEFAULT_CONNECTIONS),
             threads => threads.min(MAX_CONNECTIONS),
         };
         let made = Connections::new(server, count).map_err(sentence)?;

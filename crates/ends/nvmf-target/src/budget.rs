@@ -1,0 +1,124 @@
+//! [`Budget`]: how much memory, and how many cores and connections, a target takes of what its
+//! process may use.
+
+use crate::config::TargetConfig;
+use crate::limits;
+use farblock_reactor::allowance::{self, Source};
+use farblock_reactor::os;
+
+/// What a target takes, and why not more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Memory that peers may make all cores hold together, in bytes: buffers of commands, and
+    /// answers that hosts do not take.
+    pub buffer_bytes: u64,
+    /// Whether the user set `buffer_bytes`.
+    pub is_set: bool,
+    /// Event loops.
+    pub cores: usize,
+    /// Connections at once.
+    pub connections: usize,
+    /// Memory that the process may use, in bytes, and what limits it. `None`: not known.
+    pub allowed: Option<(u64, String)>,
+}
+
+/// The processors that run event loops: those of the configuration, or as many unpinned threads as
+/// the process has processors, threads and memory for.
+pub(crate) fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
+    if !config.cores.is_empty() {
+        // A simulation's cores are all the same thread.
+        return config.cores.iter().map(|&core| (!os::is_simulated()).then_some(core)).collect();
+    }
+    let bytes = config.buffer_bytes.or(allowed_bytes().map(|bytes| bytes / 4));
+    vec![None; cores_within(allowance::loops(), bytes)]
+}
+
+fn cores_within(loops: usize, bytes: Option<u64>) -> usize {
+    let Some(bytes) = bytes else { return loops };
+    let most = usize::try_from(bytes).unwrap_or(usize::MAX) / limits::CORE_BUFFER_BYTES_FLOOR;
+    loops.min(most).max(1)
+}
+
+/// Memory that the process may use. A simulated machine has as much as a target wants.
+fn allowed_bytes() -> Option<u64> {
+    if os::is_simulated() { None } else { allowance::memory().map(|it| it.amount) }
+}
+
+/// Memory that peers may make each of `cores` cores hold, in bytes.
+pub(crate) fn core_bytes(config: &TargetConfig, cores: usize) -> usize {
+    if let Some(bytes) = config.core_buffer_bytes {
+        return bytes;
+    }
+    core_bytes_of(config.buffer_bytes, allowed_bytes(), cores)
+}
+
+fn core_bytes_of(set: Option<u64>, allowed: Option<u64>, cores: usize) -> usize {
+    let usual = (limits::BUFFER_BYTES / cores).max(limits::CORE_BUFFER_BYTES_MIN);
+    let of_core = |all: u64| usize::try_from(all / cores as u64).unwrap_or(usize::MAX);
+    match (set, allowed) {
+        (Some(set), _) => of_core(set),
+        (None, Some(allowed)) => usual.min(of_core(allowed / 4)),
+        (None, None) => usual,
+    }
+}
+
+/// Connections that the process has memory for.
+pub(crate) fn connections() -> usize {
+    allowed_bytes().map_or(usize::MAX, connections_within)
+}
+
+fn connections_within(allowed: u64) -> usize {
+    let most = usize::try_from(allowed / 4 / limits::CONNECTION_BYTES).unwrap_or(usize::MAX);
+    most.max(limits::CONNECTIONS_MIN)
+}
+
+impl Budget {
+    pub(crate) fn new(config: &TargetConfig, cores: usize, connections: usize) -> Self {
+        let memory = allowance::memory().filter(|_| !os::is_simulated());
+        let of = |source: &Source| source.to_string();
+        Self {
+            buffer_bytes: core_bytes(config, cores) as u64 * cores as u64,
+            is_set: config.buffer_bytes.is_some() || config.core_buffer_bytes.is_some(),
+            cores,
+            connections,
+            allowed: memory.map(|it| (it.amount, of(&it.source))),
+        }
+    }
+
+    pub(crate) fn core_bytes(&self) -> usize {
+        usize::try_from(self.buffer_bytes).unwrap_or(usize::MAX) / self.cores
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn buffers_of_all_cores_fit_into_a_quarter_of_a_control_group() {
+        for allowed in [16, 128, 256, 1024] {
+            for loops in [1, 2, 64] {
+                let cores = cores_within(loops, Some(allowed * MIB / 4));
+                let all = core_bytes_of(None, Some(allowed * MIB), cores) * cores;
+                assert!(all as u64 <= allowed * MIB / 4, "{allowed} MiB, {loops} processors");
+                assert!(all >= cores * limits::CORE_BUFFER_BYTES_FLOOR, "a core has a few MiB");
+            }
+        }
+    }
+
+    #[test]
+    fn where_memory_is_plentiful_a_core_has_its_usual_part() {
+        assert_eq!(core_bytes_of(None, None, 64), 32 << 20);
+        assert_eq!(core_bytes_of(None, Some(64 << 30), 64), 32 << 20);
+        assert_eq!(core_bytes_of(None, Some(64 << 30), 2), 256 << 20);
+        assert_eq!(core_bytes_of(Some(64 << 20), Some(64 << 30), 2), 32 << 20);
+    }
+
+    #[test]
+    fn a_small_group_admits_fewer_connections() {
+        assert_eq!(connections_within(128 * MIB), 512);
+        assert_eq!(connections_within(0), limits::CONNECTIONS_MIN);
+    }
+}

@@ -1,0 +1,132 @@
+//! [`Allowance`]: how much memory this process may use, and how many threads.
+//!
+//! The system kills a process that exceeds its control group's limit, so budgets of buffers follow
+//! from that limit. The tightest of these limits applies: the machine's memory, the limits of the
+//! control group and of each of its ancestors (version 1 and 2), `RLIMIT_AS` and `RLIMIT_DATA`.
+
+use crate::limits;
+use std::sync::OnceLock;
+use std::thread;
+
+#[cfg(target_os = "linux")]
+mod linux;
+
+/// What sets a limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The machine's memory.
+    Machine,
+    /// A control group: the file that states the limit.
+    Group(String),
+    /// A resource limit of the process, by name.
+    Resource(&'static str),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Machine => f.write_str("this machine's memory"),
+            Source::Group(file) => f.write_str(file),
+            Source::Resource(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The tightest limit of this process, and what sets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Allowance {
+    /// Bytes of memory, or a number of threads.
+    pub amount: u64,
+    /// What sets the limit.
+    pub source: Source,
+}
+
+/// Bytes of memory that this process may use. `None`: this system does not say.
+///
+/// The limits are read once, when they are first needed: before a sandbox hides them.
+#[must_use]
+pub fn memory() -> Option<&'static Allowance> {
+    static MEMORY: OnceLock<Option<Allowance>> = OnceLock::new();
+    MEMORY.get_or_init(read_memory).as_ref()
+}
+
+/// Event loops that a process should start by default: one for each processor that it may use
+/// (affinity, and `cpu.max` of its control groups), and fewer where its groups admit few threads.
+#[must_use]
+pub fn loops() -> usize {
+    static LOOPS: OnceLock<usize> = OnceLock::new();
+    *LOOPS.get_or_init(|| {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        loops_within(processors, read_threads().map(|it| it.amount))
+    })
+}
+
+/// Reads every limit now: a sandbox may hide the files later.
+pub fn read() {
+    let _ = (memory(), loops());
+}
+
+fn loops_within(processors: usize, threads: Option<u64>) -> usize {
+    let Some(threads) = threads else { return processors };
+    let most = usize::try_from(threads / limits::THREAD_SHARE).unwrap_or(usize::MAX);
+    processors.min(most).max(1)
+}
+
+/// Bytes that each of `parts` equal users may hold, of which each holds `usual` where memory is
+/// plentiful: together at most a quarter of what the process may use. One request alone is always
+/// admitted, so the result may be less than a request.
+#[must_use]
+pub fn portion(usual: usize, parts: usize) -> usize {
+    portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)
+}
+
+/// What one thread's pool may keep for reuse, in bytes.
+pub(crate) fn pool_bytes() -> usize {
+    static POOL: OnceLock<usize> = OnceLock::new();
+    *POOL.get_or_init(|| {
+        let all = memory().map(|it| it.amount);
+        portion_of(all, limits::POOL_SHARE, limits::POOL_BYTES, loops())
+    })
+}
+
+fn portion_of(all: Option<u64>, share: u64, usual: usize, parts: usize) -> usize {
+    let Some(all) = all else { return usual };
+    let part = all / share / parts.max(1) as u64;
+    usize::try_from(part).unwrap_or(usize::MAX).min(usual)
+}
+
+fn read_memory() -> Option<Allowance> {
+    #[cfg(target_os = "linux")]
+    return linux::Tree::new("/").memory();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// Threads that this process's control groups still admit.
+fn read_threads() -> Option<Allowance> {
+    #[cfg(target_os = "linux")]
+    return linux::Tree::new("/").threads();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_with_few_threads_gets_few_loops() {
+        assert_eq!(loops_within(64, None), 64);
+        assert_eq!(loops_within(64, Some(4000)), 64);
+        assert_eq!(loops_within(64, Some(40)), 10);
+        assert_eq!(loops_within(2, Some(0)), 1);
+    }
+
+    #[test]
+    fn a_portion_never_exceeds_the_usual_or_its_share() {
+        assert_eq!(portion_of(None, 4, 512, 8), 512);
+        assert_eq!(portion_of(Some(1 << 40), 4, 512, 8), 512);
+        assert_eq!(portion_of(Some(128 << 20), 4, 512 << 20, 2), 16 << 20);
+        assert_eq!(portion_of(Some(128 << 20), 4, 512 << 20, 0), 32 << 20);
+    }
+}
