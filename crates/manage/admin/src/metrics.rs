@@ -19,6 +19,15 @@ use std::fmt;
 /// The name of hosts that have none of their own here.
 const OTHERS: &str = "others";
 
+/// The label of a host that has its own series. A host may call itself [`OTHERS`]: its label has
+/// quotes around the name, so that no two series are the same.
+fn host_label(nqn: &str) -> String {
+    match nqn.trim_matches('"') == OTHERS {
+        true => format!("\"{nqn}\""),
+        false => nqn.to_owned(),
+    }
+}
+
 /// Bounds of latencies: what took less, or longer than a second, tells nobody more.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
@@ -340,17 +349,17 @@ impl Scrape {
 
     fn hosts(&self, writer: &mut Writer<'_>) -> fmt::Result {
         let known: BTreeSet<_> = self.stats.hosts.iter().map(|host| host.nqn.as_str()).collect();
-        let hosts = self.stats.hosts.iter().map(|host| (host.nqn.as_str(), &host.io));
-        let hosts = hosts.chain([(OTHERS, &self.stats.other_hosts)]);
-        let rows: Vec<_> =
-            hosts.map(|(nqn, io)| (vec![("host_nqn", nqn.to_owned())], io)).collect();
+        let hosts = self.stats.hosts.iter().map(|host| (host_label(&host.nqn), &host.io));
+        let hosts = hosts.chain([(OTHERS.to_owned(), &self.stats.other_hosts)]);
+        let rows: Vec<_> = hosts.map(|(nqn, io)| (vec![("host_nqn", nqn)], io)).collect();
         writer.io("host", &rows)?;
         writer.io_latencies("host", &self.stats.latency_bounds_us, &rows)?;
         let mut connected: BTreeMap<_, (u64, u64, u64)> = BTreeMap::new();
         for one in &self.status.controllers {
             let Some(nqn) = &one.subsystem else { continue };
             let is_known = known.contains(one.host_nqn.as_str());
-            let host = if is_known { one.host_nqn.as_str() } else { OTHERS };
+            let label = host_label(&one.host_nqn);
+            let host = if is_known { label } else { OTHERS.to_owned() };
             let address = one.address.as_deref().filter(|_| is_known).unwrap_or_default();
             let (controllers, queues, errors) =
                 connected.entry((nqn.as_str(), host, address)).or_default();
@@ -361,7 +370,7 @@ impl Scrape {
         let rows: Vec<_> = connected
             .into_iter()
             .map(|((nqn, host, address), counts)| {
-                let labels = [("nqn", nqn), ("host_nqn", host), ("host_addr", address)];
+                let labels = [("nqn", nqn), ("host_nqn", &host), ("host_addr", address)];
                 (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), counts)
             })
             .collect();
@@ -379,6 +388,14 @@ impl Scrape {
 mod tests {
     use super::*;
     use crate::stats::{ConnectionStats, SubsystemStats};
+
+    #[test]
+    fn a_host_with_the_name_of_the_others_has_series_of_its_own() {
+        let names = ["others", "\"others\"", "\"others", "nqn.2026-11.org.example:a"];
+        let labels: BTreeSet<_> = names.map(host_label).into();
+        assert_eq!(labels.len(), names.len());
+        assert!(!labels.contains(OTHERS) && labels.contains(names[3]), "{labels:?}");
+    }
 
     #[test]
     fn counts_outside_of_the_bounds_are_in_the_first_and_the_last() {
