@@ -7,9 +7,12 @@
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::extract::connect_info::ConnectInfo;
+use axum::http::StatusCode;
+use axum::http::header::HOST;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
 use std::io;
 use std::pin::Pin;
@@ -23,6 +26,8 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// The longest that nothing moves on a connection that is busy: a change may wait for a disk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+/// Bytes of a request's body at most.
+const BODY_BYTES: usize = 2 << 20;
 /// How often it is seen whether one of many busy ones is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -44,7 +49,8 @@ impl Activity {
         Activity(Arc::new(ActivityState { asked: AtomicUsize::new(0), idle_since }))
     }
 
-    fn begin(&self) -> Asked {
+    /// Keeps the connection until what this returns is dropped.
+    pub(crate) fn begin(&self) -> Asked {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         Asked(self.clone())
     }
@@ -62,7 +68,7 @@ impl ActivityState {
 
 /// A question, until its answer is handed over.
 #[derive(Debug)]
-struct Asked(Activity);
+pub(crate) struct Asked(Activity);
 
 impl Drop for Asked {
     fn drop(&mut self) {
@@ -81,10 +87,35 @@ pub(crate) trait Active: Clone + Send + Sync + 'static {
 /// Answers, and keeps the connection busy meanwhile. Only behind what lets people in.
 pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
     let who = request.extensions().get::<ConnectInfo<Who>>();
-    let Some(asked) = who.map(|ConnectInfo(who)| who.activity().begin()) else {
+    let activity = who.map(|ConnectInfo(who)| who.activity().clone());
+    // Until all of a question is here nobody works on it: its connection makes room for others.
+    let request = match whole(request).await {
+        Ok(request) => request,
+        Err(refusal) => return refusal,
+    };
+    let Some(asked) = activity.map(|it| it.begin()) else {
         return next.run(request).await;
     };
     next.run(request).await.map(|body| Body::new(Answering { body, _asked: asked }))
+}
+
+/// The request with all of its body.
+///
+/// A request with two Host headers is refused (RFC 9112, section 3.2): what let it in may have
+/// looked at the other one.
+async fn whole(request: Request) -> Result<Request, Response> {
+    if request.headers().get_all(HOST).iter().count() > 1 {
+        return Err((StatusCode::BAD_REQUEST, "write one Host header\n").into_response());
+    }
+    let (head, body) = request.into_parts();
+    match Limited::new(body, BODY_BYTES).collect().await {
+        Ok(body) => Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let sentence = format!("a request has at most {BODY_BYTES} bytes: ask for less\n");
+            Err((StatusCode::PAYLOAD_TOO_LARGE, sentence).into_response())
+        }
+        Err(_) => Err((StatusCode::BAD_REQUEST, "the request has no end\n").into_response()),
+    }
 }
 
 /// An answer that is handed over.
@@ -352,6 +383,35 @@ mod tests {
             let silent = silent(address, 5);
             is_answered(&ask(address, "/"));
             silent[..4].iter().for_each(is_closed);
+        });
+    }
+
+    #[test]
+    fn who_never_ends_a_question_is_in_nobodys_way() {
+        while_served(NEVER, |address, _, _| {
+            let slow = |_| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let head = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf";
+                stream.write_all(head.as_bytes()).unwrap();
+                stream
+            };
+            let slow: Vec<_> = (0..5).map(slow).collect();
+            is_answered(&ask(address, "/"));
+            slow[..4].iter().for_each(is_closed);
+        });
+    }
+
+    #[test]
+    fn two_hosts_in_one_request_are_refused() {
+        while_served(NEVER, |address, _, _| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let head = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         });
     }
 

@@ -8,7 +8,7 @@ pub(super) const MAX_DEPTH: usize = 32;
 pub(super) const MAX_BATCH: usize = 1024;
 /// Bytes of a batch's answers, from which on the rest of it is refused.
 pub(super) const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Connections at once; the others wait to be accepted.
+/// Connections at once; one more closes the one that has asked for nothing for the longest time.
 pub(super) const MAX_CONNECTIONS: usize = 64;
 /// The most bdevs.
 pub(super) const MAX_BDEVS: usize = 4096;

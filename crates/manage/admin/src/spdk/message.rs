@@ -1,6 +1,7 @@
 //! JSON-RPC 2.0: requests, batches of them, and answers.
 
 use super::limits::{MAX_BATCH, MAX_BATCH_BYTES};
+use farblock_state::parse_json;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -137,7 +138,8 @@ struct RpcRequest {
 /// The text to answer a request or a batch with; none if nobody waits for one. `call` carries a
 /// method out.
 pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<Vec<u8>> {
-    let answered = match serde_json::from_slice(text) {
+    // A name that is said twice is ambiguous, for the method as for its parameters.
+    let answered = match parse_json(text) {
         Ok(Value::Array(batch)) => answer_batch(batch, call),
         Ok(request) => answer_one(request, call),
         Err(error) => Some(refusal(PARSE_ERROR, "Parse error", &error.to_string())),
@@ -239,6 +241,12 @@ mod tests {
             assert_eq!(answered(text)["error"]["code"], INVALID_REQUEST, "{text}");
         }
         assert_eq!(answered("{]")["error"]["code"], PARSE_ERROR);
+        for twice in [
+            r#"{"method": "echo", "method": "other", "id": 1}"#,
+            r#"{"method": "echo", "id": 1, "params": {"a": 1, "a": 2}}"#,
+        ] {
+            assert_eq!(answered(twice)["error"]["code"], PARSE_ERROR, "{twice}");
+        }
         let many = format!("[{}]", vec!["{}"; MAX_BATCH + 1].join(","));
         assert_eq!(answered(&many)["error"]["code"], INVALID_REQUEST);
     }

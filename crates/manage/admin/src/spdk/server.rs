@@ -4,7 +4,9 @@ use super::SpdkRpc;
 use super::frame::Framer;
 use super::limits::{MAX_CONNECTIONS, MAX_REQUEST_BYTES};
 use super::message::{PARSE_ERROR, refusal};
+use crate::bounded::{Bounded, Connection};
 use crate::socket;
+use axum::serve::Listener;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +14,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 8 << 10;
+/// How long a client may ask for nothing: SPDK's keep their connections.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// How long a client is listened to that has been sent away.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -63,30 +67,21 @@ pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
 
 async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let listener = UnixListener::from_std(socket)?;
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // A client that never ends its message makes room for the next one.
+    let mut listener = Bounded::new(listener, MAX_CONNECTIONS, IDLE);
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let rpc = Arc::clone(&rpc);
-                tokio::spawn(async move {
-                    if let Err(error) = answer(stream, rpc).await {
-                        tracing::debug!("a client of SPDK's methods is gone: {error}");
-                    }
-                    drop(slot);
-                });
+        let (stream, _) = listener.accept().await;
+        let rpc = Arc::clone(&rpc);
+        tokio::spawn(async move {
+            if let Err(error) = answer(stream, rpc).await {
+                tracing::debug!("a client of SPDK's methods is gone: {error}");
             }
-            // No descriptor is free, for one: it may be soon.
-            Err(error) => {
-                tracing::warn!("a client of SPDK's methods was not accepted: {error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
+        });
     }
 }
 
 /// Answers one request after the other, until the client has closed or sent what is none.
-async fn answer(mut stream: UnixStream, rpc: Arc<SpdkRpc>) -> io::Result<()> {
+async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let mut framer = Framer::new();
     let mut bytes = vec![0; READ_BYTES];
     loop {
@@ -99,6 +94,7 @@ async fn answer(mut stream: UnixStream, rpc: Arc<SpdkRpc>) -> io::Result<()> {
             match framer.next() {
                 Ok(Some(request)) => {
                     let rpc = Arc::clone(&rpc);
+                    let _asked = stream.activity().begin();
                     // A disk may take its time.
                     let answered = tokio::task::spawn_blocking(move || rpc.answer(&request)).await;
                     if let Some(answer) = answered.map_err(io::Error::other)? {
@@ -117,7 +113,7 @@ async fn answer(mut stream: UnixStream, rpc: Arc<SpdkRpc>) -> io::Result<()> {
 
 /// Says why this ends. What the client has sent besides is read and thrown away for a moment: a
 /// socket that is closed over unread bytes takes the answer along.
-async fn part(mut stream: UnixStream, refusal: &str) -> io::Result<()> {
+async fn part(mut stream: Connection<UnixStream>, refusal: &str) -> io::Result<()> {
     stream.write_all(refusal.as_bytes()).await?;
     stream.shutdown().await?;
     let mut rest = stream.take(MAX_REQUEST_BYTES as u64);
