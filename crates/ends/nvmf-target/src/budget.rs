@@ -6,7 +6,7 @@ use crate::limits;
 use farblock_reactor::allowance::{self, Source};
 use farblock_reactor::os;
 
-/// What a target takes, and why not more.
+/// Memory, cores and connections of a target, and the limit behind them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// Memory that peers may make all cores hold together, in bytes: buffers of commands, and
@@ -22,8 +22,8 @@ pub struct Budget {
     pub allowed: Option<(u64, String)>,
 }
 
-/// The processors that run event loops: those of the configuration, or as many unpinned threads as
-/// the process has processors, threads and memory for.
+/// The processors that run event loops: the configured ones, or as many unpinned threads as the
+/// process has processors, threads and memory for.
 pub(crate) fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
     if !config.cores.is_empty() {
         // A simulation's cores are all the same thread.

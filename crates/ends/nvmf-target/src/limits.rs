@@ -51,7 +51,7 @@ pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 /// the largest transfers.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
-/// What a connection takes besides the buffers of its commands, in bytes: its structures, what
+/// Bytes that a connection takes besides the buffers of its commands: its structures, what
 /// waits in the kernel's sockets, and TLS. All connections together take at most a quarter of what
 /// the process may use.
 pub const CONNECTION_BYTES: u64 = 64 << 10;

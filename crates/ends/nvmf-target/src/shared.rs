@@ -300,7 +300,7 @@ impl TargetShared {
         assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
     }
 
-    /// What the event loops may spend on latency; set once, before any core runs.
+    /// Sets how much the event loops may spend on latency; once, before any core runs.
     pub(crate) fn set_polling(&self, polling: Polling) {
         assert!(self.polling.set(polling).is_ok(), "it is set once");
     }

@@ -11,7 +11,7 @@ use std::thread;
 #[cfg(target_os = "linux")]
 mod linux;
 
-/// What sets a limit.
+/// The origin of a limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The machine's memory.
@@ -37,7 +37,7 @@ impl std::fmt::Display for Source {
 pub struct Allowance {
     /// Bytes of memory, or a number of threads.
     pub amount: u64,
-    /// What sets the limit.
+    /// Its origin.
     pub source: Source,
 }
 
@@ -80,7 +80,7 @@ pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)
 }
 
-/// What one thread's pool may keep for reuse, in bytes.
+/// Bytes that one thread's pool may keep for reuse.
 pub(crate) fn pool_bytes() -> usize {
     static POOL: OnceLock<usize> = OnceLock::new();
     *POOL.get_or_init(|| {

@@ -88,7 +88,7 @@ pub(crate) trait Active: Clone + Send + Sync + 'static {
 pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
     let who = request.extensions().get::<ConnectInfo<Who>>();
     let activity = who.map(|ConnectInfo(who)| who.activity().clone());
-    // Until all of a question is here nobody works on it: its connection makes room for others.
+    // A connection whose question has not arrived in full makes room for others.
     let request = match whole(request).await {
         Ok(request) => request,
         Err(refusal) => return refusal,

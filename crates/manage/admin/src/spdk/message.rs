@@ -138,7 +138,7 @@ struct RpcRequest {
 /// The text to answer a request or a batch with; none if nobody waits for one. `call` carries a
 /// method out.
 pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<Vec<u8>> {
-    // A name that is said twice is ambiguous, for the method as for its parameters.
+    // The parser refuses a name that an object has twice: two readers may choose differently.
     let answered = match parse_json(text) {
         Ok(Value::Array(batch)) => answer_batch(batch, call),
         Ok(request) => answer_one(request, call),
