@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test needs packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -16,28 +16,34 @@ AGAIN = contrib/again.sh
 test lint unit sanitize interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
 
 ## Compares a disk with itself from afar: builds what is measured, and not the rest of farblock.
-demo:
+demo: needs
 	$(CARGO) build --release --locked -p farblock-measure
-	target/release/farblock-bench --runtime 2.5 --ramp-time 0.5
+	target/release/farblock-bench --runtime 1 --ramp-time 0.25 --until-known
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers. Without
 ## link-time optimization, which takes as long as the rest of an optimized build (decision 38).
 test: export CARGO_PROFILE_RELEASE_LTO = off
 test:
+	@contrib/needs.sh "$(CARGO)" --compiler-later
 	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \
 		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
+
+## Says in a sentence what a build lacks, before anything is built.
+needs:
+	@contrib/needs.sh "$(CARGO)"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
 packages:
 	interop/packages.sh
 
-build:
+build: needs
 	$(CARGO) build --release --locked -p farblock
 
 ## The checks that take seconds run first. Fuzz targets are compiled and not linked, so libFuzzer
 ## itself is not.
 lint:
+	contrib/tests/needs.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) test --quiet --locked -p farblock-tidy
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
@@ -74,11 +80,11 @@ sanitize:
 	contrib/sanitize.sh $(CARGO)
 
 ## libfarblock, for C and what can call C.
-library:
+library: needs
 	$(CARGO) build --release --locked -p farblock-capi
 
 ## Both, with one set of features: what they share is built once.
-released:
+released: needs
 	$(CARGO) build --release --locked -p farblock -p farblock-capi
 
 ## Installs the program, systemd's units, manual pages, completions and libfarblock; DESTDIR= and

@@ -1,0 +1,49 @@
+#!/bin/sh
+# needs.sh CARGO [--compiler-later]: says in one sentence what a build lacks on this machine, and how
+# to install it, before anything is built. --compiler-later: a later step installs the C compiler
+# where apt-get exists. Exit code: 0 nothing is missing, 1 something is.
+set -u
+cargo=${1:?usage: needs.sh CARGO [--compiler-later]}
+here=$(cd "$(dirname "$0")" && pwd)
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
+rustup="curl --proto =https --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+
+lacks() {
+    echo "farblock: $*" >&2
+    exit 1
+}
+
+# A shell that was open before rustup came does not look there yet.
+if ! command -v "$cargo" >/dev/null 2>&1; then
+    [ "$cargo" != cargo ] || [ ! -x "$HOME/.cargo/bin/cargo" ] ||
+        lacks "this shell does not find cargo, which is installed: run '. \"\$HOME/.cargo/env\"'" \
+            "and then this command again."
+    lacks "building needs Rust $wanted or later, and there is no $cargo: install it with" \
+        "'$rustup', open a new shell, and run this command again."
+fi
+said=$("$cargo" --version 2>&1) ||
+    lacks "$cargo does not run ($(echo "$said" | tail -n 1)): install Rust $wanted with" \
+        "'rustup toolchain install $wanted && rustup default $wanted'."
+version=$(echo "$said" | awk '{ print $2 }')
+oldest=$(printf '%s\n%s\n' "$wanted" "${version%%-*}" | sort -V | head -n 1)
+if [ "$oldest" != "$wanted" ]; then
+    if command -v rustup >/dev/null 2>&1; then
+        how="rustup update stable && rustup default stable"
+    else
+        how=$rustup
+    fi
+    lacks "building needs Rust $wanted or later, and this is Rust $version: install it with" \
+        "'$how', open a new shell, and run this command again."
+fi
+if [ "${2:-}" = --compiler-later ] && command -v apt-get >/dev/null 2>&1; then
+    exit 0
+fi
+command -v cc >/dev/null 2>&1 || {
+    how="the package gcc of your distribution"
+    for one in "apt-get:apt-get install gcc libc6-dev" "dnf:dnf install gcc" \
+        "zypper:zypper install gcc" "apk:apk add build-base" "pacman:pacman -S gcc"; do
+        ! command -v "${one%%:*}" >/dev/null 2>&1 || { how="'${one#*:}' as root"; break; }
+    done
+    lacks "building needs a C compiler to link with, and there is no cc: install $how, and run this" \
+        "command again."
+}
