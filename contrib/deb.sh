@@ -22,7 +22,7 @@ DESTDIR=$stage "$here/install.sh" "$release" /usr
 rm -rf "$stage/usr/include" "$stage"/usr/lib/{libfarblock*,pkgconfig}
 mkdir -p "$stage/usr/share/zsh/vendor-completions" "$stage/src"
 mv "$stage"/usr/share/zsh/{site-functions,vendor-completions}/_farblock
-install -D -m 644 -t "$stage/usr/share/doc/farblock" "$here/../README.md"
+"$here/doc.sh" "$stage/usr/share/doc/farblock"
 "$here/dist.sh" --notices >"$stage/usr/share/doc/farblock/NOTICES.txt"
 gzip --no-name -9 "$stage"/usr/share/man/man1/*.1 "$stage/usr/share/doc/farblock/NOTICES.txt"
 

@@ -23,6 +23,18 @@ usage() {
 }
 prefix=$2 root=${DESTDIR:-}$2
 
+# Tells the loader's cache, by which programs find libfarblock, of a change of this machine.
+refresh_loader() {
+    if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
+        ldconfig
+    fi
+}
+
+library_is_found() {
+    [ -n "${DESTDIR:-}" ] || ! command -v ldconfig >/dev/null ||
+        ldconfig -p | grep -qF " $prefix/lib/libfarblock.so"
+}
+
 uninstall() {
     local unit
     rm -f "$root/bin/farblock" "$root"/share/man/man1/farblock{,-*}.1 \
@@ -35,6 +47,7 @@ uninstall() {
         rm -f "$root/lib/systemd/system/${unit##*/}"
     done
     rmdir "$root/share/doc/farblock" 2>/dev/null || true
+    refresh_loader
 }
 
 if [ "$1" = --uninstall ]; then
@@ -55,6 +68,9 @@ for unit in "$here"/systemd/*; do
     sed "s#/usr/bin/farblock#$prefix/bin/farblock#" "$unit" >"$to"
     chmod 644 "$to"
 done
+refresh_loader
+library_is_found || echo "install.sh: programs do not find $prefix/lib/libfarblock.so yet: run" \
+    "ldconfig as root, or set LD_LIBRARY_PATH=$prefix/lib" >&2
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 "$program" completions --manuals "$pages"

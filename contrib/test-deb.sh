@@ -24,6 +24,12 @@ for file in usr/bin/farblock lib/systemd/system/farblock{,-attach@}.service \
 done
 grep -q 'Permission is hereby granted' "$work/root/usr/share/doc/farblock/copyright"
 gzip -dc "$work/root/usr/share/doc/farblock/NOTICES.txt.gz" | grep '^=== clap ' >/dev/null
+# Every relative link of a page leads to a file of the package.
+while IFS=$'\t' read -r page link; do
+    [[ $link == *:* || -e $(dirname "$page")/$link ]] ||
+        die "$page links to $link, which is not there"
+done < <(grep -oHE '\]\([^()# ]+' "$work/root/usr/share/doc/farblock" -r --include='*.md' |
+    sed 's/:\](/\t/')
 version=$("$work/root/usr/bin/farblock" --version | cut -d' ' -f2)
 [ "$(dpkg-deb --field "$deb" Version)" = "$version-1" ]
 dpkg-deb --field "$deb" Depends | grep '^libc6 (>= ' >/dev/null

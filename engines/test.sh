@@ -135,6 +135,14 @@ quietly "pip install" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
 quietly "Python's tests" env "FARBLOCK=$release/farblock" "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
     "$work/venv/bin/python" -m unittest discover -s "$here/python/tests"
 
+# Not bound to the version of Python that built it.
+quietly "pip wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
+    "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
+    --wheel-dir "$work/wheel" "$here/python"
+[[ $(echo "$work"/wheel/*.whl) == *-py3-none-*.whl ]] || {
+    echo "FAIL the wheel is $(ls "$work/wheel"), and not for every Python" >&2
+    exit 1
+}
 quietly "mypy is installed" "$work/venv/bin/pip" install --quiet --disable-pip-version-check mypy
 # The C library beside it has the name of a module, and is none.
 echo farblock.libfarblock >"$work/no-module"

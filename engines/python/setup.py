@@ -43,4 +43,24 @@ class WithLibrary(Distribution):
         return True
 
 
-setup(version=VERSION, distclass=WithLibrary, cmdclass={"build_py": BuildWithLibrary})
+commands = {"build_py": BuildWithLibrary}
+# setuptools has it from 70.1 on, the package wheel before.
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:
+    try:
+        from wheel.bdist_wheel import bdist_wheel
+    except ImportError:
+        bdist_wheel = None
+
+if bdist_wheel is not None:
+
+    class ForEveryPython(bdist_wheel):
+        """cffi loads the library at run time: nothing is of one version of Python."""
+
+        def get_tag(self) -> tuple[str, str, str]:
+            return ("py3", "none", super().get_tag()[2])
+
+    commands["bdist_wheel"] = ForEveryPython
+
+setup(version=VERSION, distclass=WithLibrary, cmdclass=commands)

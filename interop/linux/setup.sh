@@ -58,6 +58,16 @@ refresh_lists() {
     apt-get update -qq || true
 }
 
+# Dies if apt would remove packages of this machine, for example a QEMU of another source.
+refuse_removals() {
+    local removed
+    removed=$(LC_ALL=C apt-get -s install --no-install-recommends "$@" 2>/dev/null |
+        awk '$1 == "Remv" { print $2 }' | paste -sd ' ')
+    [ -z "$removed" ] ||
+        die "apt would remove $removed to install $*: install a version of $* that fits" \
+            "this machine's packages, or run this script in a container."
+}
+
 install_packages() {
     local packages
     mapfile -t packages < <(missing_packages)
@@ -65,11 +75,12 @@ install_packages() {
     [ "$(id -u)" = 0 ] ||
         die "packages are missing: run 'apt-get install --no-install-recommends ${packages[*]}'" \
             "as root, then start this script again."
+    refuse_removals "${packages[@]}"
     say "installing ${packages[*]}"
     local log=$vm_dir/install.log
     install_once() {
         DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y \
-            install --no-install-recommends "${packages[@]}" >"$log" 2>&1 </dev/null
+            install --no-remove --no-install-recommends "${packages[@]}" >"$log" 2>&1 </dev/null
     }
     # Old lists may name versions that the mirror no longer has.
     install_once || { apt-get update -qq || true; install_once; } || {
