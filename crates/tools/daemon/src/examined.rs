@@ -2,8 +2,7 @@
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role, runtime};
-#[cfg(target_os = "linux")]
-use super::list::SILENT;
+use super::list::{self, SILENT};
 #[cfg(target_os = "linux")]
 use super::server::Saved;
 use super::settings::Settings;
@@ -117,8 +116,7 @@ fn watched(folder: &Folder) -> AttachedStatus {
     };
     let gone = || match state {
         AttachmentState::Stale => Some("its daemon is gone".to_owned()),
-        _ if folder.is_held(Role::Server) => Some(SILENT.to_owned()),
-        _ => folder.read("trouble"),
+        _ => unserved(folder),
     };
     let trouble = status.as_ref().map_or_else(gone, |it| it.trouble.clone());
     let said = status.map(|it| (it.offer.used.path, it.paths));
@@ -164,6 +162,19 @@ fn ask_for(folder: &Folder, request: &ControlRequest, patience: Duration) -> Opt
     is_there.then(|| control::status(folder, request, patience)).flatten()
 }
 
+/// Why its server says nothing, as `farblock list` tells it.
+fn unserved(folder: &Folder) -> Option<String> {
+    match folder.is_held(Role::Server) {
+        true => Some(SILENT.to_owned()),
+        false => folder.read("trouble").or_else(|| list::full(&folder.0)),
+    }
+}
+
+/// Why nothing more can be attached there: its directory takes no more files.
+pub fn no_room(given: Option<&Path>) -> Result<Option<String>> {
+    Ok(list::full(&runtime(given)?))
+}
+
 fn examine(folder: &Folder) -> Examined {
     let settings = folder.read_json::<Settings>("settings.json").unwrap_or_default();
     let status = ask(folder, PATIENCE);
@@ -179,7 +190,7 @@ fn examine(folder: &Folder) -> Examined {
         state: state.name(),
         trouble: match &status {
             Some(status) => status.trouble.clone(),
-            None => folder.read("trouble"),
+            None => unserved(folder),
         },
         used: status.as_ref().map(|status| status.offer.used.path.clone()),
         users,

@@ -74,7 +74,7 @@ mod ways;
 pub use {
     authenticate::run as authenticate,
     detach::run as detach,
-    examined::{Examined, Way, examined},
+    examined::{Examined, Way, examined, no_room},
     list::names,
     list::run as list,
     start::part,

@@ -68,9 +68,7 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     }
     if folder.is_held(Role::Supervisor) {
         // The reason cannot be written down either if that is the reason.
-        let full = || format!("there is no room in {}: make some", folder.0.display());
-        let trouble = folder.read("trouble");
-        let trouble = trouble.or_else(|| system::is_full(&folder.0).then(full));
+        let trouble = folder.read("trouble").or_else(|| full(&folder.0));
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     let why = why_gone(folder.read("trouble"));
@@ -112,6 +110,11 @@ fn is_broken(folder: &Folder) -> bool {
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
+}
+
+/// The sentence about a directory that takes no more files; `None` while it has room.
+pub(super) fn full(folder: &Path) -> Option<String> {
+    system::is_full(folder).then(|| format!("there is no room in {}: make some", folder.display()))
 }
 
 /// Why a daemon is gone that said this last. Only what it gave up for is the reason; all else it

@@ -31,15 +31,35 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
     findings
 }
 
+/// The same in short, beside other attachments: its state, and the paths that are not well.
+pub(super) fn summary(attachment: &Examined) -> Vec<Finding> {
+    let state = state(attachment);
+    let is_served = !matches!(attachment.state, "restarting" | "stale");
+    let paths = attachment.paths.iter().filter(|_| is_served).map(path);
+    let paths = paths.filter(|finding| finding.verdict != Verdict::Ok);
+    let look = format!("run `farblock doctor {}`, which checks each step", attachment.name);
+    let point_there = |finding: Finding| match &finding.advice {
+        Some(advice) if advice.contains("see below") => {
+            Finding { advice: Some(look.clone()), ..finding }
+        }
+        _ => finding,
+    };
+    std::iter::once(state).chain(paths).map(point_there).collect()
+}
+
 fn state(attachment: &Examined) -> Finding {
     let Examined { name, state, trouble, used, log, .. } = attachment;
     let why = trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
     let log = log.display();
     match *state {
+        // The disk works, but its daemon reports a lost supervisor, a full directory or swap.
         "live" if trouble.is_some() => Finding::problem(
             CHECK,
-            format!("{name} is live, and not as it should be{why}"),
-            format!("attach it again under this name, which goes on with it; {log} says more"),
+            format!("{name} is live, but not as it should be{why}"),
+            format!(
+                "mend that; `farblock attach` under this name adopts a disk that lost its \
+                 supervisor; {log} says more"
+            ),
         ),
         "live" => {
             let used = used.as_deref().unwrap_or("nowhere");
@@ -174,8 +194,22 @@ mod tests {
         ] {
             let found = state(&attachment(name, path));
             assert_eq!(found.verdict, verdict, "{found:?}");
-            assert_eq!(found.advice.is_none(), verdict == Verdict::Ok, "{found:?}");
+            assert!(found.advice.is_some() && found.what.contains("it broke"), "{found:?}");
         }
+        let found = state(&Examined { trouble: None, ..attachment("live", Some("live")) });
+        assert!(found.verdict == Verdict::Ok && found.advice.is_none(), "{found:?}");
+    }
+
+    #[test]
+    fn a_summary_names_what_is_wrong_and_how_to_see_more() {
+        let found = summary(&attachment("reconnecting", Some("reconnecting")));
+        assert_eq!(found.len(), 2, "{found:?}");
+        for one in found {
+            assert_eq!(one.verdict, Verdict::Problem, "{one:?}");
+            assert!(one.advice.as_ref().is_some_and(|it| it.contains("`farblock doctor data`")));
+        }
+        assert_eq!(summary(&attachment("stale", None)).len(), 1);
+        assert_eq!(summary(&attachment("live", Some("live"))).len(), 1);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Finding {
 }
 
 /// A sentence that says what is and, behind a colon, what to do.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 pub(super) fn split(sentence: &str) -> (String, String) {
     let (what, advice) = sentence.split_once(": ").unwrap_or((sentence, "run this as root"));
     (what.to_owned(), advice.to_owned())

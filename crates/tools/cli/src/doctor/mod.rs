@@ -32,7 +32,6 @@ use farblock_host::Options;
 use farblock_host::url::Url;
 use finding::{Finding, Verdict};
 use serde::Serialize;
-use std::time::Duration;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &DoctorArgs, json: bool, global: &Global) -> Result<()> 
 /// What was looked at, and what was found.
 fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)> {
     match args.patient.as_deref() {
-        None => Ok(("this machine".to_owned(), here(args.timeout))),
+        None => Ok(("this machine".to_owned(), here(args))),
         Some(text) if text.starts_with("nvme") && text.contains("://") => {
             let url: Url =
                 text.parse().map_err(|error| Failure::usage(format_args!("{text}: {error}")))?;
@@ -75,18 +74,58 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
     }
 }
 
-#[cfg_attr(not(unix), expect(unused_variables, reason = "no target can be asked"))]
-fn here(patience: Duration) -> Vec<Finding> {
-    #[cfg_attr(not(unix), expect(unused_mut, reason = "no target can be asked"))]
+fn here(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = machine::examine();
     #[cfg(unix)]
-    for (socket, status) in crate::steer::running(patience) {
+    for (socket, status) in crate::steer::running(args.timeout) {
         match status {
             Some(status) => findings.extend(sharing::examine(&status)),
-            None => findings.push(sharing::silent(&socket, patience)),
+            None => findings.push(sharing::silent(&socket, args.timeout)),
+        }
+    }
+    findings.extend(attachments(args));
+    findings
+}
+
+/// All attachments of this user, and the directory that keeps them.
+#[cfg(any(target_os = "linux", windows))]
+fn attachments(args: &DoctorArgs) -> Vec<Finding> {
+    const CHECK: &str = "attachments";
+    let runtime = args.runtime.runtime_dir.as_deref();
+    let all = crate::attach::names(runtime).and_then(|names| {
+        let no_room = crate::attach::no_room(runtime)?;
+        Ok((names, no_room))
+    });
+    let (names, no_room) = match all {
+        Ok(all) => all,
+        Err(failure) => {
+            let (what, advice) = finding::split(failure.sentence());
+            return vec![Finding::hint(CHECK, what, advice)];
+        }
+    };
+    let mut findings = Vec::new();
+    findings.extend(no_room.map(|sentence| {
+        let (what, advice) = finding::split(&sentence);
+        Finding::problem(CHECK, what, format!("{advice}: until then nothing can be attached"))
+    }));
+    for name in names {
+        match crate::attach::examined(runtime, &name) {
+            Ok(Some(one)) => findings.extend(attachment::summary(&one)),
+            // It was detached meanwhile.
+            Ok(None) => {}
+            Err(failure) => {
+                let (what, advice) = finding::split(failure.sentence());
+                findings.push(Finding::problem(CHECK, what, advice));
+            }
         }
     }
     findings
+}
+
+/// Nothing is attached on such a machine.
+#[cfg(not(any(target_os = "linux", windows)))]
+fn attachments(_: &DoctorArgs) -> Vec<Finding> {
+    Vec::new()
 }
 
 #[cfg(any(target_os = "linux", windows))]

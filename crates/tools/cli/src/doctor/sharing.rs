@@ -2,6 +2,7 @@
 
 use super::finding::Finding;
 use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status};
+use farblock_block::size::Size;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +23,45 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings.extend(namesakes(&target.controllers));
     for subsystem in &target.subsystems {
         let all = subsystem.namespaces.iter();
-        findings.extend(all.flat_map(|namespace| parts(&subsystem.nqn, namespace)));
+        findings.extend(all.flat_map(|namespace| {
+            let storage = storage(&subsystem.nqn, namespace);
+            storage.into_iter().chain(parts(&subsystem.nqn, namespace))
+        }));
+    }
+    findings
+}
+
+/// What the storage of a namespace reported, and what a comparison of a mirror's legs found.
+fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
+    const CHECK: &str = "storage";
+    let NamespaceStatus { nsid, health, last_failure, mirror, .. } = namespace;
+    let place = namespace.path.as_ref().map_or(String::new(), |path| format!(" ({path})"));
+    let disk = format!("namespace {nsid} of {nqn}{place}");
+    let mut findings = Vec::new();
+    let said = last_failure.as_ref().map_or(String::new(), |said| format!(": {said}"));
+    let advice = "mend the storage behind it: free space, the device (`dmesg`), or the target \
+        that has it; its hosts got each error";
+    if health == "failing" {
+        let what = format!("{disk} fails what hosts read or write{said}");
+        findings.push(Finding::problem(CHECK, what, advice));
+    } else if last_failure.is_some() {
+        let what = format!("{disk} failed earlier, and not in the last minute{said}");
+        findings.push(Finding::hint(CHECK, what, advice));
+    }
+    if let Some(mirror) = mirror {
+        let differ = (mirror.differing_bytes > 0)
+            .then(|| format!("the legs differ within {}", Size(mirror.differing_bytes)));
+        let unread = (mirror.uncompared_bytes > 0)
+            .then(|| format!("{} could not be compared", Size(mirror.uncompared_bytes)));
+        let found: Vec<_> = differ.into_iter().chain(unread).collect();
+        if !found.is_empty() {
+            let what = format!("{disk}: its last comparison found that {}", found.join(" and "));
+            let advice = format!(
+                "check the data (docs/mirror.md), then compare again: `farblock ctl verify {nqn} \
+                 {nsid}`"
+            );
+            findings.push(Finding::problem("mirror", what, advice));
+        }
     }
     findings
 }
@@ -115,6 +154,32 @@ mod tests {
         }
     }
 
+    fn disk(health: &str, last_failure: Option<&str>) -> NamespaceStatus {
+        NamespaceStatus {
+            nsid: 3,
+            bytes: 1 << 20,
+            block_size: 512,
+            read_only: false,
+            uuid: String::new(),
+            path: None,
+            health: health.to_owned(),
+            last_failure: last_failure.map(str::to_owned),
+            legs: Vec::new(),
+            mirror: None,
+        }
+    }
+
+    #[test]
+    fn storage_that_fails_is_a_problem_and_one_that_failed_is_a_hint() {
+        let found = storage("nqn.a", &disk("failing", Some("no space left")));
+        assert_eq!(found.len(), 1, "{found:?}");
+        let what = "namespace 3 of nqn.a fails what hosts read or write: no space left";
+        assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, what));
+        let found = storage("nqn.a", &disk("ok", Some("no space left")));
+        assert_eq!(found.iter().map(|it| it.verdict).collect::<Vec<_>>(), [Verdict::Hint]);
+        assert_eq!(storage("nqn.a", &disk("ok", None)), []);
+    }
+
     #[test]
     fn a_mirror_that_lacks_a_leg_is_named() {
         let leg = |state: &str, reason: Option<&str>| LegStatus {
@@ -123,18 +188,7 @@ mod tests {
             reason: reason.map(str::to_owned),
         };
         let legs = vec![leg("in_sync", None), leg("out", Some("gone")), leg("catching_up", None)];
-        let namespace = NamespaceStatus {
-            nsid: 3,
-            bytes: 1 << 20,
-            block_size: 512,
-            read_only: false,
-            uuid: String::new(),
-            path: None,
-            health: "degraded".to_owned(),
-            last_failure: None,
-            legs,
-            mirror: None,
-        };
+        let namespace = NamespaceStatus { legs, ..disk("degraded", None) };
         let found = parts("nqn.a", &namespace);
         assert_eq!(found.len(), 2, "{found:?}");
         let names =

@@ -236,6 +236,13 @@ fn a_server_outlives_its_supervisor() {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         trouble.contains("supervisor is gone")
     });
+    // The summary of the machine reports whatever another command reports.
+    for asked in [&["doctor"][..], &["doctor", "fb0"]] {
+        let outcome = attachments.run(asked);
+        let said = outcome.out();
+        assert_eq!(outcome.code, Some(1), "{said}");
+        assert!(said.contains("PROBLEM") && said.contains("supervisor is gone"), "{said}");
+    }
     run("mkfs.ext4", &["-q", &device]);
     run("fsck.ext4", &["-fn", &device]);
     let supervised = |text: &str| {
