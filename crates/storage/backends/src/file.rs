@@ -47,17 +47,24 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Use direct I/O where it works.
     pub direct: bool,
+    /// Its name is removed while it is open, which is no reason for a warning.
+    pub temporary: bool,
 }
 
 impl FileOptions {
     /// Writable, with direct I/O where it works.
     pub fn new(block_size: u32) -> FileOptions {
-        FileOptions { block_size, read_only: false, direct: true }
+        FileOptions { block_size, read_only: false, direct: true, temporary: false }
     }
 
     /// For reading only.
     pub fn read_only(self) -> FileOptions {
         FileOptions { read_only: true, ..self }
+    }
+
+    /// Removed while it is open, so nothing in it has to last.
+    pub fn temporary(self) -> FileOptions {
+        FileOptions { temporary: true, ..self }
     }
 
     /// Through the page cache, even where direct I/O works.
@@ -281,7 +288,7 @@ impl FileDisk {
             can_zero: AtomicBool::new(abilities.zero),
         };
         let (path, shared) = (path.to_owned(), Arc::new(shared));
-        let growth = growth::attend(&shared, kind, &path);
+        let growth = growth::attend(&shared, kind, &path, !options.temporary);
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 

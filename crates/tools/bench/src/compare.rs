@@ -19,12 +19,13 @@ use crate::addresses::check_fit;
 use crate::error::{BenchError, RunError};
 use crate::floor::{self, Floor, FloorSpec};
 use crate::generator::{self, RunSpec, Sample, Tick};
-use crate::limits::DRAIN_LIMIT;
+use crate::limits::{DRAIN_LIMIT, KNOWN_WITHIN_PERCENT};
 use crate::machine::{self, Machine};
 use crate::pattern::Pattern;
 use crate::plan::{Plan, Side, Times};
 use crate::progress::{Cancel, Phase, Progress, SideName, Snapshot};
 use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SCHEMA};
+use crate::verdict::ratio_interval;
 use farblock_random::Random;
 
 /// Bytes in a MiB.
@@ -144,6 +145,7 @@ impl Session<'_> {
             remote: describe(SideName::Remote),
             floor: describe(SideName::Floor),
             patterns: Vec::new(),
+            remarks: self.plan.remarks.clone(),
             interrupted: false,
         }
     }
@@ -215,7 +217,12 @@ impl Session<'_> {
     fn run_pattern(&mut self, pattern: usize) -> Result<Vec<Measured>, BenchError> {
         let empty = || Measured { samples: Vec::new(), failure: None };
         let mut measured: Vec<Measured> = self.sides.iter().map(|_| empty()).collect();
-        for run in 0..self.plan.runs {
+        let last = self.plan.last_run();
+        for run in 0..last {
+            if run >= self.plan.runs && self.is_known(&measured) {
+                self.runs_done += (last - run) * self.sides.len() as u32;
+                break;
+            }
             for turn in 0..self.sides.len() {
                 let side = if run % 2 == 0 { turn } else { self.sides.len() - 1 - turn };
                 if measured[side].failure.is_some() {
@@ -243,6 +250,22 @@ impl Session<'_> {
         Ok(measured)
     }
 
+    /// Whether more runs would tell nothing new of how the two disks compare.
+    fn is_known(&self, measured: &[Measured]) -> bool {
+        let rates = |wanted| {
+            let at = self.sides.iter().position(|(name, _)| *name == wanted)?;
+            let rate = |sample: &Sample| {
+                (sample.reads + sample.writes) as f64 / sample.elapsed.as_secs_f64()
+            };
+            let side = &measured[at];
+            side.failure.is_none().then(|| side.samples.iter().map(rate).collect::<Vec<_>>())
+        };
+        let both = rates(SideName::Local).zip(rates(SideName::Remote));
+        let Some((local, remote)) = both else { return true };
+        ratio_interval(&local, &remote)
+            .is_some_and(|[low, high]| high - low <= 2.0 * KNOWN_WITHIN_PERCENT)
+    }
+
     fn run_once(&mut self, place: ComparedPlace) -> Result<Result<Sample, RunError>, BenchError> {
         let plan = self.plan;
         let (name, under) = self.sides[place.side];
@@ -255,7 +278,7 @@ impl Session<'_> {
             seed: Random::mix(&[plan.seed, parts[0], parts[1], parts[2]]),
             times,
         };
-        let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();
+        let all_runs = plan.last_run() as usize * self.sides.len() * self.patterns.len();
         let (progress, runs_done) = (&mut *self.progress, f64::from(self.runs_done));
         let pattern_count = self.patterns.len();
         let mut on_tick = |tick: Tick| {
@@ -427,6 +450,8 @@ fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
                    together.";
     let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
                the load generator. How much of it may go into latency, --spin says.";
+    let known = "More runs follow until the rates' ratio is known to within 5 % either way (with a \
+                 confidence of 95 %), or until there were as many runs as allowed.";
     let brief = "The floor's runs are shorter: bare sockets are sooner known than a disk.";
     let floor = "The floor is the same load on bare sockets: as many connections, bytes and I/Os \
                  in flight, no protocol and no disk. Its threads never sleep, so they are no more \
@@ -436,7 +461,8 @@ fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
         (sides.len() > 1, order),
         (true, latency),
         (true, addresses),
-        (plan.runs > 1, average),
+        (plan.last_run() > 1, average),
+        (plan.most_runs.is_some(), known),
         (true, cpu),
         (plan.floor.is_some(), floor),
         (is_brief, brief),

@@ -28,6 +28,11 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Runs of each pattern on each side, averaged.
     pub runs: u32,
+    /// With both sides: go on until it is known to within a few per cent how they compare, with at
+    /// most so many runs of each.
+    pub most_runs: Option<u32>,
+    /// Sentences for the reader of the report.
+    pub remarks: Vec<String>,
     /// Write patterns may overwrite data on namespaces that were not made for the benchmark.
     pub allow_writes: bool,
     /// Bytes of each namespace that are used, from its start (fio's `size`). Without: all of it.
@@ -56,6 +61,8 @@ impl Plan {
             ramp: Duration::from_secs(1),
             warm_up: Duration::ZERO,
             runs: 1,
+            most_runs: None,
+            remarks: Vec::new(),
             allow_writes: false,
             size: None,
             io_size: None,
@@ -81,13 +88,20 @@ impl Plan {
     /// How long it takes on so many disks and the floor, filling aside.
     pub fn duration(&self, disks: usize) -> Duration {
         let of_side = |times: Times| {
-            (times.ramp + times.runtime).saturating_mul(self.runs).saturating_add(times.warm_up)
+            (times.ramp + times.runtime)
+                .saturating_mul(self.last_run())
+                .saturating_add(times.warm_up)
         };
         let times = self.times(0);
         let disks = of_side(times).saturating_mul(u32::try_from(disks).unwrap_or(u32::MAX));
         let floor = self.floor.as_ref().map(|floor| of_side(floor.times(times)));
         let pattern = disks.saturating_add(floor.unwrap_or_default());
         pattern.saturating_mul(u32::try_from(self.patterns.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The most runs of a pattern on each side.
+    pub fn last_run(&self) -> u32 {
+        self.most_runs.unwrap_or(self.runs).max(self.runs)
     }
 
     /// The phases of a pattern's run on a disk, counted from 0.
@@ -110,7 +124,7 @@ impl Plan {
         if self.patterns.is_empty() {
             return Err(BenchError::BadPlan("no patterns"));
         }
-        if self.runs == 0 || self.runs > MAX_RUNS {
+        if self.runs == 0 || self.last_run() > MAX_RUNS {
             return Err(BenchError::BadPlan("the number of runs is between 1 and 1000"));
         }
         if self.runtime.is_zero() && self.io_size.is_none() {

@@ -63,6 +63,9 @@ pub struct Report {
     pub floor: Option<String>,
     /// One per pattern, in the order of the plan.
     pub patterns: Vec<PatternReport>,
+    /// Sentences for its reader, about what was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// It was cancelled: the last pattern may lack runs, and later ones are missing.
     pub interrupted: bool,
 }

@@ -6,6 +6,7 @@
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
 use crate::result::{Figures, PatternReport, Percent, Report};
+use crate::verdict::{ratio_interval, spread_percent};
 
 /// Spaces between two columns.
 const GAP: &str = "  ";
@@ -215,6 +216,8 @@ fn remarks(report: &Report, columns: usize) -> String {
             line(format!("{name}: {side}, run {run}: {}", failure.message));
         }
     }
+    report.patterns.iter().filter_map(spread).for_each(&mut line);
+    report.remarks.iter().cloned().for_each(&mut line);
     let doubted: Vec<_> = report
         .patterns
         .iter()
@@ -228,6 +231,25 @@ fn remarks(report: &Report, columns: usize) -> String {
         line("interrupted: later runs and patterns were not measured".to_owned());
     }
     text
+}
+
+/// How sure the comparison of the two disks is, and how much the local one varies by itself.
+fn spread(pattern: &PatternReport) -> Option<String> {
+    let rates = |figures: &Figures| figures.runs.iter().map(|run| run.iops).collect::<Vec<_>>();
+    let (local, remote) = (rates(pattern.local.as_ref()?), rates(pattern.remote.as_ref()?));
+    let [low, high] = ratio_interval(&local, &remote)?;
+    let own = spread_percent(&local)?;
+    let (percent, name) = (pattern.remote_percent_of_local?.iops, &pattern.pattern.name);
+    let verdict = if low <= 100.0 && high >= 100.0 {
+        "no difference was shown"
+    } else {
+        "the difference is more than chance"
+    };
+    Some(format!(
+        "{name}: remote gives {percent:.0} % of local ({low:.0} to {high:.0} % with a confidence of \
+         95 %: {verdict}); the {} runs of the local disk alone differ by up to {own:.0} %",
+        local.len()
+    ))
 }
 
 /// Breaks a line at spaces so that it fits, its further lines indented. A word that is longer than

@@ -130,6 +130,7 @@ pub(crate) fn report() -> Report {
         remote: Some("nqn.test namespace 1 at [::1]:4420 (1 GiB, 512-byte blocks)".to_owned()),
         floor: None,
         patterns,
+        remarks: Vec::new(),
         interrupted: false,
     }
 }

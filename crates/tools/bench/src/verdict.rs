@@ -243,6 +243,25 @@ fn change(a: &Series, b: &Load) -> Option<Change> {
     })
 }
 
+/// The ends of the 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal.
+/// Nothing with fewer than two runs of each.
+pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
+    let logarithms = |runs: &[f64]| -> Option<Vec<f64>> {
+        runs.iter().map(|rate| (*rate > 0.0).then(|| rate.ln())).collect()
+    };
+    let (base, other) = (logarithms(base)?, logarithms(other)?);
+    let margin = student::margin_95(&base, &other)?;
+    let difference = student::mean(&other) - student::mean(&base);
+    Some([(difference - margin).exp() * 100.0, (difference + margin).exp() * 100.0])
+}
+
+/// How far the fastest run is above the slowest one, in per cent of the slowest.
+pub(crate) fn spread_percent(rates: &[f64]) -> Option<f64> {
+    let slowest = rates.iter().copied().reduce(f64::min).filter(|rate| *rate > 0.0)?;
+    let fastest = rates.iter().copied().reduce(f64::max)?;
+    (rates.len() > 1).then(|| (fastest / slowest - 1.0) * 100.0)
+}
+
 /// The middle one, or the mean of the two in the middle; 0 of nothing.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -331,6 +350,18 @@ pub fn series(figures: &Figures, block_size_bytes: u32) -> Vec<Series> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_that_scatter_leave_the_ratio_open() {
+        let [low, high] = ratio_interval(&[100.0, 100.0], &[90.0, 90.0]).expect("two runs each");
+        assert!((low - 90.0).abs() < 1e-9 && (high - 90.0).abs() < 1e-9, "{low} {high}");
+        let [low, high] = ratio_interval(&[50.0, 100.0], &[60.0, 90.0]).expect("two runs each");
+        assert!(low < 50.0 && high > 200.0, "{low} {high}");
+        assert_eq!(ratio_interval(&[100.0], &[90.0]), None);
+        assert_eq!(ratio_interval(&[0.0, 1.0], &[1.0, 1.0]), None);
+        assert_eq!(spread_percent(&[100.0, 125.0, 110.0]), Some(25.0));
+        assert_eq!(spread_percent(&[100.0]), None);
+    }
     use crate::testing::report;
 
     fn runs_of(report: &mut Report, factors: &[f64]) {

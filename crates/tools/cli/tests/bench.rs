@@ -31,6 +31,7 @@ fn the_demonstration_measures_both_sides_and_leaves_nothing() {
         let own = ["bench", "--engine", engine, "--runtime", runtime, "--html", &html];
         let outcome = scratch.run(own.into_iter().chain(options.split(' '))).ok();
         assert!(outcome.stderr.contains("64 MiB in "), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("was deleted"), "its own file: {}", outcome.stderr);
         let report = outcome.json();
         assert_eq!(patterns(&report).len(), 6);
         for pattern in patterns(&report) {

@@ -308,8 +308,21 @@ fn faults(report: &Report) -> Table {
     Table { header, rows: rows.collect() }
 }
 
+/// What a share of the drives' own speed is worth where the plan slows the drives down.
+fn drive_limit(drive: &str) -> Option<String> {
+    let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
+    (!limits.is_empty()).then(|| {
+        format!(
+            "each drive is limited on purpose to {}: 100 % means that targets and network keep up \
+             with drives this slow, and not how much this machine could move",
+            limits.join(" and ")
+        )
+    })
+}
+
 pub(crate) fn remarks(report: &Report) -> Vec<String> {
     let mut remarks = report.plan.scaled.clone();
+    remarks.extend(drive_limit(&report.plan.drive));
     remarks.extend(report.sets.iter().map(sets));
     remarks.extend(crate::iscsi::remarks(&report.plan));
     if report.actions.iter().any(|action| action.alone_iops.is_some()) {

@@ -74,6 +74,11 @@ pub struct BenchArgs {
     #[arg(help_heading = "Load")]
     pub(crate) runs: Option<u32>,
 
+    /// More runs, up to 10 of each, until the ratio of both disks is known to within 5 % (95 %
+    /// confidence)
+    #[arg(long, conflicts_with = "runs", help_heading = "Load")]
+    pub(crate) until_known: bool,
+
     /// Size of the disk file, or how much of each disk to use [default: 1g if there is room]
     #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
     pub(crate) size: Option<u64>,

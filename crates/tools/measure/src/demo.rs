@@ -46,6 +46,7 @@ pub(super) fn sides(args: &BenchArgs, global: &Global, plan: &Plan) -> Result<Si
         target: Some(target),
         file,
         notes,
+        remarks: Vec::new(),
     })
 }
 
@@ -148,7 +149,7 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     let file = Temporary(path.clone());
     let opened = made.set_len(bytes).map_err(|error| format!("{place}: {}", os(&error)));
     drop(made);
-    let options = FileOptions::new(args.block_size);
+    let options = FileOptions::new(args.block_size).temporary();
     let opened =
         opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
     let disk = opened?;

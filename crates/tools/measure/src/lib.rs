@@ -48,8 +48,10 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     if !global.quiet {
         sides.notes.iter().for_each(|note| output::note(note));
         let disks = [&sides.local, &sides.remote].into_iter().flatten().count();
-        output::note(&format!("this takes about {}", words(plan.duration(disks))));
+        let about = if plan.most_runs.is_some() { "at most" } else { "about" };
+        output::note(&format!("this takes {about} {}", words(plan.duration(disks))));
     }
+    plan.remarks.clone_from(&sides.remarks);
     let cancel = Cancel::new();
     watch(&stop, &cancel)?;
     let mut progress = progress::Bar::new(global.quiet);

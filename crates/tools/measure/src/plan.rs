@@ -5,6 +5,11 @@ use farblock_bench::{Pattern, Plan};
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result};
 
+/// With `--until-known`: with fewer runs of each disk the interval is too wide to tell anything.
+const LEAST_RUNS: u32 = 3;
+/// With `--until-known`: what is not known after these is told as it is.
+const MOST_RUNS: u32 = 10;
+
 /// The plan that the options ask for.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     let mut plan = if args.full { Plan::full() } else { Plan::quick() };
@@ -22,6 +27,10 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     }
     plan.runtime = args.runtime.unwrap_or(plan.runtime);
     plan.runs = args.runs.unwrap_or(plan.runs);
+    if args.until_known {
+        plan.runs = plan.runs.max(LEAST_RUNS);
+        plan.most_runs = Some(MOST_RUNS);
+    }
     plan.ramp = args.ramp_time.unwrap_or(plan.ramp);
     plan.allow_writes = args.allow_writes;
     plan.size = args.size;

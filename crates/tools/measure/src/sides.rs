@@ -4,6 +4,8 @@ use super::OpenLocal;
 use super::args::BenchArgs;
 use farblock_backends::Spec;
 use farblock_bench::{BenchError, Meters, Plan, Side};
+#[cfg(unix)]
+use farblock_block::size::Size;
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result};
 use farblock_command::remote;
@@ -25,12 +27,14 @@ pub(super) struct Sides {
     pub(super) file: Option<Temporary>,
     /// What a person should know beforehand.
     pub(super) notes: Vec<String>,
+    /// What its reader should know beside the figures.
+    pub(super) remarks: Vec<String>,
 }
 
 impl Sides {
     /// Closes everything; the target finishes what it has.
     pub(super) fn close(self) -> Result<()> {
-        let Sides { local, remote, target, file, notes: _ } = self;
+        let Sides { local, remote, target, file, notes: _, remarks: _ } = self;
         drop((local, remote));
         let stopped = target.map_or(Ok(()), Target::stop);
         drop(file);
@@ -79,7 +83,43 @@ pub(super) fn open(
         [first, second] => (Some(opener.side(first)?), Some(opener.side(second)?)),
         _ => return Err(Failure::usage("two disks are the most that can be compared")),
     };
-    Ok(Sides { local, remote, target: None, file: None, notes: Vec::new() })
+    let remarks: Vec<String> = parsed.iter().filter_map(holes).collect();
+    let notes = remarks.iter().map(|remark| format!("note: {remark}")).collect();
+    Ok(Sides { local, remote, target: None, file: None, notes, remarks })
+}
+
+/// Blocks of a file in which nothing was ever written are read without the disk.
+#[cfg(unix)]
+fn holes(disk: &Disk) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    /// What `st_blocks` counts.
+    const UNIT_BYTES: u64 = 512;
+    fn of_spec(spec: &Spec) -> Option<String> {
+        let Spec::File(path) = spec else { return spec.parts().iter().find_map(of_spec) };
+        let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let (bytes, stored) = (found.len(), found.blocks() * UNIT_BYTES);
+        // A file system may store a few blocks in another form.
+        (stored < bytes / 100 * 99).then(|| {
+            format!(
+                "{0} has holes: only {1} of its {2} were ever written, and reading the rest \
+                 needs no disk, so the figures of reads are too good; write all of it first, for \
+                 example with `head -c {bytes} /dev/urandom >{0}`, which overwrites it",
+                path.display(),
+                Size(stored),
+                Size(bytes)
+            )
+        })
+    }
+    match disk {
+        Disk::Local(spec) => of_spec(spec),
+        Disk::Remote(_) => None,
+    }
+}
+
+/// Windows does not tell without a handle.
+#[cfg(not(unix))]
+fn holes(_: &Disk) -> Option<String> {
+    None
 }
 
 fn parse(text: &OsStr) -> Result<Disk> {
@@ -194,6 +234,20 @@ fn separate(_: u32) -> Result<Meters> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_with_holes_is_told_from_one_that_is_written() {
+        let path = std::env::temp_dir().join(format!("farblock-holes-{}", std::process::id()));
+        let _removed = Temporary(path.clone());
+        let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
+        std::fs::write(&path, vec![0x5a; 1 << 20]).expect("it is written");
+        assert_eq!(of(path.display().to_string()), None);
+        std::fs::File::create(&path).and_then(|it| it.set_len(1 << 20)).expect("it is cut");
+        for text in [path.display().to_string(), format!("delay:1us,{}", path.display())] {
+            assert!(of(text).is_some_and(|said| said.contains("has holes: only ")));
+        }
+    }
 
     #[test]
     fn only_what_the_bench_made_may_be_written() {

@@ -53,11 +53,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a file looked at.
-pub(super) fn attend(shared: &Arc<FileShared>, kind: FileKind, path: &Path) -> Attention {
+/// Has a file looked at; one that is not `meant_to_stay` may lose its name without a warning.
+pub(super) fn attend(
+    shared: &Arc<FileShared>,
+    kind: FileKind,
+    path: &Path,
+    meant_to_stay: bool,
+) -> Attention {
     let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
     // One that never had a name is meant to go.
-    let has_name = AtomicBool::new(kind == FileKind::Regular && !shared.is_deleted());
+    let has_name =
+        AtomicBool::new(meant_to_stay && kind == FileKind::Regular && !shared.is_deleted());
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });
     let system = shared.system().map_or(0, number);
