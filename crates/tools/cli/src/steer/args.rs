@@ -74,6 +74,10 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 
+    /// Print the tables of one second and end, without a terminal too
+    #[arg(long, conflicts_with = "fleet")]
+    pub(crate) once: bool,
+
     /// Show the fleet that runs here (farblock fleet run) instead of a target
     #[arg(long, conflicts_with_all = ["control", "api"])]
     pub(crate) fleet: bool,

@@ -21,13 +21,15 @@ use farblock_admin::{Answer, Client, ClientError, Stats, Status, sockets_in, unf
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a target answers when somebody else has changed something meanwhile.
 const STALE: u16 = 412;
+/// Moves the cursor to the corner, and clears the rest of the screen.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where control sockets are when nobody says so, if there is such a place.
@@ -119,9 +121,16 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
     }
 }
 
+/// The socket that `--control` names: its path, or the address that `farblock status` lists.
+fn named_socket(given: &Path) -> PathBuf {
+    let address = given.to_str().and_then(|text| text.parse::<SocketAddr>().ok());
+    let place = address.filter(|_| !given.exists()).and_then(|address| default_socket(&address));
+    place.unwrap_or_else(|| given.to_owned())
+}
+
 fn client(given: Option<&Path>) -> Result<Client> {
     if let Some(path) = given {
-        return Ok(Client::new(path));
+        return Ok(Client::new(named_socket(path)));
     }
     let none = || {
         Failure::run(
@@ -228,6 +237,9 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
         } else {
             let stats = ask_stats(&client)?;
             let text = shown::status(&status, &stats, before.as_ref());
+            if args.watch && std::io::stdout().is_terminal() {
+                output::print(CLEAR_SCREEN)?;
+            }
             output::print(&format!("{text}{}", attached()))?;
             before = Some(stats);
         }
@@ -323,6 +335,11 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
                 None => json!({ "ana": state }),
             };
             send("PATCH", &listener_at(address), Some(&change))
+        }
+        Change::Limit { nqn, limits, .. } if limits.weight.is_some() => {
+            Err(Failure::usage(format_args!(
+                "only hosts have a weight: use `farblock ctl limit-host {nqn} HOST --weight N`"
+            )))
         }
         Change::Limit { nqn, nsid, limits } => {
             send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "limits": of(limits) })))

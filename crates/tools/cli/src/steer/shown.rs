@@ -137,7 +137,7 @@ fn failures(io: &IoStats) -> String {
     format!("errors: {}; {} in the storage", named.join(", "), io.storage_errors)
 }
 
-fn rates(view: View, now: &Stats, before: &Stats) -> String {
+pub(super) fn rates(view: View, now: &Stats, before: &Stats) -> String {
     let name = match view {
         View::Cores => "CORE",
         View::Namespaces => "NAMESPACE",
@@ -216,8 +216,12 @@ fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
     let text = match (mirror.verifying, mirror.verifies) {
         (true, _) => format!("{verified} of {} compared{faults}", Size(namespace.bytes)),
         (false, 1..) if !faults.is_empty() => format!("{verified} compared{faults}"),
-        _ if mirror.dirty_bytes > 0 => format!("{} may differ or lack", Size(mirror.dirty_bytes)),
-        _ => return None,
+        _ if mirror.dirty_bytes == 0 => return None,
+        _ if namespace.legs.iter().all(|leg| leg.state == "in_sync") => {
+            let dirty = Size(mirror.dirty_bytes);
+            format!("legs are the same; after a crash {dirty} would be copied again")
+        }
+        _ => format!("{} still differ or lack on a leg", Size(mirror.dirty_bytes)),
     };
     Some(format!("{}\n", printable(&format!("  mirror {}: {text}", namespace.nsid))))
 }

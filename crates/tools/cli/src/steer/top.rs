@@ -16,6 +16,30 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// The least columns of a terminal that names get.
+const NAME_COLUMNS: u16 = 20;
+/// Columns of a figure, with a space before it.
+const FIGURE_COLUMNS: u16 = 12;
+
+fn fitting_width(figures: usize) -> u16 {
+    u16::try_from(figures).unwrap_or(u16::MAX).saturating_mul(FIGURE_COLUMNS + 1)
+}
+
+/// A name that is too long without its middle: its number, and the end, where names of one target
+/// differ.
+fn its_end(name: &str, columns: usize) -> String {
+    let over = name.chars().count().saturating_sub(columns);
+    if over == 0 {
+        return name.to_owned();
+    }
+    let number = |(number, _): &(&str, &str)| number.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split_once(' ').filter(number) {
+        Some((number, rest)) => {
+            format!("{number} ..{}", rest.chars().skip(over + 2).collect::<String>())
+        }
+        None => format!("..{}", name.chars().skip(over + 2).collect::<String>()),
+    }
+}
 
 /// What is shown, and how.
 struct Shown {
@@ -83,12 +107,18 @@ impl Shown {
             )),
             head,
         );
-        frame.render_widget(self.table(), body);
+        frame.render_widget(self.table(body.width), body);
         let help = "n namespaces  h hosts  c cores  ← → sort  q quit";
         frame.render_widget(Line::from(help), keys);
     }
 
-    fn table(&self) -> Table<'static> {
+    /// As many columns as fit beside the name, each whole.
+    fn table(&self, width: u16) -> Table<'static> {
+        let fitting = width.saturating_sub(NAME_COLUMNS) / (FIGURE_COLUMNS + 1);
+        let count = usize::from(fitting).clamp(1, COLUMNS.len());
+        // What it is sorted by is always among them.
+        let first = self.sorted_by.map_or(0, |column| (column + 1).saturating_sub(count));
+        let name_width = width.saturating_sub(fitting_width(count));
         let what = match self.view {
             View::Cores => "CORE",
             View::Namespaces => "NAMESPACE",
@@ -99,15 +129,16 @@ impl Shown {
             let mark = if self.sorted_by == Some(column) { "▼" } else { "" };
             right(format!("{mark}{name}"))
         };
-        let titles = COLUMNS.iter().enumerate().map(title);
+        let titles = COLUMNS.iter().enumerate().skip(first).take(count).map(title);
         let head = TableRow::new([Cell::from(what)].into_iter().chain(titles));
         let line = |row: Row| {
-            let cells = (0..COLUMNS.len()).map(|column| right(row.cell(column)));
+            let cells = (first..first + count).map(|column| right(row.cell(column)));
             let cells: Vec<_> = cells.collect();
-            TableRow::new([Cell::from(row.name)].into_iter().chain(cells))
+            let name = its_end(&row.name, usize::from(name_width));
+            TableRow::new([Cell::from(name)].into_iter().chain(cells))
         };
-        let widths =
-            [Constraint::Min(20)].into_iter().chain([Constraint::Length(12); COLUMNS.len()]);
+        let figures = Constraint::Length(FIGURE_COLUMNS);
+        let widths = [Constraint::Min(NAME_COLUMNS)].into_iter().chain(vec![figures; count]);
         let style = Style::new().add_modifier(Modifier::REVERSED);
         Table::new(self.rows().into_iter().map(line), widths).header(head.style(style))
     }
@@ -122,10 +153,18 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
         return super::top_fleet::run(&fleets);
     }
     let client = chosen(which)?;
+    if args.once {
+        let before = ask_stats(&client)?;
+        std::thread::sleep(EVERY);
+        let now = ask_stats(&client)?;
+        let views = [View::Namespaces, View::Hosts, View::Cores];
+        let tables = views.map(|view| super::shown::rates(view, &now, &before));
+        return crate::output::print(&tables.join("\n"));
+    }
     let mut shown = Shown::new(ask_stats(&client)?);
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(
-            "top needs a terminal: use farblock status --watch, or /v1/stats, without one",
+            "top needs a terminal: use farblock top --once, or /v1/stats, without one",
         ));
     }
     // Whoever is ended by a signal leaves the terminal as it was, too.
@@ -164,11 +203,30 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn screen(shown: &Shown) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(140, 8)).expect("a terminal");
+        screen_of(shown, 140)
+    }
+
+    fn screen_of(shown: &Shown, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 8)).expect("a terminal");
         terminal.draw(|frame| shown.draw(frame)).expect("drawn");
         let buffer = terminal.backend().buffer();
-        let row = |y: u16| (0..140).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let row = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..8).map(|y| row(y).trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_whole_titles_and_ends_of_names() {
+        let mut shown = Shown::new(stats(1000, 100));
+        shown.look(stats(2000, 300));
+        for (sorted_by, title) in [(0, "▼READ/s"), (3, "▼WRITE MiB/s"), (7, "▼BUSY %")] {
+            shown.sorted_by = Some(sorted_by);
+            let lines = screen_of(&shown, 80);
+            assert!(lines[1].contains(title), "{lines:#?}");
+            assert!(!lines[1].contains(" EAD") && !lines[1].contains(" ITE"), "{lines:#?}");
+        }
+        assert_eq!(its_end("12 nqn.2014-08.org.example:busy", 12), "12 ..le:busy");
+        assert_eq!(its_end("nqn.2014-08.org.example:busy", 8), "..e:busy");
+        assert_eq!(its_end("core 0", 8), "core 0");
     }
 
     fn press(shown: &mut Shown, code: KeyCode) -> bool {
