@@ -28,8 +28,8 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Runs of each pattern on each side, averaged.
     pub runs: u32,
-    /// With both sides: go on until it is known to within a few per cent how they compare, with at
-    /// most so many runs of each.
+    /// With both sides: repeat them until the 95 % interval of their ratio is narrow, with at most
+    /// so many runs of each.
     pub most_runs: Option<u32>,
     /// Sentences for the reader of the report.
     pub remarks: Vec<String>,

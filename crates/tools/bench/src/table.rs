@@ -233,7 +233,7 @@ fn remarks(report: &Report, columns: usize) -> String {
     text
 }
 
-/// How sure the comparison of the two disks is, and how much the local one varies by itself.
+/// The interval of the two disks' ratio, and the spread of the local disk's own runs.
 fn spread(pattern: &PatternReport) -> Option<String> {
     let rates = |figures: &Figures| figures.runs.iter().map(|run| run.iops).collect::<Vec<_>>();
     let (local, remote) = (rates(pattern.local.as_ref()?), rates(pattern.remote.as_ref()?));

@@ -308,7 +308,7 @@ fn faults(report: &Report) -> Table {
     Table { header, rows: rows.collect() }
 }
 
-/// What a share of the drives' own speed is worth where the plan slows the drives down.
+/// A warning where the plan slows the drives down: their share is then easily 100 %.
 fn drive_limit(drive: &str) -> Option<String> {
     let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
     (!limits.is_empty()).then(|| {

@@ -7,7 +7,7 @@ use farblock_command::error::{Failure, Result};
 
 /// With `--until-known`: with fewer runs of each disk the interval is too wide to tell anything.
 const LEAST_RUNS: u32 = 3;
-/// With `--until-known`: what is not known after these is told as it is.
+/// With `--until-known`: the report gives the interval that these runs lead to, however wide.
 const MOST_RUNS: u32 = 10;
 
 /// The plan that the options ask for.

@@ -27,7 +27,7 @@ pub(super) struct Sides {
     pub(super) file: Option<Temporary>,
     /// What a person should know beforehand.
     pub(super) notes: Vec<String>,
-    /// What its reader should know beside the figures.
+    /// Sentences for the report, beside the figures.
     pub(super) remarks: Vec<String>,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings
 }
 
-/// What the storage of a namespace reported, and what a comparison of a mirror's legs found.
+/// Failures of a namespace's storage, and differences that a comparison of a mirror found.
 fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     const CHECK: &str = "storage";
     let NamespaceStatus { nsid, health, last_failure, mirror, .. } = namespace;

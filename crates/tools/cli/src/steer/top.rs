@@ -116,7 +116,7 @@ impl Shown {
     fn table(&self, width: u16) -> Table<'static> {
         let fitting = width.saturating_sub(NAME_COLUMNS) / (FIGURE_COLUMNS + 1);
         let count = usize::from(fitting).clamp(1, COLUMNS.len());
-        // What it is sorted by is always among them.
+        // The column that sorts the rows is always visible.
         let first = self.sorted_by.map_or(0, |column| (column + 1).saturating_sub(count));
         let name_width = width.saturating_sub(fitting_width(count));
         let what = match self.view {
