@@ -209,8 +209,8 @@ fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Resul
     } else {
         let path = path.display();
         Err(format!(
-            "the key file {path} is open to others than its owner (mode {mode:04o}): \
-             chmod 600 {path}"
+            "{path} is open to others than its owner (mode {mode:04o}): if it holds a key, \
+             chmod 600 {path}, else name the file of the key"
         ))
     })
 }

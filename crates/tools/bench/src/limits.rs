@@ -56,6 +56,6 @@ pub const FLOOR_PATIENCE: Duration = Duration::from_millis(500);
 /// How long it then sleeps between two looks.
 pub const FLOOR_NAP: Duration = Duration::from_millis(2);
 
-/// [`most_runs`](crate::Plan::most_runs): enough is known when the 95 % interval of the rates' ratio
-/// reaches so far on either side.
+/// [`most_runs`](crate::Plan::most_runs): enough is known when the 95 % interval of the rates'
+/// ratio reaches so far on either side.
 pub(crate) const KNOWN_WITHIN_PERCENT: f64 = 5.0;

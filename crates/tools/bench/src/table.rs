@@ -246,8 +246,8 @@ fn spread(pattern: &PatternReport) -> Option<String> {
         "the difference is more than chance"
     };
     Some(format!(
-        "{name}: remote gives {percent:.0} % of local ({low:.0} to {high:.0} % with a confidence of \
-         95 %: {verdict}); the {} runs of the local disk alone differ by up to {own:.0} %",
+        "{name}: remote gives {percent:.0} % of local ({low:.0} to {high:.0} % with a confidence \
+         of 95 %: {verdict}); the {} runs of the local disk alone differ by up to {own:.0} %",
         local.len()
     ))
 }

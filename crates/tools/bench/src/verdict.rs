@@ -243,7 +243,7 @@ fn change(a: &Series, b: &Load) -> Option<Change> {
     })
 }
 
-/// The ends of the 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal.
+/// The 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal.
 /// Nothing with fewer than two runs of each.
 pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     let logarithms = |runs: &[f64]| -> Option<Vec<f64>> {
