@@ -423,13 +423,15 @@ mod tests {
 
     #[test]
     fn a_choice_says_why() {
-        let (_, why) = choose(&Settings::default());
-        assert!(why.starts_with("chose ") && why.lines().count() == 1, "{why}");
+        for Candidate { why, .. } in candidates(&Settings::default()) {
+            assert!(why.starts_with("chose ") && why.lines().count() == 1, "{why}");
+        }
         let settings = Settings { no_device: true, ..Settings::default() };
         #[cfg(windows)]
         let has_fuse = false;
         #[cfg(target_os = "linux")]
         let has_fuse = farblock_attach::fuse::available().is_ok();
-        assert_eq!(choose(&settings).0, if has_fuse { As::Fuse } else { As::Nbd });
+        let first = candidates(&settings).first().map(|candidate| candidate.way);
+        assert_eq!(first, Some(if has_fuse { As::Fuse } else { As::Nbd }));
     }
 }
