@@ -32,7 +32,7 @@ refresh_loader() {
 
 library_is_found() {
     [ -n "${DESTDIR:-}" ] || ! command -v ldconfig >/dev/null ||
-        ldconfig -p | grep -qF " $prefix/lib/libfarblock.so"
+        ldconfig -p | grep -F " $prefix/lib/libfarblock.so" >/dev/null
 }
 
 uninstall() {

@@ -9,8 +9,8 @@
 //!
 //! **Contract.** A buffer is exclusive: whoever has it, and nobody else, reaches its bytes, on
 //! whatever thread. Its memory lives as long as any part of it. A pool belongs to one thread and
-//! keeps at most [`limits::POOL_BYTES`]. The module [`allowance`] states how much memory the process
-//! may use.
+//! keeps at most [`limits::POOL_BYTES`]. The module [`allowance`] states how much memory the
+//! process may use.
 //!
 //! **What it does not do.** I/O, and anything with an event loop: `farblock-reactor` has that, and
 //! offers what is here to its users. All of the `unsafe` of buffers is here; `make sanitize` runs

@@ -221,9 +221,9 @@ impl Reactor {
         self.with(|engine, cx| engine.recv(cx, stream.0, 0));
     }
 
-    /// The same, up to `most` bytes: at least 1, at most 256 KiB. A small limit is for a caller that
-    /// expects a header, and then a payload to receive straight [into](Reactor::recv_into) its
-    /// place. A large limit is for a caller that expects several payloads and copies them.
+    /// The same, up to `most` bytes: at least 1, at most 256 KiB. A small limit is for a caller
+    /// that expects a header, and then a payload to receive straight [into](Reactor::recv_into)
+    /// its place. A large limit is for a caller that expects several payloads and copies them.
     ///
     /// # Panics
     ///

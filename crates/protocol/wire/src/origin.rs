@@ -46,8 +46,9 @@ impl ControllerOrigin {
     }
 }
 
-/// 16 random bytes that tell a target process from every other one, also from the same target before
-/// a restart. They follow the origin in the vendor specific bytes; older targets have zeroes there.
+/// 16 random bytes that tell a target process from every other one, also from the same target
+/// before a restart. They follow the origin in the vendor specific bytes; older targets have zeroes
+/// there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessName(pub [u8; 16]);
 

@@ -143,6 +143,9 @@ impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = &self.path.display();
         match self.problem {
+            FileProblem::Locked { .. } | FileProblem::InUse { .. } | FileProblem::Busy => {
+                f.write_str(&used(self.problem))
+            }
             FileProblem::NotFound if cfg!(windows) => write!(
                 f,
                 "does not exist: create it, for example with `fsutil file createnew {path} \
@@ -154,7 +157,7 @@ impl fmt::Display for Sentence<'_> {
             ),
             FileProblem::NotFound => write!(
                 f,
-                "does not exist: check the name, and that its file system is mounted; a new disk is \
+                "does not exist: check the name, and that its file system is mounted; a disk is \
                  made with `truncate -s 1G {path}`"
             ),
             FileProblem::NeedsAdministrator => {
@@ -183,31 +186,10 @@ impl fmt::Display for Sentence<'_> {
                      extend it with `{command}`, or choose smaller blocks"
                 )
             }
-            FileProblem::Locked { read_only: false } => f.write_str(
-                "is in use, by another program or twice here: stop its other user (two writers \
-                 would destroy it)",
-            ),
-            FileProblem::Locked { read_only: true } => f.write_str(
-                "is being written by another program or elsewhere here: stop its writer, since \
-                 what it shows would change underneath",
-            ),
-            FileProblem::InUse { by, read_only: false } => write!(
-                f,
-                "is in use by {by}: stop that use first (two writers would destroy it), or share it \
-                 with --read-only if the other one only reads"
-            ),
-            FileProblem::InUse { by, read_only: true } => write!(
-                f,
-                "is in use by {by}, which may write to it: stop that use first, since the contents \
-                 would change underneath"
-            ),
             FileProblem::Immutable => write!(
                 f,
                 "cannot be written because of its attributes: share it with --read-only, or remove \
                  them with `chattr -i -a {path}`"
-            ),
-            FileProblem::Busy => f.write_str(
-                "is in use by the system: unmount it, or take it out of its RAID or volume group",
             ),
             FileProblem::Longer(error) => write!(
                 f,
@@ -222,8 +204,34 @@ impl fmt::Display for Sentence<'_> {
     }
 }
 
-/// Whether a file of this name can be made: not a device's name, nor in a folder that is missing, nor
-/// with a colon, which most often is a misspelt kind of disk (`miror:a,b`).
+/// What follows the path of a disk that another user has.
+fn used(problem: &FileProblem) -> String {
+    match problem {
+        FileProblem::InUse { by, read_only: false } => format!(
+            "is in use by {by}: stop that use first (two writers would destroy it), or share it \
+             with --read-only if the other one only reads"
+        ),
+        FileProblem::InUse { by, read_only: true } => format!(
+            "is in use by {by}, which may write to it: stop that use first, since the contents \
+             would change underneath"
+        ),
+        FileProblem::Locked { read_only: true } => {
+            "is being written by another program or elsewhere here: stop its writer, since what it \
+             shows would change underneath"
+                .to_owned()
+        }
+        FileProblem::Locked { read_only: false } => {
+            "is in use, by another program or twice here: stop its other user (two writers would \
+             destroy it)"
+                .to_owned()
+        }
+        _ => "is in use by the system: unmount it, or take it out of its RAID or volume group"
+            .to_owned(),
+    }
+}
+
+/// Whether a file of this name can be made: not a device's name, nor in a folder that is missing,
+/// nor with a colon, which most often is a misspelt kind of disk (`miror:a,b`).
 fn may_be_created(path: &std::path::Path) -> bool {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     !path.starts_with("/dev")

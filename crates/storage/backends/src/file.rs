@@ -9,8 +9,8 @@
 //! out, and deallocating does nothing.
 //!
 //! A file is locked (`flock`) while it is open: exclusively if writable, shared if read-only, so
-//! that two targets do not write one disk by accident. On Linux the file also has the byte locks that
-//! QEMU takes, and no loop device or swap area may use it. A writable block device must not be
+//! that two targets do not write one disk by accident. On Linux the file also has the byte locks
+//! that QEMU takes, and no loop device or swap area may use it. A writable block device must not be
 //! mounted or otherwise in use by the system.
 //!
 //! A file that grows while it is open, or a device that is enlarged, is a larger namespace within a

@@ -3,7 +3,8 @@
 //! The first operations go to the queues in turn. After that a completion's queue gets the next
 //! operation, as with fio, where each job refills its own file. So every connection keeps its share
 //! of the depth, and operations that complete together are sent together. SPDK's perf gives each
-//! operation to the next queue pair of a namespace instead, so its operations never travel together.
+//! operation to the next queue pair of a namespace instead, so its operations never travel
+//! together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};

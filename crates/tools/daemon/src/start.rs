@@ -60,7 +60,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
         let note = (!global.quiet).then(|| format!("{} has another path", offer.name));
         return Terminal { json: args.json, note, way_failed: false }.ready(&offer);
     }
-    let place = Place { runtime: &runtime, args, global };
+    let place = Launch { runtime: &runtime, args, global };
     if settings.way != As::Auto {
         return place.attach(&settings, kept, None).map_err(|(failure, _)| failure);
     }
@@ -83,13 +83,13 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
 }
 
 /// Where and how a disk is attached.
-struct Place<'a> {
+struct Launch<'a> {
     runtime: &'a Path,
     args: &'a AttachArgs,
     global: &'a Global,
 }
 
-impl Place<'_> {
+impl Launch<'_> {
     /// Attaches one way. An error comes with whether it was that way's, and another may do.
     fn attach(
         &self,
@@ -97,7 +97,7 @@ impl Place<'_> {
         kept: Option<Descriptor>,
         note: Option<String>,
     ) -> Result<(), (Failure, bool)> {
-        let Place { runtime, args, global } = *self;
+        let Launch { runtime, args, global } = *self;
         let mut terminal = Terminal { json: args.json, note, way_failed: false };
         let others = |failure: Failure| (failure, false);
         if let Some(folder) = identify::in_vain(runtime, settings) {

@@ -1,9 +1,9 @@
 //! Whether a leg is still the one that was written.
 //!
 //! A leg is known by the record that it was given last. Another copy of it that is put in its place
-//! (a snapshot rolled back, a backup written over it, another file under its name) has an older one.
-//! So a leg in sync has to show its record now and then, before it is given the next one, and, if
-//! it is the last one in sync, before it is used again after its target was another process.
+//! (a snapshot rolled back, a backup written over it, another file under its name) has an older
+//! one. So a leg in sync has to show its record now and then, before it is given the next one, and,
+//! if it is the last one in sync, before it is used again after its target was another process.
 //!
 //! With the right record a leg lacks at most what the bitmap has: nothing leaves that before each
 //! leg has a record of after it was durable there.

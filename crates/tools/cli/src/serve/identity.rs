@@ -2,10 +2,10 @@
 //! attribute, so that it survives renaming and moving, and another file at the same path has
 //! another.
 //!
-//! The attribute also names the file's inode, and a second one its [place](place::Place): a copy or
-//! a snapshot takes them along, but is another disk, and gets an identity of its own. A file of an
-//! earlier version has the first attribute only and keeps its identity. An earlier version reads
-//! the first attribute of ours.
+//! The attribute also names the file's inode, and a second one its [place](place::FilePlace): a
+//! copy or a snapshot takes them along, but is another disk, and gets an identity of its own. A
+//! file of an earlier version has the first attribute only and keeps its identity. An earlier
+//! version reads the first attribute of ours.
 
 #[cfg(target_os = "linux")]
 mod place;
@@ -50,18 +50,18 @@ fn known(text: &str) -> Kept {
 /// What the file carries; it is given to it if need be and possible.
 #[cfg(target_os = "linux")]
 fn kept(file: &File) -> Option<Kept> {
-    use place::Place;
+    use place::FilePlace;
     use rustix::fs::{XattrFlags, fsetxattr};
     use std::os::unix::fs::MetadataExt;
     let number = file.metadata().ok()?.ino();
     let read = || parse(&attribute(file, IDENTITY)?);
-    let place = Place::of(file);
+    let place = FilePlace::of(file);
     let set_place = || {
         let _ = fsetxattr(file, PLACE, place.text().as_bytes(), XattrFlags::empty());
         let _ = file.sync_all();
     };
     let found = read();
-    let recorded = attribute(file, PLACE).map(|text| Place::parse(&text));
+    let recorded = attribute(file, PLACE).map(|text| FilePlace::parse(&text));
     let is_moved = recorded.as_ref().is_some_and(|recorded| recorded.differs(&place));
     if let Some((uuid, of)) = found
         && of == number
@@ -125,7 +125,7 @@ fn by_number(file: &File) -> Option<Kept> {
     let machine = crate::machine::id();
     let text = format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos());
     #[cfg(target_os = "linux")]
-    let text = match place::Place::of(file).snapshot() {
+    let text = match place::FilePlace::of(file).snapshot() {
         Some(snapshot) => format!("{text} in {snapshot}"),
         None => text,
     };

@@ -1,8 +1,8 @@
 //! Other users of a file or device that take no `flock`: QEMU, loop devices, swap.
 //!
-//! QEMU locks single bytes of an image with open file description locks (`block/file-posix.c`): byte
-//! 100 + n while it uses permission n, and byte 200 + n while no other program may use it. farblock
-//! takes the same locks, so that each refuses an image that the other one uses.
+//! QEMU locks single bytes of an image with open file description locks (`block/file-posix.c`):
+//! byte 100 + n while it uses permission n, and byte 200 + n while no other program may use it.
+//! farblock takes the same locks, so that each refuses an image that the other one uses.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,8 @@ use nix::libc;
 
 use crate::error::FileProblem;
 
-/// The first byte of permissions that a program uses, and of permissions that it leaves to no other.
+/// The first byte of permissions that a program uses, and of permissions that it leaves to no
+/// other.
 const USED: i64 = 100;
 const UNSHARED: i64 = 200;
 /// QEMU's permissions: consistent reads, writes, and changes of the size.
@@ -98,7 +99,8 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
     FileProblem::InUse { by: holder(path, 1), read_only }
 }
 
-/// Users that lie beneath or above the disk: loop devices on a file, the file of a loop device, swap.
+/// Users that lie beneath or above the disk: loop devices on a file, the file of a loop device,
+/// swap.
 fn look_beneath(path: &Path, read_only: bool) -> Result<(), FileProblem> {
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
     if let Some(swap) = swap_at(&found) {
@@ -160,8 +162,8 @@ fn backing_file(device: &fs::Metadata) -> Option<PathBuf> {
     })
 }
 
-/// Whether another program uses the file beneath a loop device. The locks are only tried: partitions
-/// of one device may have several users.
+/// Whether another program uses the file beneath a loop device. The locks are only tried:
+/// partitions of one device may have several users.
 fn look_at_backing_file(below: &Path, read_only: bool) -> Result<(), FileProblem> {
     // Another user's file, or one of another mount namespace, cannot be examined.
     let Ok(file) = File::open(below) else { return Ok(()) };
@@ -175,8 +177,8 @@ fn look_at_backing_file(below: &Path, read_only: bool) -> Result<(), FileProblem
     }
 }
 
-/// A process that has the file open, and its command, as far as this user can see. `asking`: how many
-/// open files of this process only ask.
+/// A process that has the file open, and its command, as far as this user can see. `asking`: how
+/// many open files of this process only ask.
 pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = std::process::id();

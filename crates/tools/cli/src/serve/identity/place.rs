@@ -22,7 +22,7 @@ const OVERLAYFS: i64 = 0x794c_7630;
 
 /// A file's place. Parts that the system does not know are empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct FilePlace {
     /// Nanoseconds since 1970; copies by `cp`, `rsync` or `tar` have a time of their own.
     born: Option<String>,
     /// The subvolume's number in its file system.
@@ -33,16 +33,16 @@ pub(super) struct Place {
     volume: Option<String>,
 }
 
-impl Place {
-    pub(super) fn of(file: &File) -> Place {
-        let Ok(metadata) = file.metadata() else { return Place::default() };
+impl FilePlace {
+    pub(super) fn of(file: &File) -> FilePlace {
+        let Ok(metadata) = file.metadata() else { return FilePlace::default() };
         // The type is 32 bits wide, whatever the field's width and sign are.
         let kind = fstatfs(file).ok().map(|it| i64::from(it.f_type as u32));
         let born = metadata.created().ok().filter(|_| kind != Some(OVERLAYFS));
         let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         let has_snapshots = matches!(kind, Some(BTRFS | BCACHEFS | ZFS));
         let system = fstatvfs(file).ok().filter(|_| has_snapshots).map(|it| it.f_fsid);
-        Place {
+        FilePlace {
             born: born.map(|born| born.as_nanos().to_string()),
             subvolume: subvolume(file),
             system: system.map(|id| format!("{id:016x}")),
@@ -51,7 +51,7 @@ impl Place {
     }
 
     /// Whether a file that was at this place is another one than a file at the `other` place.
-    pub(super) fn differs(&self, other: &Place) -> bool {
+    pub(super) fn differs(&self, other: &FilePlace) -> bool {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
         };
@@ -68,12 +68,12 @@ impl Place {
         self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
     }
 
-    pub(super) fn parse(text: &str) -> Place {
+    pub(super) fn parse(text: &str) -> FilePlace {
         let part = |name: &str| {
             let mut words = text.split(' ').filter_map(|word| word.split_once('='));
             words.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
-        Place {
+        FilePlace {
             born: part("born"),
             subvolume: part("subvolume"),
             system: part("system"),
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_place_is_another_where_a_part_that_both_know_differs() {
-        let place = Place::parse;
+        let place = FilePlace::parse;
         let full = place("born=5 subvolume=256 system=ab volume=LVM-1");
         assert_eq!(full.text(), "born=5 subvolume=256 system=ab volume=LVM-1");
         for same in ["", "born=5", "subvolume=256 system=changed", "later=1"] {
