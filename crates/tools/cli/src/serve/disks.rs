@@ -81,6 +81,12 @@ fn open_now(
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     match FileDisk::open(path, &options) {
         Ok(file) => {
+            // While the file is open, so that of two targets at once one sees the other.
+            if given.is_none()
+                && let Some(kept) = identity::of(path)
+            {
+                identity::announce(path, kept.uuid).map_err(OpenError::Set)?;
+            }
             let file = Arc::new(file);
             Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
         }

@@ -8,7 +8,12 @@
 //! version reads the first attribute of ours.
 
 #[cfg(target_os = "linux")]
+mod live;
+#[cfg(target_os = "linux")]
 mod place;
+
+#[cfg(target_os = "linux")]
+pub(super) use live::announce;
 
 use std::fs::File;
 use std::path::Path;
@@ -40,6 +45,15 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
         return kept(&file).or_else(|| by_number(&file));
     }
     by_device(&metadata).map(|text| known(&text))
+}
+
+/// Elsewhere targets announce nothing.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn announce(_: &Path, _: Uuid) -> Result<(), String> {
+    Ok(())
 }
 
 fn known(text: &str) -> Kept {
