@@ -6,7 +6,8 @@
 //!
 //! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`.
 //! Prints `ready PATH`, or with `--loop true` `ready DEVICE`, when it serves. Lines of its input:
-//! `users` prints who uses the disk, `stop` ends it if nobody does, `force` ends it.
+//! `users` prints the users of the disk, `stop` stops the server if the disk has no users, and
+//! `force` always stops it.
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;

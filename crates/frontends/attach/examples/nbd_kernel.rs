@@ -4,7 +4,7 @@
 //!                [--index N] [--timeout SECONDS] [--wait SECONDS] [--identifier TEXT]
 //!                [--reconnect N]
 //!
-//! SPEC is a disk as `farblock serve` takes it. Prints the device's path when it is there. Lines of
+//! SPEC is a disk as `farblock serve` takes it. Prints the device's path once it exists. Lines of
 //! its input: `resize BYTES` tells the kernel another size. At the end the device is disconnected.
 
 use farblock_attach::nbd::kernel::{self, Device, Options};

@@ -1,4 +1,4 @@
-//! Serves a disk over NBD until it is told to stop (a line, or the end of its input).
+//! Serves a disk over NBD until its input has a line or ends.
 //!
 //!     nbd_serve SPEC unix:PATH|HOST:PORT [--block 512] [--engine auto|uring|portable]
 //!               [--threads N] [--export NAME] [--read-only]

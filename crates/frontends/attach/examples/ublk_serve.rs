@@ -1,15 +1,14 @@
-//! Serves a disk as /dev/ublkbN until it is told to stop.
+//! Serves a disk as /dev/ublkbN until its input says stop.
 //!
 //!     ublk_serve SPEC|URL [--id N] [--recover N] [--identifier TEXT] [--block 512] [--queues N]
 //!                [--depth N] [--engine auto|uring|portable] [--read-only]
 //!     ublk_serve --detach N [--force]
 //!
 //! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL
-//! is one that is served elsewhere: `nvme+tcp://HOST:PORT/NQN?ns=1`; its blocks are what they are,
-//! and it may go away for a while. Prints `ready /dev/ublkbN …` when it serves. Lines of its input:
-//! `resize BYTES` makes the disk smaller, or as large as it was again; `stop` and `force` stop it,
-//! and `leave`, or the end of the input, leaves the device to a successor. What does not work is
-//! printed as `refused: …`.
+//! is a disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. It keeps its block size, and its
+//! server may be away for a while. Prints `ready /dev/ublkbN …` when it serves. Lines of its input:
+//! `resize BYTES` shrinks the disk, or restores its size. `stop` and `force` stop it. `leave`, or
+//! the end of the input, leaves the device to a successor. A failure is printed as `refused: …`.
 
 mod served;
 
@@ -62,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     result
 }
 
-/// Passes the input's lines on; its end is a line as well.
+/// Sends each line of the input, and its end as a line.
 fn read_lines(lines: &Sender<String>) {
     for line in io::stdin().lines().map_while(Result::ok) {
         let _ = lines.send(line);

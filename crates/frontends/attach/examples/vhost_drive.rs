@@ -1,5 +1,5 @@
-//! Puts a load on a vhost-user-blk device as a guest's driver would, without a guest: for measuring
-//! what the device costs. Prints what fio's JSON would say.
+//! Loads a vhost-user-blk device as a guest's driver would, without a guest, to measure what the
+//! device costs. Prints results in the form of fio's JSON.
 //!
 //!     vhost_drive SOCKET fill BYTES
 //!     vhost_drive SOCKET randread DEPTH BYTES RAMP_MS RUNTIME_MS
@@ -41,7 +41,7 @@ struct Driver {
     vm: Vm,
     calls: Epoll,
     depth: u16,
-    /// By place: when its request was made.
+    /// Start time of each request, by place.
     began: Vec<Instant>,
     /// Places that are free.
     free: Vec<u16>,
@@ -69,7 +69,8 @@ impl Driver {
         })
     }
 
-    /// Makes a request of every free place; `offset` gives where, or nothing at the end.
+    /// Submits a request from every free place. `offset` returns the next offset, or `None` at the
+    /// end.
     fn submit(&mut self, kind: u32, mut offset: impl FnMut() -> Option<u64>) {
         let mut placed = false;
         while let Some(&place) = self.free.last() {
@@ -87,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the device interrupts; tells how long each request took that is over.
+    /// Waits until the device interrupts, and passes the duration of each completed request.
     fn wait(&mut self, mut over: impl FnMut(Duration)) -> Result<(), Box<dyn Error>> {
         self.calls.wait(-1, &mut [EpollEvent::default()])?;
         self.vm.rings[0].call.read()?;

@@ -1,12 +1,12 @@
-//! Serves a disk to a virtual machine until it is told to stop (a line, or the end of its input).
+//! Serves a disk to a virtual machine until its input has a line or ends.
 //!
 //!     vhost_serve SPEC|URL SOCKET [--block 512] [--queues N] [--serial TEXT]
 //!                 [--engine auto|uring|portable] [--read-only]
 //!
 //! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL
-//! is one that is served elsewhere: `nvme+tcp://HOST:PORT/NQN?ns=1`; its blocks are what they are,
-//! and it may go away for a while. Prints `ready SOCKET` when it serves. The line `resize BYTES`
-//! makes the disk smaller, or as large as it was again.
+//! is a disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. It keeps its block size, and its
+//! server may be away for a while. Prints `ready SOCKET` when it serves. The line `resize BYTES`
+//! shrinks the disk, or restores its size.
 
 mod served;
 
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk.resize(bytes.parse()?);
         server.resized();
     }
-    // Nobody holds the server any more when there are no changes to be told of.
+    // Once the watch has ended, no other thread holds the server.
     drop(watch);
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));

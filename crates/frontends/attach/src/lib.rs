@@ -1,13 +1,13 @@
-//! A namespace as a disk: for programs, for the machine's own kernel, and for virtual machines.
+//! Serves a namespace as a disk for programs, for the local kernel and for virtual machines.
 //!
-//! Each way to attach is a module of its own. All of them take a
-//! [`Namespace`](farblock_block::Namespace), usually a remote one, and serve it by somebody else's
-//! protocol until they are told to stop. They show its size, its block size, and whether it can be
-//! written, deallocated and flushed as the namespace itself says.
+//! Each way to attach has its own module. Each takes a
+//! [`Namespace`](farblock_block::Namespace), usually a remote one, and serves it over another
+//! project's protocol until the caller stops it. Clients see the namespace's own size and block
+//! size, and whether it can be written, deallocated and flushed.
 //!
 //! # Not implemented
 //!
-//! Choosing a way, supervising it and remembering it across a restart are the command line's work.
+//! The command line chooses a way, supervises it and remembers it across a restart.
 
 #[cfg(target_os = "linux")]
 pub mod fuse;

@@ -105,7 +105,7 @@ fn parts_of_a_block_are_written_by_many() {
                     for round in 0..200 {
                         let bytes = [writer + 8 * (round % 16); 100];
                         file.write_all_at(&bytes, 100 * u64::from(writer)).expect("it writes");
-                        // Whole blocks meanwhile, which have to wait.
+                        // Writes whole blocks meanwhile, which must wait.
                         let whole = [writer; 4096];
                         let at = 4096 * (1 + u64::from(writer));
                         file.write_all_at(&whole, at).expect("it writes");
@@ -136,7 +136,7 @@ fn ends_and_sizes_are_a_disks() {
     }
     file.set_len(end).expect("it has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
-    // Opened to be truncated, it keeps everything.
+    // Opened with `O_TRUNC`, it keeps its content.
     let again = File::create(served.path()).expect("it opens");
     assert_eq!(again.metadata().expect("a file").len(), end);
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
@@ -171,7 +171,7 @@ fn commands_arrive_as_what_they_mean() {
     let asked = spy.take();
     assert_eq!(asked[0], (Command::Write, 0, 1, true));
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
-    // Closing flushes for whoever may have written, and for nobody else.
+    // Closing flushes after a writer, and does not flush after a reader.
     let mut reader = File::open(served.path()).expect("it opens");
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);
@@ -247,7 +247,7 @@ fn another_size_is_seen() {
     served.stop();
 }
 
-/// A hundred requests that take 200 ms each, from one program at once, take little more.
+/// A hundred requests of 200 ms each, sent by one program at once, take little more than one.
 #[test]
 fn requests_are_not_served_one_at_a_time() {
     for engine in ENGINES {
@@ -278,7 +278,8 @@ fn requests_are_not_served_one_at_a_time() {
     }
 }
 
-/// Programs that know nothing: copied in, compared, mapped, written with and without the cache.
+/// Ordinary programs: the file is copied in, compared, mapped, and written with and without the
+/// cache.
 #[test]
 fn programs_use_the_file() {
     for engine in ENGINES {

@@ -1,6 +1,6 @@
-//! Every request that a FUSE server's threads give its cores is carried out or fails, and the cores
-//! end when all are answered, in whatever order threads run: the code of inboxes and wakers with
-//! loom's locks and atomics, which tries orders.
+//! A core executes or fails every request of a FUSE server's threads, and the cores stop once all
+//! are answered, in any order of threads. Runs the code of inboxes and wakers with loom's locks and
+//! atomics, which tries orders.
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
@@ -20,11 +20,11 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, event, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// What the requests of a core may hold: one of these, and not two.
+/// Limit for the requests of a core: one of these fits, two do not.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
-/// A request that counts where it is when it fails.
+/// A request that counts its failure.
 struct CountedRequest(Arc<AtomicUsize>);
 
 impl Work for CountedRequest {
@@ -54,7 +54,7 @@ impl Server {
         self.inboxes.post_work(core, CountedRequest(Arc::clone(&self.failures)));
     }
 
-    /// A thread that reads requests from the kernel: so many.
+    /// A thread that reads this many requests from the kernel.
     fn reader(&self, core: usize, requests: usize) -> JoinHandle<()> {
         let (inboxes, failures) = (Arc::clone(&self.inboxes), Arc::clone(&self.failures));
         spawn(move || {
@@ -70,8 +70,8 @@ impl Server {
     }
 }
 
-/// A core: answers what comes, until it was told to stop and all is answered, or it has carried out
-/// `most`, and ends. Gives how many it has carried out. Loom sees to it that this ends.
+/// A core: answers requests until it was stopped and all are answered, or until it has executed
+/// `most`. Returns the number of executed requests. Loom makes sure that this ends.
 fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
@@ -125,7 +125,7 @@ fn what_comes_when_cores_have_ended_fails() {
     });
 }
 
-/// One that waits for room, one that comes later, and those that nobody has taken.
+/// A request that waits for room, a later one, and those in the inbox of a core that has stopped.
 #[test]
 fn requests_fail_when_a_core_has() {
     in_every_order(|| {
@@ -143,7 +143,7 @@ fn cores_end_when_another_fails() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));
-        // Nobody will carry this out.
+        // No core will execute this.
         server.post(0);
         server.inboxes.fail();
         assert_eq!(core.join().unwrap(), 0);

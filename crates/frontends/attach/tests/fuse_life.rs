@@ -1,4 +1,4 @@
-//! Starting where it cannot be, stopping while somebody looks, and being killed.
+//! Starting where the server cannot mount, stopping while the disk is in use, and being killed.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The example in a process of its own.
+/// The example in its own process.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -78,8 +78,8 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// Killed while a file system on its loop device is being written: everybody gets errors, nothing
-/// hangs; the next server cleans up, and finds what had been made durable.
+/// The server is killed while a program writes to a file system on its loop device. All users get
+/// errors and nothing hangs. The next server cleans up, and the durable data is there.
 #[test]
 fn killed_it_leaves_nothing_stuck() {
     for engine in ["uring", "portable"] {
@@ -116,7 +116,7 @@ fn killed_it_leaves_nothing_stuck() {
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
-        // What fsck mends here is what a power cut leaves: it must succeed at it.
+        // fsck repairs the same damage as after a power cut, and must succeed.
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");
@@ -129,7 +129,7 @@ fn killed_it_leaves_nothing_stuck() {
     }
 }
 
-/// Killed while its loop device is mounted: the next server starts all the same.
+/// Killed while its loop device is mounted: the next server still starts.
 #[test]
 fn a_stale_mount_is_cleaned_while_it_is_used() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -158,7 +158,7 @@ fn a_server_stops_when_nobody_looks() {
     assert_eq!(own.what, format!("has {} open", path.display()));
     assert!(users.iter().all(|user| !user.command.is_empty()));
     file.read_at(&mut [0; 512], 0).expect("it goes on");
-    // Another process, that is only there.
+    // Another process whose only purpose is to exist.
     let mut shell = Command::new("sleep").arg("60").current_dir(served.folder.path()).spawn();
     let shell = shell.as_mut().expect("sleep");
     drop(file);
@@ -169,7 +169,7 @@ fn a_server_stops_when_nobody_looks() {
     served.stop();
 }
 
-/// A copy of the mount keeps the server, and it is said whose.
+/// A copy of the mount keeps the server, and the error names its process.
 #[test]
 fn a_copy_of_the_mount_is_elsewhere() {
     let mut served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
@@ -196,7 +196,7 @@ fn a_copy_of_the_mount_is_elsewhere() {
 
 #[test]
 fn by_force_it_ends_and_nobody_waits() {
-    // One whose answers do not come.
+    // A disk whose answers do not arrive.
     let mut served = Served::new(ENGINES[0], disk("delay:300s,mem:1MiB", 512));
     let path = served.path().to_path_buf();
     let reader = std::thread::spawn(move || fs::read(path));
@@ -215,7 +215,7 @@ fn unmounted_by_somebody_it_stops() {
     served.stop();
 }
 
-/// Neither a server's end nor its threads keep the namespace.
+/// Neither a stopped server nor its threads keep the namespace.
 #[test]
 fn a_stopped_server_gives_the_namespace_up() {
     let namespace = disk("mem:1MiB", 512);
@@ -249,13 +249,13 @@ fn what_is_in_the_way_is_said() {
     served.stop();
 }
 
-/// Whoever is not root has the helper mount and unmount, and is told if there is none.
+/// Without root the helper mounts and unmounts, and without the helper the error says so.
 #[test]
 fn not_only_for_root() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     run("chown", &["65534:65534", path]);
-    // Where it may be run from by anybody.
+    // In a folder where any user may run it.
     let program = tempfile::tempdir().expect("a folder");
     let copy = program.path().join("fuse_serve");
     fs::copy(Program::path(), &copy).expect("a copy");
@@ -279,7 +279,7 @@ fn not_only_for_root() {
     assert!(said.contains("user_allow_other"), "{said}");
 }
 
-/// In a mount namespace of its own, with an empty folder over what is missed.
+/// Runs in its own mount namespace, with an empty folder over the hidden one.
 fn without(hidden: &str, command: &str) -> String {
     let script = format!("mount -t tmpfs none {hidden} && exec {command}");
     let output = output("unshare", &["--mount", "sh", "-c", &script]);
@@ -303,7 +303,7 @@ fn what_is_missing_is_said() {
     assert!(said.contains("install the package fuse3"), "{said}");
 }
 
-/// Others may use it when it is for them.
+/// Other users may use it if it allows them.
 #[test]
 fn others_are_let_in_when_told() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.allow_other = true);

@@ -1,4 +1,4 @@
-//! A block device of the file: file systems on it, what it says of itself, its size. It takes root.
+//! A block device on the file: file systems on it, its properties, its size. It needs root.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -11,14 +11,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A backend in a file, for what shall outlive a server.
+/// A backend in a file, for data that must outlive a server.
 fn image(folder: &Path, bytes: u64) -> String {
     let path = folder.join("image");
     fs::File::create(&path).expect("a file").set_len(bytes).expect("a size");
     path.to_str().expect("UTF-8").into()
 }
 
-/// The whole life of a disk: made, used, checked, detached, attached again, and all is there.
+/// The whole life of a disk: create, use, check, detach, attach again, and all data is there.
 #[test]
 fn a_file_system_lives_on_it() {
     for (engine, block_size) in [(ENGINES[0], 512), (ENGINES[1], 4096)] {
@@ -53,7 +53,7 @@ fn a_file_system_lives_on_it() {
         mounted.unmount();
         loop_device::detach(&device.0, false).expect("nobody uses it");
         served.stop();
-        // It was in the backend all the time, not in the mount.
+        // The data was in the backend all the time, not in the mount.
         run("fsck.ext4", &["-fn", &image]);
     }
 }
@@ -131,7 +131,7 @@ fn trimming_gives_space_back() {
     assert!(blocks() * 512 < (full * 512) - (39 << 20), "{full} blocks, then {}", blocks());
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
-    // Zeroing through the device makes zeroes, with space given back or not.
+    // Zeroing through the device makes zeroes, with or without deallocation.
     run("blkdiscard", &["-z", "-o", "0", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
     loop_device::detach(&device.0, false).expect("nobody uses it");
@@ -143,11 +143,11 @@ fn a_device_without_discard_learns_so() {
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
-    // Where it is not supported it succeeds, being a hint; from then on it is not even tried.
+    // Without support the hint still succeeds, and is not even tried from then on.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
     assert!(spy.take().iter().all(|asked| !asked.0.writes()), "zeroes were written for a hint");
-    // And zeroing still works, the long way.
+    // And zeroing still works, by writing.
     run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
     run("blkdiscard", &["-z", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
@@ -189,7 +189,7 @@ fn another_size_reaches_the_file_system() {
     served.stop();
 }
 
-/// Nobody loses a disk that is mounted, swapped to, partitioned or just open.
+/// A disk that is mounted, used for swap, partitioned or just open stays with its user.
 #[test]
 fn who_uses_it_keeps_it_and_is_named() {
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
@@ -214,7 +214,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     let swapped = std::panic::catch_unwind(|| refused(&["is swapped to"]));
     run("swapoff", &[device.name()]);
     swapped.expect("swap is named");
-    // A partition, made by hand: not every kernel reads partition tables.
+    // A partition, made by hand: not all kernels read partition tables.
     run("addpart", &[device.name(), "1", "2048", "40960"]);
     let partition = format!("{}p1", device.name());
     run("mkfs.ext4", &["-q", &partition]);
@@ -227,7 +227,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     served.stop();
 }
 
-/// By force it goes, and whoever has it gets errors instead of waiting.
+/// With force the disk goes away, and its users get errors instead of waiting.
 #[test]
 fn by_force_it_goes() {
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));

@@ -1,5 +1,4 @@
-//! What it is all for: a file system on a disk that is somewhere else, through a real target and a
-//! real host.
+//! The purpose of all this: a file system on a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -42,7 +41,7 @@ fn a_file_system_on_a_remote_disk() {
     for engine in ENGINES {
         let far = disk("mem:96MiB", 4096);
         let data = Random::new(4).bytes(10 << 20);
-        // Attached twice, by connections of their own: the second finds what the first left.
+        // Attached twice, over separate connections: the second finds the first one's data.
         for round in 0..2 {
             let (target, controller) = remote(engine, Arc::clone(&far));
             let namespace = controller.namespace(1).expect("it is shared");
@@ -77,7 +76,7 @@ fn a_file_system_on_a_remote_disk() {
     }
 }
 
-/// The other end goes away for good: errors, and everything can be ended.
+/// The target goes away for good: programs get errors, and everything can be stopped.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -88,7 +87,7 @@ fn the_remote_disk_is_lost() {
         let file = file.expect("it opens");
         file.write_all_at(&[7; 100], 100).expect("it writes");
         drop(target);
-        // However often: an error each time, and not for ever.
+        // Each attempt fails, and none waits forever.
         for _ in 0..3 {
             assert!(file.write_at(&[1; 4096], 0).is_err());
             assert!(file.write_at(&[1; 5], 5).is_err());

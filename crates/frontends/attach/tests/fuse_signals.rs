@@ -22,7 +22,7 @@ struct Away {
 
 #[derive(Default)]
 struct Held {
-    /// The held operations were sent, and cannot be given up.
+    /// The held operations were sent, and cannot be withdrawn.
     begun: AtomicBool,
     open: AtomicBool,
     count: AtomicUsize,
@@ -149,8 +149,8 @@ fn a_writer_can_be_killed_before_its_write_is_begun_and_nothing_is_written() {
     served.stop();
 }
 
-/// The kernel waits for the flush of a `close` whatever signals there are: first for the one of
-/// dd's second descriptor, and again when dd ends.
+/// The kernel waits for the flush of a `close` despite signals: first for dd's second descriptor,
+/// and again when dd exits.
 #[test]
 fn a_program_can_be_killed_while_its_flush_is_under_way() {
     let away = Away::new(true, |command| command == Kind::Flush);
@@ -170,7 +170,7 @@ fn a_killed_writer_waits_for_a_write_that_was_begun() {
     let mut writer = writer(served.path());
     eventually("the write is held", || away.held() == 1);
     writer.kill().expect("SIGKILL");
-    // Several looks for signals later it is still there.
+    // Several checks for signals later it still exists.
     std::thread::sleep(3 * farblock_attach::fuse::limits::SIGNAL_INTERVAL);
     assert!(!has_ended(&mut writer) && away.held() == 1, "nobody knows yet what becomes of it");
     away.is_back();

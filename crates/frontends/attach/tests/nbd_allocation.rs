@@ -10,12 +10,12 @@ use std::io::{Read, Write};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the server's threads have allocated: all that are not the test's own.
+/// Allocations of the server's threads: all threads except the test's own.
 fn counted() -> u64 {
     allocations() - allocations_marked()
 }
 
-/// So many requests of each kind at once, and their answers.
+/// Sends this many requests of each kind at once, and reads their answers.
 fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
     client.stream.write_all(batch).expect("the server takes it");
     client.stream.read_exact(answers).expect("the server answers");
@@ -37,8 +37,8 @@ fn requests_allocate_nothing() {
             answer_bytes += 16 + if code == READ { length as usize } else { 0 };
         }
         let mut answers = vec![0; answer_bytes];
-        // How events bunch up is up to the system: a bunch larger than any before makes vectors
-        // grow once more. An allocation per request, or per anything regular, shows every time.
+        // The system decides how events bunch up. A larger bunch than any before makes vectors grow
+        // once more. An allocation per request, or a regular one, shows every time.
         let counts = [(); 8].map(|()| {
             let before = counted();
             (0..100).for_each(|_| round(&mut client, &batch, &mut answers));

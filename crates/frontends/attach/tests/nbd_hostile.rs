@@ -1,5 +1,4 @@
-//! Clients that mean harm, or are merely broken: they get what they deserve, and nobody else
-//! notices.
+//! Malicious or broken clients: each is refused, and no other client notices.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// How far a client gets before it starts to talk nonsense.
+/// The state in which a client starts to send nonsense.
 fn client_in_state(
     server: &farblock_attach::nbd::Server,
     state: u64,
@@ -71,7 +70,7 @@ fn nonsense_in_every_state() {
     }
 }
 
-/// Requests in good form whose fields are anything.
+/// Well-formed requests with random field values.
 #[test]
 fn any_request() {
     for engine in ENGINES {
@@ -151,8 +150,8 @@ fn gone_with_requests_in_flight() {
     }
 }
 
-/// One that asks and asks and takes no answer is held to its share; when it takes them, they are
-/// all there.
+/// A client that sends requests and reads no answers is held to its limit. Once it reads, all
+/// answers arrive.
 #[test]
 fn who_does_not_take_its_answers() {
     for engine in ENGINES {
@@ -217,7 +216,7 @@ fn who_never_chooses_is_sent_away() {
     let start = Instant::now();
     let mut client = Client::raw(&server);
     client.flags(3);
-    // Talking all the time does not help.
+    // Sending all the time does not help.
     while client.stream.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() {
         assert!(start.elapsed() < Duration::from_secs(60), "it may stay for ever");
         if client.stream.set_nonblocking(true).is_ok() {

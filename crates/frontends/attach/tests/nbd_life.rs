@@ -1,4 +1,4 @@
-//! A server's beginning and end, and where it listens.
+//! Start and stop of a server, and its listening addresses.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -54,7 +54,7 @@ fn what_is_there_already() {
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
     assert!(refusal(&at(&path)).contains("somebody listens at"));
     UnixStream::connect(&path).expect("the first server is still there");
-    // Somebody else's socket of the same name stays.
+    // Another process's socket of the same name stays.
     std::fs::remove_file(&path).expect("it is there");
     let other = UnixListener::bind(&path).expect("a socket");
     server.stop().expect("it stops");
@@ -90,7 +90,7 @@ fn what_was_accepted_is_answered_before_the_end() {
             client.request(0, WRITE, cookie, cookie * 512, 512);
             client.send(&[cookie as u8 + 1; 512]);
         }
-        // Half of a ninth.
+        // Half of a ninth write.
         client.request(0, WRITE, 9, 9 * 512, 512);
         client.send(&[9; 200]);
         eventually("all that is whole is begun", || disk.writes.load(Ordering::Relaxed) == 8);
@@ -122,7 +122,7 @@ fn idle_clients_do_not_keep_it() {
         std::thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
         server.stop().expect("it stops");
-        // One that takes nothing has ten seconds.
+        // A client that reads nothing has ten seconds.
         assert!(start.elapsed() < Duration::from_secs(9), "it took {:?}", start.elapsed());
         clients.iter_mut().for_each(Client::expect_end);
     }

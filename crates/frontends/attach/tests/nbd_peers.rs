@@ -17,7 +17,7 @@ use std::sync::mpsc;
 
 const SIZE: usize = 32 << 20;
 
-/// A server on a Unix socket in a folder of its own, or at a port.
+/// A server on a Unix socket in its own folder, or at a port.
 struct Served {
     server: Server,
     uri: String,
@@ -74,7 +74,7 @@ fn output(program: &str, arguments: &[&str]) -> Output {
     })
 }
 
-/// Runs a program, which must succeed; what it says.
+/// Runs a program, which must succeed, and returns its output.
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -133,7 +133,7 @@ fn nbdcopy_both_ways() {
         let (file, back) = (served.random_file(), served.path("back"));
         let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // Hanging up, in whatever way, ends the thread.
+            // Closing the connection, in any way, ends the thread.
             let (hang_up, hung_up) = mpsc::channel::<()>();
             scope.spawn(|| {
                 let hung_up = hung_up;
@@ -151,7 +151,7 @@ fn nbdcopy_both_ways() {
         });
         assert!(same(&file, &back));
         assert_eq!(most.load(Ordering::Relaxed), 4, "connections at once");
-        // Zeroes go over as such.
+        // Zeroes are transferred as write zeroes.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);
         run("nbdcopy", &[&file, &served.uri]);
@@ -253,7 +253,7 @@ fn fio_verifies() {
     }
 }
 
-/// Four jobs, each a connection, each with its quarter of the disk.
+/// Four jobs, each with a connection and a quarter of the disk.
 #[test]
 fn fio_with_many_connections() {
     for engine in ENGINES {

@@ -1,5 +1,5 @@
-//! The NBD server against a client that says exactly what it is told to: negotiation, requests,
-//! errors, and writes of less than a block.
+//! The NBD server against a client that sends exactly the given bytes: negotiation, requests,
+//! errors, and writes of partial blocks.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -21,7 +21,7 @@ fn options() {
         assert_eq!((kind, &entry[..8]), (2, b"\0\0\0\x04disk".as_slice()));
         assert_eq!(&entry[8..], b"memory (1 MiB, 4096-byte blocks)");
         assert_eq!(client.option_reply(3), (1, Vec::new()));
-        // STARTTLS, extended headers, and what is not even reserved.
+        // STARTTLS, extended headers, and numbers that are not even reserved.
         for code in [5, 11, 0, 4242, u32::MAX] {
             client.option(code, b"whatever");
             assert_eq!(client.option_reply(code).0, (1 << 31) + 1, "unsupported");
@@ -31,7 +31,7 @@ fn options() {
             (8, b"x"),
             (6, b""),
             (7, b"\0\0\0\x09disk\0\0"),
-            // It takes structured replies.
+            // It needs structured replies.
             (9, b"\0\0\0\0\0\0\0\0"),
             (10, b"\0\0\0\0\0\0\0\0"),
         ] {
@@ -170,7 +170,7 @@ fn requests_out_of_order() {
     }
 }
 
-/// A question for metadata contexts.
+/// A query for metadata contexts.
 fn contexts(export: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     let text = |text: &[u8]| [&(text.len() as u32).to_be_bytes()[..], text].concat();
     let mut data = text(export);
@@ -290,7 +290,7 @@ fn who_knows_the_block_size_keeps_to_it() {
     assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
 }
 
-/// Any range of bytes, against a copy in memory.
+/// Any range of bytes, compared with a copy in memory.
 #[test]
 fn who_does_not_know_the_block_size_writes_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
@@ -315,7 +315,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
                     model[range].fill(0);
                 }
                 2 => {
-                    // What is given back reads as anything, and must then be the only change.
+                    // A trimmed range may read as anything, and nothing else may change.
                     assert_eq!(client.call(0, TRIM, offset, length as u32).errno, 0);
                     let now = client.read(offset, length as u32);
                     model[range].copy_from_slice(&now);
@@ -327,8 +327,8 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
     }
 }
 
-/// Eight connections write their own eighth of every block at the same time, and a ninth whole
-/// blocks between them: whatever was answered must be there.
+/// Eight connections write their own eighth of every block at the same time, and a ninth writes
+/// whole blocks in between: every answered write must be there.
 #[test]
 fn parts_of_a_block_do_not_undo_each_other() {
     for engine in ENGINES {
@@ -353,7 +353,7 @@ fn parts_of_a_block_do_not_undo_each_other() {
     }
 }
 
-/// A whole block and a part of it, at once: the rest of the block is the whole write's.
+/// A whole block and a part of it, at once: the rest of the block has the whole write's data.
 #[test]
 fn a_part_does_not_undo_the_whole() {
     for engine in ENGINES {
@@ -367,7 +367,7 @@ fn a_part_does_not_undo_the_whole() {
             let mut second = request(0, WRITE, 2, offset + 512, 512);
             second.extend([2; 512]);
             part.send(&second);
-            // The part's block is read now or a little later, and takes 300 us.
+            // The read of the partial block starts now or a little later, and takes 300 us.
             std::thread::sleep(std::time::Duration::from_micros(random.below(500)));
             whole.send(&first);
             assert_eq!((whole.reply(0).errno, part.reply(0).errno), (0, 0));

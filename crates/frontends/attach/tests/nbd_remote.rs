@@ -1,4 +1,4 @@
-//! What it is all for: a disk that is somewhere else, through a real target and a real host.
+//! The purpose of all this: a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -72,7 +72,7 @@ fn any_bytes_of_a_remote_disk() {
     }
 }
 
-/// The other end goes away in the middle of it all: errors, and the server goes on.
+/// The target goes away in the middle of requests: clients get errors, and the server continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -108,11 +108,11 @@ fn the_remote_disk_is_lost() {
     }
 }
 
-/// The target goes away; a client that writes dies meanwhile, and a later one writes the same
-/// blocks. When the target is back, the later one's data are there, and stay.
+/// The target goes away. A client that writes dies meanwhile, and a later one writes the same
+/// blocks. When the target is back, the later one's data is there, and stays.
 #[test]
 fn a_dead_client_undoes_nothing_when_the_target_is_back() {
-    // What a socket takes that nobody reads from.
+    // Fits into a socket without a reader.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {
         let memory = disk("mem:32MiB", 4096);
@@ -129,7 +129,7 @@ fn a_dead_client_undoes_nothing_when_the_target_is_back() {
             client.request(flags, WRITE, block, block * 4096, 4096);
             client.send(&[value; 4096]);
         };
-        // Some of it is under way when the target goes, some waits for it.
+        // Some of it is in progress when the target goes away, and some waits for it.
         (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
         drop(first);
         eventually("the target is missed", || remote.state() == DiskState::Waiting);

@@ -1,4 +1,4 @@
-//! What a client that is gone had asked for is not done after what a later one asks for.
+//! Requests of a dead client are not executed after a later client's.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -10,12 +10,12 @@ use nbd_support::sluice::Sluice;
 use nbd_support::*;
 use std::sync::Arc;
 
-/// More than a connection may have in flight, so that some stay in the socket.
+/// More requests than a connection may have in flight, so that some stay in the socket.
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
-/// A client that writes ones to each of the first `blocks`, of which `held` are kept back, begun or
-/// not.
+/// A client that writes ones to each of the first `blocks`, of which the disk holds back `held`,
+/// started or not.
 fn begin(
     engine: EngineKind,
     held: usize,
@@ -82,7 +82,7 @@ fn what_was_not_begun_is_given_up() {
     }
 }
 
-/// Several connections of one client are no predecessors of each other.
+/// Several connections of one client do not wait for each other.
 #[test]
 fn clients_that_are_there_are_not_waited_for() {
     for engine in ENGINES {
@@ -93,7 +93,7 @@ fn clients_that_are_there_are_not_waited_for() {
     }
 }
 
-/// A client that gives up while it waits is forgotten, however many there are.
+/// A client that gives up while it waits is forgotten, at any number of them.
 #[test]
 fn many_that_give_up_waiting() {
     for engine in ENGINES {

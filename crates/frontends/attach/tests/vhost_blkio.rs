@@ -1,5 +1,5 @@
-//! libblkio, by which QEMU and fio reach vhost-user disks without a virtual machine, with the
-//! vhost-user back end: its own code, against a model.
+//! libblkio against the vhost-user back end: an independent front end, compared with a model. QEMU
+//! and fio use it to reach vhost-user disks without a virtual machine.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use vhost_support::*;
 
 const DISK_BYTES: usize = 8 << 20;
-/// Each request has a part of the memory of its own.
+/// Each request has its own part of the memory.
 const REQUEST_BYTES: usize = 256 << 10;
 const DEPTH: usize = 16;
 
@@ -58,7 +58,7 @@ impl Program {
     }
 }
 
-/// A generator that is good enough, and the same every time.
+/// A random generator that is good enough, and repeatable.
 struct Dice(u64);
 
 impl Dice {
@@ -70,7 +70,7 @@ impl Dice {
     }
 }
 
-/// What is under way in a slot.
+/// The operation in progress in a slot.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Doing {
     Nothing,
@@ -89,7 +89,7 @@ impl Doing {
     }
 }
 
-/// Up to 16 requests at once that do not touch each other, on one queue.
+/// Up to 16 requests at once, on disjoint ranges, on one queue.
 fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
     let mut dice = Dice(seed);
     let mut model = vec![0_u8; DISK_BYTES];
@@ -153,7 +153,7 @@ fn a_disk_is_what_libblkio_made_of_it() {
         for block in [512, 4096] {
             let served = serve(engine, disk("mem:8MiB", block));
             let mut program = Program::start(&served, 2);
-            // The second queue finds what the first one left, and makes it its own.
+            // The second queue finds the first one's data, and overwrites it.
             for queue in 0..2 {
                 for at in (0..DISK_BYTES).step_by(REQUEST_BYTES) {
                     let zeroes = &mut program.queues[queue];

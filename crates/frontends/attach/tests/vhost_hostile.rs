@@ -1,4 +1,4 @@
-//! Guests and monitors that do what they should not.
+//! Misbehaving guests and monitors.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -12,7 +12,7 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost_support::*;
 
 const NOWHERE: u64 = MEMORY_BYTES + 4096;
-/// Long enough for what must not come.
+/// Time in which no unwanted answer may arrive.
 const SILENCE: Duration = Duration::from_millis(100);
 
 fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -23,7 +23,7 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Chains without a place for a status come back with nothing written; the ring goes on.
+/// Chains without room for a status are returned with nothing written, and the ring continues.
 #[test]
 fn chains_that_are_no_requests() {
     for engine in ENGINES {
@@ -32,7 +32,7 @@ fn chains_that_are_no_requests() {
         let (header, status) = vm.frame(0, IN, 0);
         let (header, status) = (header.0, status.0);
         let table = 1 << 20;
-        // Tables that lead back to themselves, and into another table.
+        // Tables that point to themselves, and to another table.
         vm.descriptor(table, (header, 16, NEXT, 0));
         vm.descriptor(table + 32, (table, 32, INDIRECT, 0));
         let chains: &[&[Descriptor]] = &[
@@ -73,7 +73,7 @@ fn chains_in_circles_and_of_great_length() {
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // The same 60 MiB, so often that it is more than 32 bits can count.
+    // The same 60 MiB repeated until the sum exceeds 32 bits.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);
@@ -85,7 +85,7 @@ fn chains_in_circles_and_of_great_length() {
     served.stop();
 }
 
-/// A ring that is broken is left alone, and says so; the other one and the next guest go on.
+/// The server abandons a broken ring and says so. The other ring and the next guest work.
 #[test]
 fn rings_that_are_broken() {
     for engine in ENGINES {
@@ -114,14 +114,14 @@ fn rings_that_are_broken() {
     }
 }
 
-/// Requests of more than the buffers of a ring may hold wait for each other.
+/// Requests that need more buffers than a ring may hold wait for each other.
 #[test]
 fn more_than_may_be_held() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
         let mut vm = served.boot();
         for _ in 0..10 {
-            // Onto each other: nobody looks at the data.
+            // At the same address: the data does not matter.
             vm.submit(0, OUT, 0, &[(DATA, 30 << 20)]);
         }
         for _ in 0..10 {
@@ -133,7 +133,7 @@ fn more_than_may_be_held() {
     }
 }
 
-/// Random descriptors; all that counts is that the device survives them.
+/// Random descriptors: the device must survive them.
 #[test]
 fn noise_in_the_ring() {
     for engine in ENGINES {
@@ -164,7 +164,7 @@ fn noise_in_the_ring() {
     }
 }
 
-/// A monitor that talks nonsense is disconnected, and the next one served.
+/// A monitor that breaks the protocol is disconnected, and the next one is served.
 #[test]
 fn monitors_that_talk_nonsense() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -196,7 +196,7 @@ fn monitors_that_talk_nonsense() {
         [&[1, 0, 0, 0, 1, 0, 0, 0][..], &u32::MAX.to_le_bytes()[..]].concat(),
     ] {
         let mut stream = served.connect();
-        // It may be gone before all is said.
+        // The server may close before all of it is sent.
         let _ = stream.write_all(&bytes);
         let ended = stream.read(&mut [0; 64]);
         assert!(matches!(ended, Ok(0) | Err(_)), "{bytes:?}");
@@ -212,7 +212,7 @@ fn monitors_that_talk_nonsense() {
     served.stop();
 }
 
-/// Refused with a word, where that is asked for, and the session goes on.
+/// Refused with an answer, if the monitor asks for one, and the session continues.
 #[test]
 fn requests_that_are_refused() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -257,7 +257,7 @@ fn requests_that_are_refused() {
     served.stop();
 }
 
-/// A stop does not wait for a monitor that says half of something.
+/// A stop does not wait for a monitor that sent half a message.
 #[test]
 fn a_stop_in_the_middle_of_a_message() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -269,7 +269,7 @@ fn a_stop_in_the_middle_of_a_message() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// A monitor that truncates its memory ends neither the process nor what is on the disk.
+/// A monitor that truncates its memory neither kills the process nor damages the disk.
 #[test]
 fn memory_that_is_taken_away() {
     for engine in ENGINES {

@@ -1,4 +1,4 @@
-//! A disk as a guest's driver sees it.
+//! A disk from the view of a guest's driver.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -18,7 +18,7 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost_support::*;
 
-/// A namespace that counts what it is asked for, and whose size may change.
+/// A namespace that counts its operations, and whose size may change.
 struct Spy {
     disk: Arc<Elastic>,
     cache: bool,
@@ -97,7 +97,7 @@ fn the_truth_about_a_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "memory can be given back");
-        // So a monitor refuses to migrate, and copies no memory that we write to meanwhile.
+        // So a monitor refuses to migrate, and copies no memory while we write to it.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
         assert_eq!(features & F_LOG_ALL, 0, "writes to the guest's memory are not logged");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
@@ -113,7 +113,7 @@ fn the_truth_about_a_disk() {
     }
 }
 
-/// Pieces that do not end where blocks do, on both rings, and requests of several operations.
+/// Segments that do not end at block boundaries, on both rings, and requests of several operations.
 #[test]
 fn data_in_any_pieces() {
     for engine in ENGINES {
@@ -130,13 +130,13 @@ fn data_in_any_pieces() {
         let to = [(DATA + 9, 4 << 20), (DATA + 9 + (4 << 20), 1), (DATA + 10 + (4 << 20), 1048575)];
         assert_eq!(vm.call(1, IN, 8, &to), (OK, (5 << 20) + 1));
         assert!(vm.read(DATA + 9, 5 << 20) == data);
-        // Nothing around it.
+        // Nothing around it is changed.
         assert_eq!(vm.load(0, 4096), vec![0; 4096]);
         served.stop();
     }
 }
 
-/// All that fits into a ring at once, several times around.
+/// As many requests as a ring holds at once, several times around.
 #[test]
 fn many_at_once() {
     for engine in ENGINES {
@@ -176,7 +176,7 @@ fn indirect_tables() {
     vm.write(DATA, &data);
     let (header, status) = vm.frame(0, OUT, 0);
     let table = 1 << 20;
-    // As many pieces as a guest is told that it may use.
+    // As many segments as a guest may use.
     let count = 126_u16;
     vm.descriptor(table, (header.0, 16, NEXT, 1));
     for piece in 0..count {
@@ -275,7 +275,7 @@ fn the_cache_is_the_guests_to_switch() {
     vm.frontend().set_config(32, flags, &[1]).expect("and on");
     assert_eq!((vm.store(0, &[3; 512]), durable()), (OK, 2));
     vm.disconnect();
-    // A driver that knows of no flush cannot ask for one.
+    // A driver without the flush feature cannot request one.
     let mut vm = Vm::new();
     vm.attach(&served, !F_FLUSH);
     assert_eq!((vm.store(0, &[4; 512]), durable()), (OK, 3));
@@ -297,7 +297,7 @@ fn another_size_is_announced() {
     assert_eq!(vm.config(0, 8), 1000_u64.to_le_bytes());
     eventually("requests are held against it", || vm.call(0, IN, 2047, &[(DATA, 512)]).0 == IOERR);
     assert_eq!(vm.call(1, IN, 999, &[(DATA, 512)]).0, OK);
-    // A monitor that connects again may know the size from before.
+    // A monitor that connects again may know the old size.
     vm.disconnect();
     let mut vm = served.boot();
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
@@ -308,7 +308,7 @@ fn another_size_is_announced() {
     served.stop();
 }
 
-/// Without and with events by index, a guest that wants to hear of nothing hears nothing.
+/// Without and with event indexes, a guest that wants no interrupts gets none.
 #[test]
 fn announcements() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -322,7 +322,7 @@ fn announcements() {
         assert!(vm.rings[1].call.read().is_err(), "the other ring has nothing to say");
     }
     let mut vm = served.boot();
-    // Far ahead of anything that comes.
+    // Far ahead of any index in this test.
     vm.write(ring_at(0) + 4096 + 4 + u64::from(SIZE) * 2, &1000_u16.to_le_bytes());
     let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
     eventually("it is answered", || vm.used_index(0) == 1);

@@ -1,4 +1,4 @@
-//! Back ends and monitors that go away with requests under way.
+//! Back ends and monitors that go away with requests in progress.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use vhost::VhostBackend;
 use vhost_support::*;
 
-/// A namespace that holds its operations back until it is told to let them go.
+/// A namespace that holds its operations back until the test opens it.
 struct Gate {
     inner: Arc<dyn Namespace>,
     state: Arc<GateState>,
@@ -23,7 +23,7 @@ struct Gate {
 struct GateState {
     open: AtomicBool,
     submitted: AtomicUsize,
-    /// Where writes went, in the order of their submission.
+    /// The targets of writes, in the order of their submission.
     writes: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -95,8 +95,8 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server that is given up with requests under way, as if it had been killed: its successor
-/// carries them out, in their order, and the guest gets each of them once.
+/// A server is abandoned with requests in progress, as if it had been killed: its successor
+/// executes them, in order, and the guest gets each answer once.
 #[test]
 fn a_successor_goes_on() {
     for engine in ENGINES {
@@ -104,7 +104,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         let mut served = serve(engine, gate);
         let mut vm = served.boot();
-        // One that is done before, so that not everything begins at zero.
+        // Complete one before, so that not all indexes start at zero.
         state.open();
         assert_eq!(vm.store(100, &[9; 512]), OK);
         state.open.store(false, Ordering::SeqCst);
@@ -116,7 +116,7 @@ fn a_successor_goes_on() {
             open.push((vm.submit(0, OUT, sector, &[(at, 512)]), sector));
         }
         eventually("all are under way", || state.submitted() == 5);
-        // Nobody waits for operations that never end, longer than for a while.
+        // A stop does not wait longer than its limit for operations that never end.
         served.server.take().expect("it runs").stop().expect("it stops");
         assert_eq!(vm.used_within(0, Duration::ZERO), None);
         vm.disconnect();
@@ -124,7 +124,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU names the index of the used ring here; ours is as far as that.
+        // QEMU passes the index of the used ring here, which ours equals.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");
@@ -142,8 +142,8 @@ fn a_successor_goes_on() {
     }
 }
 
-/// A monitor that goes away and comes back: what was under way is waited for without a touch of its
-/// memory, and then done again.
+/// A monitor goes away and comes back: the server waits for operations in progress without
+/// accessing its memory, and then executes them again.
 #[test]
 fn a_monitor_comes_back() {
     for engine in ENGINES {
@@ -167,7 +167,7 @@ fn a_monitor_comes_back() {
     }
 }
 
-/// A ring that is stopped finishes what it has taken, and says where it is.
+/// A stopped ring finishes the requests that it has taken, and reports its position.
 #[test]
 fn a_ring_is_stopped_and_started() {
     for engine in ENGINES {
@@ -190,7 +190,7 @@ fn a_ring_is_stopped_and_started() {
     }
 }
 
-/// Requests that were taken are answered before a server ends.
+/// A server answers the requests it has taken before it stops.
 #[test]
 fn a_stop_answers() {
     for engine in ENGINES {

@@ -1,4 +1,5 @@
-//! The disk that an example serves: what a description or a URL names, or the first part of it.
+//! The disk that an example serves: all or the first part of the disk that a description or a URL
+//! names.
 
 use farblock_backends::Spec;
 use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};
@@ -10,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A namespace of which only a part is shown.
+/// A namespace that shows only its first part.
 pub(crate) struct ShownPart {
     inner: Arc<dyn Namespace>,
     blocks: AtomicU64,
 }
 
 impl ShownPart {
-    /// Opens what `disk` names. What is served elsewhere has the blocks that it has there, and
-    /// `resized` is called when those are more or fewer, until the watch is dropped.
+    /// Opens the disk that `disk` names. A remote disk keeps its block size. `resized` runs when
+    /// its size changes, until the watch is dropped.
     pub(crate) fn open(
         disk: &str,
         block_size: u32,
@@ -42,7 +43,7 @@ impl ShownPart {
         Ok((whole(Arc::new(disk)), Some(watch)))
     }
 
-    /// Shows so many bytes from now on, or all if there are fewer.
+    /// Shows this many bytes from now on, or all if the disk has fewer.
     pub(crate) fn resize(&self, bytes: u64) {
         let block_size = u64::from(self.inner.geometry().block_size);
         self.blocks.store(bytes / block_size, Ordering::Relaxed);

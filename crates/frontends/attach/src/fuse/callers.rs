@@ -1,7 +1,7 @@
-//! Whether the thread behind a request has a signal to handle, or is ending.
+//! Finds out whether the thread behind a request has a signal to handle, or is exiting.
 //!
-//! The kernel reports signals by `FUSE_INTERRUPT`, which the library (fuser 0.18) answers without
-//! passing it on. So the cores look for themselves, at requests that wait for long only.
+//! The kernel reports signals by `FUSE_INTERRUPT`. The library (fuser 0.18) answers it and does not
+//! pass it on. So the cores check for signals, but only for requests that wait long.
 
 use std::fs;
 
@@ -10,12 +10,12 @@ const EXITING: u32 = 4;
 /// The flags' place in `/proc/TID/stat`, counted from the state, which follows the name.
 const FLAGS_FIELD: usize = 6;
 
-/// The thread that made a request, by the kernel's number; 0 for none that can be seen from here.
+/// The thread that made a request, by the kernel's thread id; 0 if this process cannot see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Caller(pub(super) u32);
 
 impl Caller {
-    /// Whether it has a signal to handle, or is ending. False if that cannot be seen.
+    /// True if the thread has a signal to handle or is exiting; false if that is unknown.
     pub(super) fn is_interrupted(self) -> bool {
         let thread = self.0;
         let text = |what| fs::read_to_string(format!("/proc/{thread}/{what}")).unwrap_or_default();
@@ -23,7 +23,7 @@ impl Caller {
     }
 }
 
-/// Whether a signal is pending that the thread does not block.
+/// True if the thread has a pending signal that it does not block.
 fn has_signal(status: &str) -> bool {
     let mask = |name| {
         let value = status.lines().find_map(|line| line.strip_prefix(name));
@@ -33,7 +33,7 @@ fn has_signal(status: &str) -> bool {
 }
 
 fn is_ending(stat: &str) -> bool {
-    // The name is in brackets, and may have some in it.
+    // The name is in brackets, and may contain brackets.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let flags = fields.split_ascii_whitespace().nth(FLAGS_FIELD);
     flags.and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & EXITING != 0)

@@ -1,5 +1,5 @@
-//! A core: one thread with a reactor and a queue into the namespace. It carries requests out, any
-//! number at once, and answers each when it is done.
+//! A core: one thread with a reactor and a queue into the namespace. It executes any number of
+//! requests at once, and answers each when it is done.
 
 use super::callers::Caller;
 use super::inboxes::{Message, Work};
@@ -18,31 +18,31 @@ use std::time::{Duration, Instant};
 /// Bits of an operation's token that hold the piece; the slot is above them.
 const PIECE_BITS: u32 = 32;
 
-/// A request that is being carried out.
+/// A request in progress.
 struct FuseRequest {
     reply: Reply,
     caller: Caller,
-    /// It was there at the last look for signals.
+    /// The request existed at the last check for signals.
     waits: bool,
-    /// The caller has got a signal, or ended.
+    /// The caller received a signal, or exited.
     interrupted: bool,
     command: Command,
     fua: bool,
     /// The request's bytes.
     length: u64,
-    /// What is not begun yet.
+    /// The start of the part that is not started yet.
     offset: u64,
     left: u64,
-    /// Some pieces are less than a block, and are written while nobody else writes.
+    /// Some pieces are shorter than a block. They need a read-modify-write while other writes wait.
     merges: bool,
-    /// What is being carried out.
+    /// Pieces in progress.
     pieces: Vec<Piece>,
     operations: usize,
     result: Result<(), BlockError>,
     held_bytes: usize,
 }
 
-/// See the module's text.
+/// The requests of one core.
 pub(super) struct Requests {
     // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
@@ -56,24 +56,24 @@ pub(super) struct Requests {
     arbiter: Option<Arbiter>,
     requests: Vec<Option<FuseRequest>>,
     free: Vec<usize>,
-    /// Vectors of pieces without any, so that none is allocated for a request.
+    /// Empty piece vectors for reuse, so that a request allocates none.
     spare: Vec<Vec<Piece>>,
     /// Something may have completed since the queue was polled.
     dirty: bool,
-    /// The merge that was carried out has ended.
+    /// The current merge has completed.
     merged: bool,
-    /// Answered in this tick, with the bytes held, and the buffers of writes.
+    /// Requests answered in this tick, with the bytes they held, and the buffers of writes.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
-    /// When to look for signals again, if there are requests.
+    /// When to check for signals again, if there are requests.
     look_at: Option<Instant>,
-    /// It is to end; at this time even if requests are not answered.
+    /// The core is stopping. It stops at this time even if requests are unanswered.
     deadline: Option<Instant>,
 }
 
 impl Requests {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
@@ -104,7 +104,7 @@ impl Requests {
         self.shared.inboxes().is_over() || deadline <= Instant::now()
     }
 
-    /// Completions to answers. True if there is more to do at once.
+    /// Answers completed requests. True if there is more work at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         let mut rounds = 0;
         while self.dirty && rounds < limits::ROUNDS_PER_TICK {
@@ -140,7 +140,7 @@ impl Requests {
         }
     }
 
-    /// Gives a request a slot, and begins it.
+    /// Gives a request a slot, and starts it.
     fn begin(&mut self, job: Job) {
         let held_bytes = job.held_bytes();
         let Job { reply, caller, command, offset, length, fua, buffer } = job;
@@ -169,7 +169,7 @@ impl Requests {
         self.start(slot);
     }
 
-    /// Makes pieces of the next step of a request. `data` is what a write writes.
+    /// Cuts the next step of a request into pieces. `data` is the data of a write.
     fn cut(&self, request: &mut FuseRequest, data: Option<Buffer>) {
         let Geometry { block_size, .. } = self.geometry;
         let step = request.left.min(u64::from(limits::STEP_BYTES)) as u32;
@@ -185,7 +185,7 @@ impl Requests {
         request.merges = request.command.writes() && has_part;
         if request.command.moves_data() {
             let bytes = pieces.iter().map(|piece| self.geometry.bytes(piece.blocks)).sum();
-            // One buffer for all of them, so that what was read lies in one place.
+            // One buffer for all pieces, so that the data read is contiguous.
             let mut rest = data.unwrap_or_else(|| self.reactor.buffers().take(bytes));
             for piece in pieces {
                 piece.buffer = Some(rest.split_to(self.geometry.bytes(piece.blocks)));
@@ -193,7 +193,7 @@ impl Requests {
         }
     }
 
-    /// Hands a request to the namespace, or has it wait for its turn to write.
+    /// Submits a request to the namespace, or queues it until it may write.
     fn start(&mut self, slot: usize) {
         let request = self.request(slot);
         if request.merges {
@@ -227,7 +227,7 @@ impl Requests {
         }
     }
 
-    /// A block operation ended.
+    /// Handles the completion of a block operation.
     fn complete(&mut self, mut done: Completion) {
         let (slot, index) = ((done.token >> PIECE_BITS) as usize, done.token as u32 as usize);
         let request = self.requests[slot].as_mut().expect("a request outlives its operations");
@@ -245,7 +245,7 @@ impl Requests {
         }
     }
 
-    /// All pieces of a request were carried out: go on with it, or answer.
+    /// Continues or answers a request whose pieces have all completed.
     fn step_ended(&mut self, slot: usize) {
         let mut request = self.requests[slot].take().expect("it was carried out");
         if request.merges {
@@ -286,21 +286,21 @@ impl Requests {
             (Ok(()), Reply::Done(reply)) => reply.ok(),
             (Ok(()), Reply::Sent) => {}
         }
-        // Of a write: back to the threads that read its like.
+        // Buffers of writes go back to the threads that read such requests.
         self.written.extend(pieces.drain(..).filter_map(|piece| piece.buffer));
         self.spare.push(pieces);
         self.answered += 1;
         self.released_bytes += held_bytes;
     }
 
-    /// Ends requests that have waited for an interval and whose callers have got a signal.
+    /// Interrupts requests that have waited for an interval and whose callers received a signal.
     fn look_for_signals(&mut self) {
         let (mut interrupted, mut left) = (false, false);
         for request in self.requests.iter_mut().flatten() {
             left = true;
             if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
                 (request.interrupted, interrupted) = (true, true);
-                // Whether a begun write is done is not known before it ends.
+                // The result of a started write is unknown until it completes.
                 if !request.command.writes() {
                     std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
                     request.caller = Caller::default();
@@ -318,7 +318,7 @@ impl Requests {
         self.look_at = left.then(|| Instant::now() + limits::SIGNAL_INTERVAL);
     }
 
-    /// The time until the next look for signals or the deadline; `None` with no request.
+    /// The time until the next check for signals or the deadline; `None` without requests.
     fn timeout(&mut self) -> Option<Duration> {
         if self.requests.len() == self.free.len() {
             self.look_at = None;
@@ -343,7 +343,7 @@ impl Requests {
         }
     }
 
-    /// Carries the next merge out, or lets others have their turn.
+    /// Executes the next merge, or lets the other writes proceed.
     fn merge(&mut self) {
         match self.gate.next_merge() {
             Ok(slot) => self.submit(slot),
@@ -355,7 +355,7 @@ impl Requests {
         }
     }
 
-    /// Tells the arbiter, who is on the first core.
+    /// Reports to the arbiter, which runs on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.inboxes().post(0, Message::Report(self.index, report));
@@ -364,8 +364,8 @@ impl Requests {
 }
 
 impl Core for Requests {
-    /// Runs until it is told to stop and no core has requests any more: until then others may need
-    /// this one's answer about its writes.
+    /// Runs until the server stops and no core has requests any more. Until then other cores may
+    /// need this core's answer about its writes.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
         let (mut jobs, mut messages) = (Vec::new(), Vec::new());
@@ -381,7 +381,7 @@ impl Core for Requests {
                     messages.drain(..).for_each(|message| self.handle(message));
                     jobs.drain(..).for_each(|job| self.begin(job));
                 }
-                // Nothing of this thread's has events; what was left is dropped.
+                // No source of this thread reports events. Drop those that were left.
                 self.reactor.take_events(task, &mut events);
                 events.clear();
             }

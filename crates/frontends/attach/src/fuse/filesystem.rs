@@ -1,7 +1,7 @@
-//! What the kernel asks of the mount: a directory with one file in it.
+//! Answers the kernel's requests about the mount: a directory with one file.
 //!
-//! Everything about names and attributes is answered at once, by the thread that read the request;
-//! what needs the namespace goes to a core.
+//! The thread that read a request answers it at once if it concerns names and attributes only. A
+//! core executes requests that need the namespace.
 
 use super::callers::Caller;
 use super::limits;
@@ -24,29 +24,30 @@ const ROOT: INodeNo = INodeNo::ROOT;
 /// The file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// What the kernel may remember of the file; when it changes, the kernel is told.
+/// Time for which the kernel may cache the file's attributes. The server notifies the kernel when they
+/// change.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// Of the directory it remembers nothing: whoever looks at the mount of a server that is gone shall
-/// notice.
+/// The kernel caches nothing about the directory, so that a look at the mount of a dead server
+/// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of an open file tells whether it may be written.
+/// The handle of an open file says whether the file may be written.
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
-/// What the kernel counts blocks of a file in, in bytes, whatever its block size.
+/// The unit in which the kernel counts blocks of a file, in bytes, at any block size.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 thread_local! {
-    /// The core that this thread gives requests to.
+    /// The core that executes this thread's requests.
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// See the module's text.
+/// The file system that fuser serves.
 pub(super) struct Disk {
     pub(super) shared: Arc<MountShared>,
     pub(super) name: OsString,
-    /// Also for others than the one who mounted it.
+    /// Users other than the one who mounted it have access, too.
     pub(super) for_all: bool,
     pub(super) mounted_at: SystemTime,
     pub(super) uid: u32,
@@ -103,13 +104,13 @@ impl Disk {
         self.post(Job { reply, caller, command, offset: 0, length: 0, fua: false, buffer: None });
     }
 
-    /// How much of a range is inside of the namespace.
+    /// The length of the part of a range that is inside of the namespace.
     fn clamp(&self, offset: u64, length: u64) -> u64 {
         length.min(self.shared.capacity_bytes().saturating_sub(offset))
     }
 }
 
-/// Whether a new size is meant, and not the truncation of an `open`.
+/// True if the caller wants a new size; false for the truncation of an `open`.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -118,14 +119,15 @@ fn caller(request: &Request) -> Caller {
     Caller(request.pid())
 }
 
-/// What a `fallocate` asks for.
+/// The command for a `fallocate`.
 ///
-/// A hole reads as zeroes: programs rely on it, and so does the loop device, which zeroes ranges
-/// that way. `Deallocate` does not promise that; zeroing that may give the space back does both.
+/// A hole must read as zeroes: programs rely on it, and so does the loop device, which zeroes
+/// ranges that way. `Deallocate` does not promise that. Zeroing with permission to deallocate does
+/// both.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {
-        // Where nothing is given back, punching would be to write zeroes for no good.
+        // If the namespace cannot deallocate, a punched hole would only write zeroes in vain.
         FallocateFlags::PUNCH_HOLE if !geometry.deallocate => None,
         FallocateFlags::PUNCH_HOLE => Some(Command::WriteZeroes { deallocate: true }),
         FallocateFlags::ZERO_RANGE => Some(Command::WriteZeroes { deallocate: false }),
@@ -135,8 +137,8 @@ fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
 
 impl Filesystem for Disk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Each is of use where there is it, and not missed elsewhere: asynchronous requests at
-        // depth, and shared mappings of what is not cached.
+        // The server uses each feature if the kernel has it, and works without: asynchronous
+        // requests at depth, and shared mappings of uncached files.
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
             if config.add_capabilities(wish).is_err() {
                 tracing::debug!("the kernel's FUSE has no {wish:?}");
@@ -169,9 +171,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// A disk does not change its size, its owner or its mode for a program that asks. As with a
-    /// device, truncating while opening means nothing, so that `cp` and `dd` can write to it. Only
-    /// `ftruncate` comes with the open file's handle.
+    /// A program cannot change a disk's size, owner or mode. As with a device, `O_TRUNC` does
+    /// nothing, so that `cp` and `dd` can write to it. Only `ftruncate` passes the open file's
+    /// handle.
     fn setattr(
         &self,
         _: &Request,
@@ -202,8 +204,8 @@ impl Filesystem for Disk {
         }
     }
 
-    /// Nothing of the file is cached by the kernel: readers see what the namespace has, errors
-    /// reach whoever caused them, and this process never holds up memory that the kernel wants to
+    /// The kernel does not cache the file. Readers see the namespace's data, errors reach the
+    /// program that caused them, and this process never holds up memory that the kernel wants to
     /// write back. A file system on the loop device has its own cache.
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
@@ -383,7 +385,7 @@ impl Filesystem for Disk {
         reply.ok();
     }
 
-    /// The loop device takes the block size for what it can discard.
+    /// The loop device uses this block size as its discard granularity.
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let Geometry { block_size, blocks, .. } = self.shared.geometry();
         reply.statfs(blocks, 0, 0, 1, 0, block_size, limits::MAX_NAME_BYTES as u32, block_size);

@@ -1,8 +1,8 @@
-//! What comes in for the cores: requests, of which no core is given more than so many bytes, and
-//! messages; and when all that came is answered.
+//! Mailboxes of the cores: requests, with a limit on the bytes that a core holds, and messages.
+//! They also tell when all requests are answered.
 
-// The standard library's and the reactor's; `tests/fuse_inboxes.rs` has others that try every order
-// of threads.
+// From the standard library and the reactor; `tests/fuse_inboxes.rs` replaces them to try every
+// order of threads.
 use super::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Waker};
 use farblock_frontend::writes::{Order, Report};
 use farblock_reactor::{Buffer, BufferPool};
@@ -10,44 +10,44 @@ use std::sync::{OnceLock, PoisonError};
 
 /// A request for a core.
 pub(super) trait Work {
-    /// Data buffers that it holds, in bytes.
+    /// Size of the data buffers that it holds, in bytes.
     fn held_bytes(&self) -> usize;
 
-    /// No core will carry it out.
+    /// Fails the request, since no core will execute it.
     fn fail(self);
 }
 
-/// What a core is told besides requests.
+/// A message to a core.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     /// The namespace has another size.
     Resized,
-    /// See whether all is over.
+    /// Check whether the core may stop.
     Look,
-    /// To the gate of its writes.
+    /// An order to the gate of the core's writes.
     Order(Order),
-    /// From a core's gate to the arbiter.
+    /// A report from a core's gate to the arbiter.
     Report(usize, Report),
-    /// Finish what was accepted and end.
+    /// Finish the accepted requests and stop.
     Stop,
 }
 
-/// What came in for a core.
+/// Requests and messages for a core.
 struct Inbox<W> {
     work: Vec<W>,
     messages: Vec<Message>,
-    /// Bytes of buffers of requests that are not answered yet.
+    /// Bytes of the buffers of unanswered requests.
     held_bytes: usize,
-    /// For the data of writes, which other threads read than write it.
+    /// Buffers for the data of writes, which another thread reads from the kernel.
     pool: BufferPool,
-    /// Its core has ended: nobody would take what comes.
+    /// The core has stopped, and takes no more requests.
     closed: bool,
 }
 
-/// A core's inbox, and how to have it looked at.
+/// A core's inbox, and the waker of its core.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
-    /// Somebody waits for less to be held.
+    /// Wakes threads that wait until the core holds fewer bytes.
     room: Condvar,
     waker: Waker,
 }
@@ -69,18 +69,19 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// Beside the count of requests: the cores are to end. In one number, so that whoever counts the
-/// last one sees it, or whoever is told to end sees that it was the last.
+/// A bit beside the count of requests: the cores are stopping. Both are in one number, so that
+/// either the thread that answers the last request or the one that stops the cores sees the final
+/// state.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
-/// See the module's text.
+/// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// What the requests of a core may hold, in bytes; one may hold more, alone.
+    /// Limit for the bytes that the requests of a core hold. A larger request is admitted alone.
     core_bytes: usize,
-    /// Requests that are not answered yet, and [`STOPPING`].
+    /// The number of unanswered requests, and [`STOPPING`].
     unanswered: AtomicUsize,
-    /// A core ended before its time: so do the others.
+    /// A core failed, so the others stop.
     failed: AtomicBool,
 }
 
@@ -94,13 +95,13 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Makes one for each core; the waker has it looked at.
+    /// Makes an inbox for each core. The waker wakes the core that reads it.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
         assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
     }
 
-    /// None until a server starts.
+    /// Empty until a server starts.
     fn all(&self) -> &[Mailbox<W>] {
         self.all.get().map_or(&[], Vec::as_slice)
     }
@@ -114,7 +115,8 @@ impl<W: Work> Inboxes<W> {
         self.all()[core].lock().pool.take(bytes)
     }
 
-    /// Gives a core a request; waits if it has too many. If the core has ended, the request fails.
+    /// Posts a request to a core, and waits while the core holds too many bytes. If the core has
+    /// stopped, the request fails.
     pub(super) fn post_work(&self, core: usize, work: W) {
         let mailbox = &self.all()[core];
         let bytes = work.held_bytes();
@@ -147,14 +149,14 @@ impl<W: Work> Inboxes<W> {
         (0..self.count()).for_each(|core| self.post(core, message));
     }
 
-    /// Exchanges what came in for nothing. The vectors are empty ones, and lend their capacity.
+    /// Takes all requests and messages. The vectors passed in are empty, and lend their capacity.
     pub(super) fn take(&self, core: usize, work: &mut Vec<W>, messages: &mut Vec<Message>) {
         let mut inbox = self.all()[core].lock();
         std::mem::swap(&mut inbox.work, work);
         std::mem::swap(&mut inbox.messages, messages);
     }
 
-    /// A core answered so many requests, that held so many bytes, and these buffers.
+    /// Counts answered requests, frees the bytes they held, and takes back these buffers.
     pub(super) fn answered(
         &self,
         core: usize,
@@ -184,12 +186,12 @@ impl<W: Work> Inboxes<W> {
         self.post_all(Message::Stop);
     }
 
-    /// Whether a core that was told to stop may end.
+    /// True if a core that is stopping may stop now.
     pub(super) fn is_over(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }
 
-    /// A core has ended: what it has not taken fails, and what comes.
+    /// Closes the inbox of a stopped core: requests in it fail, and so do later ones.
     pub(super) fn close(&self, core: usize) {
         let mailbox = &self.all()[core];
         let mut inbox = mailbox.lock();
@@ -203,7 +205,7 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// A core has ended before its time: from now on requests fail, and the others end.
+    /// Marks a core as failed: from now on requests fail, and the other cores stop.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         (0..self.count()).for_each(|core| self.close(core));

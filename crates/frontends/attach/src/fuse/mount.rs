@@ -1,4 +1,4 @@
-//! Mounting and unmounting: what has to be there, what may be in the way, and how it goes again.
+//! Mounts and unmounts: checks the prerequisites, clears obstacles, and cleans up.
 
 use super::limits;
 use super::loop_device;
@@ -20,42 +20,42 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What the kernel's table calls the source of our mounts.
+/// The source of our mounts in the kernel's table.
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
-/// Links that lead to one another, at most, as the kernel has it.
+/// Limit for links that lead to one another, the same as the kernel's.
 const MAX_LINKS: usize = 40;
-/// Between looks whether something is over.
+/// Interval between two checks for the end of something.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Why there is no mount. Shown, it says what to do.
+/// Why mounting failed. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The kernel has no FUSE, or this container not.
+    /// The kernel or this container has no FUSE.
     NoDevice,
-    /// `/dev/fuse` is there for others.
+    /// This user may not open `/dev/fuse`.
     DeviceDenied,
-    /// Only root mounts without it.
+    /// Without this helper only root can mount.
     NoHelper,
     /// This container or service lacks the right to mount.
     NoRight,
     /// The mountpoint is not there, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
-    /// There is something in the directory.
+    /// The directory is not empty.
     NotEmpty(PathBuf),
-    /// Something else is mounted there.
+    /// Another file system is mounted there.
     Busy(PathBuf),
-    /// A mount does not answer: its server is gone, or stopped, and another process keeps it.
+    /// A mount does not answer: its server is dead or stopped, and another process keeps the mount.
     Silent(PathBuf),
-    /// A mount whose server is gone does not go away.
+    /// The mount of a dead server cannot be removed.
     Stale(PathBuf, io::Error),
-    /// `allow_other`, and `/etc/fuse.conf` has not `user_allow_other`.
+    /// `allow_other` needs `user_allow_other` in `/etc/fuse.conf`, which lacks it.
     OthersNotAllowed,
-    /// Who mounts for this process refuses, in a sentence.
+    /// The process that mounts for this one refuses, with this sentence.
     Refused(String),
-    /// What else the kernel or the helper says.
+    /// Another error from the kernel or the helper.
     System(PathBuf, io::Error),
 }
 
@@ -128,39 +128,39 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// What it takes rights to do about a mount: root's, or those to run the helper that has them. A
-/// server that has none has another process do it.
+/// Mount operations that need root's rights or its setuid helper. A server without rights uses a
+/// mounter in another process.
 pub trait Mounter: Send + Sync {
-    /// Checks everything that can be checked before, clears what a killed server left at the
-    /// mountpoint, and gives its full path.
+    /// Checks all prerequisites, clears the leftovers of a killed server at the mountpoint, and
+    /// returns its full path.
     ///
     /// # Errors
-    /// If nothing can be mounted there.
+    /// If mounting there is impossible.
     fn prepare(&self) -> Result<PathBuf, MountError>;
 
-    /// Mounts there. What is returned is the connection to the kernel, which nobody else has.
+    /// Mounts there. Returns the connection to the kernel; the caller holds the only one.
     ///
     /// # Errors
-    /// Nothing is mounted then.
+    /// If it fails, nothing is mounted.
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError>;
 
     /// Unmounts.
     ///
     /// # Errors
-    /// If it stays.
+    /// If the mount remains.
     fn unmount(&self, way: Way) -> io::Result<()>;
 
-    /// Who uses what is mounted there: processes, and loop devices with their users.
+    /// The users of this mount: processes, and loop devices with their users.
     fn users(&self) -> Vec<User>;
 
-    /// Who has this file system (`major:minor`) in another mount namespace.
+    /// Processes that hold this file system (`major:minor`) in another mount namespace.
     fn elsewhere(&self, device: &str) -> Vec<User>;
 
-    /// Detaches loop devices on the file by force.
+    /// Detaches the loop devices on the file by force.
     fn detach_loop_devices(&self);
 }
 
-/// Who has the rights.
+/// The mounter of a process that has the rights.
 #[derive(Clone, Debug)]
 pub struct Own {
     mountpoint: PathBuf,
@@ -174,8 +174,8 @@ impl Own {
         Own { mountpoint, allow_other }
     }
 
-    /// The full path. Nothing is asked of the mount itself, whose server may be gone; that it is no
-    /// link the kernel knows.
+    /// The full path. It does not access the mount, whose server may be dead; only the kernel's
+    /// links are resolved.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let mut path = self.mountpoint.clone();
@@ -230,7 +230,7 @@ impl Mounter for Own {
     }
 }
 
-/// Mounts, and gives the connection to the kernel.
+/// Mounts, and returns the connection to the kernel.
 fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let device = OwnedFd::from(fs::File::options().read(true).write(true).open(DEVICE)?);
     let mut options = format!(
@@ -253,8 +253,7 @@ fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedF
     }
 }
 
-/// The helper mounts for whoever is not root, and sends the connection back over its standard
-/// input.
+/// The helper mounts for users without root, and sends the connection back over its standard input.
 fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let writing = if read_only { "ro" } else { "rw" };
     let others = if allow_other { ",allow_other" } else { "" };
@@ -265,7 +264,7 @@ fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Res
     command.arg("-o").arg(format!("fsname={SOURCE},noexec,{writing}{others}")).arg("--").arg(path);
     command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn()?;
-    // Its end is ours no more.
+    // Closes our copy of the helper's end.
     drop(command);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -284,8 +283,8 @@ fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Res
     connection.ok_or_else(|| io::Error::other(said()))
 }
 
-/// Checks everything that can be checked before, and clears what a killed server left at the
-/// mountpoint, whose full path is returned.
+/// Checks all prerequisites, and clears the leftovers of a killed server at the mountpoint. Returns
+/// its full path.
 pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     available()?;
     clean_up(mountpoint)?;
@@ -301,10 +300,10 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// Whether this user can mount at all.
+/// Checks whether this user can mount.
 ///
 /// # Errors
-/// Why not.
+/// If this user cannot mount, with the reason.
 pub fn available() -> Result<(), MountError> {
     match fs::File::options().read(true).write(true).open(DEVICE) {
         Ok(_) => {}
@@ -346,12 +345,12 @@ fn of_this_process(name: &str) -> Option<String> {
     status.lines().find_map(value)
 }
 
-/// Unmounts what a server of ours left there when it was killed, with its loop devices. Does
-/// nothing if there is nothing of the kind.
+/// Unmounts a file system that a killed server of ours left there, and detaches its loop devices.
+/// Does nothing without such leftovers.
 ///
 /// # Errors
-/// If that is in the way which is not a mount of ours, or cannot be unmounted; and if the mount is
-/// kept for a server that is yet to come, see [`end`].
+/// If another file system is mounted there, or the mount cannot be unmounted, or another process
+/// keeps the mount for a successor (see [`end`]).
 pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     let is_gone = || is_gone(mountpoint).ok_or_else(|| MountError::Silent(mountpoint.to_owned()));
     if !is_gone()? {
@@ -373,7 +372,7 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
 }
 
-/// As [`clean_up`], also if another process keeps the mount: whoever uses it gets errors.
+/// Like [`clean_up`], but also ends a mount that another process keeps. Its users get errors.
 ///
 /// # Errors
 /// As [`clean_up`].
@@ -385,7 +384,8 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
         let devices = loop_device::below(&path);
         minor(&path).into_iter().for_each(abort);
         unmount(&path, Way::Abort).map_err(stale)?;
-        // Now that nothing waits for an answer: taking one away writes what it still holds.
+        // Now that no request waits for an answer: detaching a loop device writes the data that it
+        // still holds.
         for device in devices {
             if let Err(error) = loop_device::detach(&device, true) {
                 tracing::warn!("{error}");
@@ -407,9 +407,9 @@ pub fn is_broken(mountpoint: &Path) -> bool {
 fn is_gone(path: &Path) -> Option<bool> {
     let (sender, answer) = mpsc::channel();
     let path = path.to_path_buf();
-    // It may wait for as long as this process lives.
+    // This call may block for as long as this process lives.
     let ask = move || {
-        // Not of what the kernel remembers.
+        // Ask the server, not the kernel's cache.
         let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
         let _ = sender.send(found.is_err_and(|error| error == Errno::NOTCONN));
     };
@@ -417,7 +417,7 @@ fn is_gone(path: &Path) -> Option<bool> {
     answer.recv_timeout(limits::ANSWER_TIMEOUT).ok()
 }
 
-/// The full path of a mount of which nothing can be asked, but of the directory that it is in.
+/// The full path of a mount that does not answer. Only its parent directory is accessed.
 fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
     let name = mountpoint.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = match mountpoint.parent() {
@@ -427,14 +427,14 @@ fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(name))
 }
 
-/// Whether the top of what is mounted there is ours.
+/// True if the topmost mount at the path is ours.
 fn is_ours(path: &Path) -> bool {
     let mounts = users::mounts();
     let top = mounts.iter().rev().find(|mount| mount.mountpoint == path);
     top.is_some_and(|mount| mount.source == Path::new(SOURCE))
 }
 
-/// The error of the library in words, as far as we know it.
+/// The library's error as one of ours, as far as we know it.
 pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     if error.to_string().contains("user_allow_other") {
         return MountError::OthersNotAllowed;
@@ -445,15 +445,15 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
 /// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Only if nobody uses it.
+    /// Only if it has no users.
     IfUnused,
-    /// It leaves the tree at once, and ends when nobody uses it any more.
+    /// Remove it from the tree at once; the kernel ends it with its last user.
     Lazy,
-    /// The same, and whoever uses it gets errors.
+    /// Like `Lazy`, and its users get errors.
     Abort,
 }
 
-/// Unmounts. Whoever is not root has the helper do it.
+/// Unmounts; without root, through the helper.
 pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
     let flags = match way {
         Way::IfUnused => UnmountFlags::empty(),
@@ -476,8 +476,8 @@ pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
     Err(io::Error::new(kind, said))
 }
 
-/// Ends a connection through the control file system, if that is mounted: whoever waits for an
-/// answer gets an error, and the threads that read requests end.
+/// Aborts a connection through the control file system, if that is mounted. Callers that wait for
+/// an answer get an error, and the threads that read requests end.
 pub(super) fn abort(minor: u32) {
     let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
 }
@@ -486,7 +486,7 @@ pub(super) fn is_mounted(path: &Path) -> bool {
     users::mounts().iter().any(|mount| mount.mountpoint == path)
 }
 
-/// The number in `/sys/fs/fuse/connections` of what is mounted there.
+/// The mount's number in `/sys/fs/fuse/connections`.
 pub(super) fn minor(path: &Path) -> Option<u32> {
     let mounts = users::mounts();
     let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path)?;
@@ -497,7 +497,7 @@ fn has_helper() -> bool {
     found_helper().is_some()
 }
 
-/// The program that mounts and unmounts for whoever is not root.
+/// The program that mounts and unmounts for users without root.
 fn helper() -> OsString {
     found_helper().unwrap_or_else(|| "fusermount3".into())
 }
@@ -514,7 +514,7 @@ fn found_helper() -> Option<OsString> {
     all.find(|program| program.exists()).map(PathBuf::into_os_string)
 }
 
-/// Waits until it is so, but not for ever.
+/// Waits until the condition is true, up to a limit.
 pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limits::RELEASE_TIMEOUT;
     loop {

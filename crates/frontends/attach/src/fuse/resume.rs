@@ -1,14 +1,13 @@
-//! Going on with a mount whose server was killed.
+//! Resumes a mount whose server was killed.
 //!
 //! The kernel ends a mount when the last descriptor of its connection is closed. Another process
 //! that keeps one ([`Server::connection`](super::Server::connection)) keeps the mount: requests
-//! wait, and a successor that is given the descriptor takes them. What the dead server had read and
-//! not answered the kernel hands out once more when it is asked to (`FUSE_NOTIFY_RESEND`, Linux
-//! 6.9).
+//! wait, and a successor with the descriptor takes them. On demand (`FUSE_NOTIFY_RESEND`, Linux
+//! 6.9) the kernel hands out again the requests that the dead server had read and not answered.
 //!
-//! The library begins every session with the kernel's greeting, which comes only once, when the
-//! mount is made. So the session is begun on one end of a pair of sockets, greeted from the other,
-//! and the descriptor under it is then exchanged for the kernel's.
+//! The library starts every session with the kernel's greeting, which the kernel sends only once,
+//! when the mount is made. So we start the session on one end of a socket pair and greet it from
+//! the other. Then we replace the file under its descriptor by the kernel's connection.
 
 use fuser::{Config, Filesystem, Session};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,17 +22,17 @@ const INIT_BYTES: usize = 64;
 const OPCODE_INIT: u32 = 26;
 const MAJOR: u32 = 7;
 const MINOR: u32 = 40;
-/// `FUSE_INIT_EXT`: there are more flags; `FUSE_HAS_RESEND` is among those.
+/// `FUSE_INIT_EXT`: the message has more flags, `FUSE_HAS_RESEND` among them.
 const FLAGS: u32 = 1 << 30;
 const MORE_FLAGS: u32 = 1 << (39 - 32);
 const MAX_READAHEAD_BYTES: u32 = 128 << 10;
 /// `FUSE_NOTIFY_RESEND`, in the place of an answer's error.
 const NOTIFY_RESEND: u32 = 7;
-/// More than an answer to the greeting has.
+/// Larger than any answer to the greeting.
 const ANSWER_BYTES: usize = 256;
 
-/// A session on a connection that had one before. It is to be run at once: the kernel hands out
-/// anew what was not answered.
+/// A session on a connection that had one before. The caller must run it at once, since the kernel
+/// hands out the unanswered requests again.
 pub(super) fn session<F: Filesystem>(
     filesystem: F,
     connection: &OwnedFd,
@@ -57,15 +56,15 @@ pub(super) fn session<F: Filesystem>(
     Ok(session)
 }
 
-/// Has the descriptor's number stand for another file.
+/// Makes the descriptor refer to another file.
 fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as it is borrowed, and is not closed here. Its
-    // owner, the session, goes on with the file that it stands for afterwards.
+    // SAFETY: the descriptor stays open while it is borrowed, and is not closed here. Its owner,
+    // the session, then uses the new file.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) });
     Ok(rustix::io::dup3(file, &mut target, DupFlags::CLOEXEC)?)
 }
 
-/// What the kernel says first, so far as it matters to the library.
+/// The kernel's greeting, as far as the library reads it.
 fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     let mut bytes = [0; HEADER_BYTES + INIT_BYTES];
     let mut put = |at: usize, value: u32| {

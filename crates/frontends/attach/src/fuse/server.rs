@@ -1,4 +1,4 @@
-//! Starting and stopping a server.
+//! Starts and stops a server.
 
 use super::core::Requests;
 use super::filesystem::{self, FILE};
@@ -19,39 +19,39 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
-/// The start of the name of every thread of a server, the library's included; what CPU accounting
-/// goes by.
+/// Prefix of the name of every thread of a server, the library's included; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 
-/// Threads of a server that is not told how many.
+/// Default limit for the threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
 
-/// What to serve, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The directory to mount at.
     pub mountpoint: PathBuf,
     /// The file's name in it.
     pub name: String,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the server may spend on polling.
     pub polling: Polling,
-    /// So many threads read requests, and so many carry them out. 0: half as many as there are
-    /// processors, but at most four.
+    /// Number of threads that read requests, and of cores that execute them. 0: half the number of
+    /// processors, at most four.
     pub threads: usize,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
-    /// Also for other users than the one who mounts, root among them.
+    /// Users other than the one who mounts have access, too, root among them.
     pub allow_other: bool,
     /// Another process will keep [`Server::connection`]. Every thread then reads requests from that
-    /// one descriptor, since the kernel fails what was read from any other when that is closed.
+    /// one descriptor: the kernel fails requests that were read from another descriptor when that
+    /// one is closed.
     pub kept: bool,
 }
 
 impl Config {
-    /// The usual: a file `disk`, as writable as the namespace, for this user.
+    /// Defaults: a file `disk`, as writable as the namespace, for this user.
     #[must_use]
     pub fn new(mountpoint: PathBuf) -> Config {
         Config {
@@ -67,19 +67,19 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Shown, it says what to do.
+/// Why a server did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The name is none for a file.
+    /// The name is not a valid file name.
     Name(String),
-    /// It cannot be mounted.
+    /// Mounting failed.
     Mount(MountError),
-    /// The mount of a server that was killed is not there any more, or cannot be gone on with.
+    /// The mount of a killed server no longer exists, or cannot be resumed.
     Resume(PathBuf, io::Error),
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a thread, or something that it needs.
+    /// The system refused a thread or one of its resources.
     System(io::Error),
 }
 
@@ -103,18 +103,18 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Why a server did not stop, or not well.
+/// Why a server did not stop, or stopped with an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StopError {
-    /// Somebody uses the disk: these, as far as can be seen. The server goes on.
+    /// The disk is in use, by these users as far as visible. The server continues.
     InUse(PathBuf, Vec<User>),
-    /// It is not mounted here any more, but where these processes are: copies of the mount. The
-    /// server goes on for them.
+    /// It is no longer mounted here, but these processes have copies of the mount. The server
+    /// continues for them.
     Elsewhere(PathBuf, Vec<User>),
-    /// It cannot be unmounted. The server goes on.
+    /// Unmounting failed. The server continues.
     Unmount(PathBuf, io::Error),
-    /// It has stopped; an event loop had failed before.
+    /// The server has stopped; an event loop had failed before.
     Failed(io::Error),
 }
 
@@ -153,26 +153,26 @@ pub struct Server {
     mounter: Arc<dyn Mounter>,
 }
 
-/// What there is of a mount.
+/// The session of a mount.
 struct Mounted {
-    /// Ends when the kernel has ended the mount.
+    /// Ends once the kernel has ended the mount.
     thread: Thread,
     notifier: Notifier,
     connection: OwnedFd,
-    /// What the kernel calls the connection.
+    /// The kernel's number for the connection.
     minor: Option<u32>,
 }
 
 impl Server {
-    /// Opens the namespace, mounts and serves.
+    /// Opens the namespace, mounts the directory and serves the file.
     ///
     /// # Errors
-    /// Nothing runs then, and nothing is mounted.
+    /// After an error nothing runs, and nothing is mounted.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         Server::start_with(config, namespace, own(config))
     }
 
-    /// The same, with somebody else who mounts at the configuration's mountpoint.
+    /// Like [`Server::start`], but another mounter mounts at the configured mountpoint.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -191,15 +191,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Goes on with the mount of a server that was killed. `connection` is what was kept of it
-    /// ([`Server::connection`]), and the configuration the same: its mountpoint is the full path.
+    /// Resumes the mount of a killed server. `connection` is the descriptor that was kept
+    /// ([`Server::connection`]). The configuration must be the same, with the full path as its
+    /// mountpoint.
     ///
-    /// Requests that were not answered are carried out again. It cannot be known here whether the
-    /// dead server had carried them out; the namespace has to be one on which that does not matter,
-    /// and nothing of the dead server may be under way to it any more.
+    /// The server executes unanswered requests again. It cannot know whether the dead server had
+    /// executed them. So the namespace must tolerate repeated writes, and no operation of the dead
+    /// server may still be on its way to it.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn resume(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -208,7 +209,7 @@ impl Server {
         Server::resume_with(config, namespace, connection, own(config))
     }
 
-    /// The same, with somebody else who unmounts.
+    /// Like [`Server::resume`], but with another mounter.
     ///
     /// # Errors
     /// As [`Server::resume`].
@@ -220,7 +221,7 @@ impl Server {
     ) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let failed = |error| StartError::Resume(config.mountpoint.clone(), error);
-        // Of the mount itself nothing must be asked: nobody would answer.
+        // Do not access the mount itself: no server would answer.
         if !mount::is_mounted(&config.mountpoint) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
@@ -234,7 +235,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What runs before there is a session. From here on, dropping it stops that.
+    /// Starts the parts that run before the session. From here on, dropping the server stops them.
     fn new(
         config: &Config,
         disk: Disk,
@@ -248,7 +249,7 @@ impl Server {
         Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
     }
 
-    /// Passes on what changes from now on, and what has since it was so.
+    /// Reports changes from now on, and a difference from `known`.
     fn watch(&mut self, known: Geometry) {
         let notifier = self.session.as_ref().expect("there is one to be told").notifier.clone();
         let shared = Arc::clone(&self.shared);
@@ -308,41 +309,41 @@ impl Server {
         Ok(Mounted { thread, notifier, minor, connection })
     }
 
-    /// The connection to the kernel, for another process to keep: while it has it, the mount
-    /// outlives this process, and requests wait for [`Server::resume`]. `None` if the kernel could
-    /// not hand out again what was under way (before Linux 6.9), and would leave that hanging.
+    /// The connection to the kernel, for another process to keep. While that process keeps it, the
+    /// mount outlives this process, and requests wait for [`Server::resume`]. `None` if the kernel
+    /// cannot hand out unanswered requests again (before Linux 6.9): they would hang.
     #[must_use]
     pub fn connection(&self) -> Option<OwnedFd> {
         let session = self.session.as_ref().filter(|_| self.shared.resends())?;
         session.connection.try_clone().ok()
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
     }
 
-    /// Who uses the disk: processes with the file or the directory, loop devices on the file, and
-    /// who uses those.
+    /// The users of the disk: processes with the file or the directory, loop devices on the file,
+    /// and the users of those.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         self.mounter.users()
     }
 
-    /// The namespace has another size now, as the server hears by itself of one that tells of its
-    /// changes, and the kernel forgets the one it had: it learns the new one from whoever next asks
-    /// for the file's (not this process, which would wait for itself if it were killed then). A
-    /// loop device is told with [`loop_device::resize`].
+    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
+    /// its changes. The kernel drops the size it cached, and learns the new one when a program next
+    /// asks for the file's. (This process must not ask: it would wait for itself if it were killed
+    /// then.) A loop device needs [`loop_device::resize`].
     ///
     /// # Errors
-    /// If the kernel does not take it.
+    /// If the kernel refuses.
     pub fn resized(&self) -> io::Result<()> {
         match &self.session {
             Some(session) => self.shared.resized_for(&session.notifier),
@@ -366,11 +367,11 @@ impl Server {
 
     /// Unmounts if nobody uses the disk, finishes what was accepted, and ends the threads.
     ///
-    /// `force`d, it does not ask: whoever uses the disk gets errors from here on, loop devices on
-    /// it included, and what they had not written is lost.
+    /// With `force` it ignores users: they get errors from here on, loop devices on the disk
+    /// included, and their unwritten data is lost.
     ///
     /// # Errors
-    /// If somebody uses it; then everything is as before.
+    /// If the disk is in use; nothing has changed then.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if let Some(session) = &self.session {
             if force {
@@ -383,7 +384,7 @@ impl Server {
         self.changes = None;
         let mut result = Ok(());
         if let Some(Mounted { thread, .. }) = session {
-            // Not if it does not end: it may be that the mount lives on in another namespace.
+            // Do not join a thread that does not end: the mount may live on in another namespace.
             if wait_until(|| thread.is_finished()) {
                 result = join(thread);
             } else {
@@ -403,10 +404,10 @@ impl Server {
         if !users.is_empty() {
             return Err(self.in_use(users));
         }
-        // Somebody may have unmounted it.
+        // Another process may have unmounted it.
         if self.is_mounted(session) {
             let mut result = Ok(());
-            // The kernel needs a moment to forget who was the last.
+            // The kernel needs a moment to release the last user.
             let mut unmount = || {
                 result = self.mounter.unmount(Way::IfUnused);
                 !is_busy(&result)
@@ -432,15 +433,15 @@ impl Server {
         session.minor.into_iter().for_each(mount::abort);
     }
 
-    /// Whether it is still our mount that is there.
+    /// True if the mount there is still ours.
     fn is_mounted(&self, session: &Mounted) -> bool {
         session.minor.is_some() && mount::minor(&self.mountpoint) == session.minor
     }
 }
 
 impl MountShared {
-    /// The namespace has another size: requests are held against it, and the kernel forgets the one
-    /// that it had.
+    /// Takes over a new size of the namespace: requests are checked against it, and the kernel
+    /// drops the size it cached.
     fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
         self.resized();
         kernel.inval_inode(FILE, 0, 0)
@@ -479,8 +480,8 @@ fn check_name(name: &str) -> Result<(), StartError> {
 
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // Each is a pair. More pairs than half of the processors are in each other's way: measured,
-        // one request at a time was three times as slow.
+        // Each is a pair of threads. More pairs than half the processors compete: measured, one
+        // request at a time took three times as long.
         0 => {
             let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)
@@ -489,8 +490,8 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-/// This thread, and those it starts, work for the kernel when that writes its memory back: they
-/// must not wait for that in turn. Only root may say so.
+/// Marks this thread, and those it starts, as working for the kernel when it writes memory back, so
+/// that they do not wait for that writeback themselves. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("the kernel is not told that it depends on this thread: {error}");
@@ -507,7 +508,7 @@ fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, Star
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Requests::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.inboxes().open(wakers);
-    // Programs that use the disk get errors; they must not wait for ever.
+    // Programs that use the disk must get errors instead of waiting forever.
     let theirs = Arc::clone(shared);
     let failed = move |_| theirs.inboxes().fail();
     Cores::start(&plan, shared.disk().namespace(), make, open, failed).map_err(StartError::Cores)

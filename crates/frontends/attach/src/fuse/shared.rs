@@ -1,4 +1,4 @@
-//! What the threads of a server share: the geometry, and the cores' inboxes.
+//! State that the threads of a server share: the geometry, and the cores' inboxes.
 
 use super::callers::Caller;
 use super::inboxes::{Inboxes, Message, Work};
@@ -9,12 +9,12 @@ use farblock_reactor::{Buffer, allowance};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Whom to answer. One that is dropped has answered with an I/O error.
+/// Where to send the answer. A dropped reply answers with an I/O error.
 pub(super) enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
     Done(ReplyEmpty),
-    /// The caller has its answer already.
+    /// The caller was answered already.
     Sent,
 }
 
@@ -29,7 +29,7 @@ impl Reply {
     }
 }
 
-/// A request for a core. Its range lies in the namespace, as far as anybody knows.
+/// A request for a core. Its range was inside of the namespace when it was last checked.
 pub(super) struct Job {
     pub(super) reply: Reply,
     pub(super) caller: Caller,
@@ -37,8 +37,8 @@ pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) fua: bool,
-    /// What a write writes: the whole blocks around it. Those bytes of the first and the last that
-    /// it does not write are anything.
+    /// The data of a write, in the whole blocks around it. The bytes of the first and the last
+    /// block outside of the write are undefined.
     pub(super) buffer: Option<Buffer>,
 }
 
@@ -52,14 +52,14 @@ impl Work for Job {
     }
 }
 
-/// See the module's text.
+/// The state that all threads of a server share.
 pub(super) struct MountShared {
     disk: Disk,
     /// The namespace's size, for the threads that read requests.
     capacity_bytes: AtomicU64,
     inboxes: Inboxes<Job>,
     next_reader: AtomicUsize,
-    /// The kernel can hand out again what was not answered.
+    /// The kernel can hand out unanswered requests again.
     resends: AtomicBool,
 }
 
@@ -102,19 +102,19 @@ impl MountShared {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
 
-    /// Looks at the namespace's size again.
+    /// Reads the namespace's size again.
     pub(super) fn resized(&self) {
         self.capacity_bytes.store(self.geometry().capacity_bytes(), Ordering::Relaxed);
         self.inboxes.post_all(Message::Resized);
     }
 
-    /// Which core a thread that reads requests gives them to: always the same.
+    /// The core that executes the requests of the calling reader thread; it is always the same one.
     pub(super) fn core_of_reader(&self) -> usize {
         self.next_reader.fetch_add(1, Ordering::Relaxed) % self.inboxes.count()
     }
 }
 
-/// What the kernel is told of a block operation's error.
+/// The error number that the kernel gets for a block operation's error.
 pub(super) fn errno(command: Command, error: BlockError) -> Errno {
     match error {
         BlockError::OutOfRange if command.writes() => Errno::ENOSPC,

@@ -1,4 +1,4 @@
-//! Where a server listens: a Unix socket or a port of this machine, and how it is bound.
+//! Where a server listens: a Unix socket or a local TCP port, and how it binds.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 /// Clients that the system queues before they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Where a server listens.
+/// The listening address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A Unix socket, which only its owner may use.
     Unix(PathBuf),
-    /// A TCP port of this machine; port 0 takes a free one.
+    /// A TCP port of this machine; with port 0 the system picks a free one.
     Tcp(SocketAddr),
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// How clients name an export there: an NBD URI, without which most of them can do nothing.
+    /// The NBD URI of an export at this address; most clients need it.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
@@ -43,7 +43,7 @@ impl Address {
     }
 }
 
-/// Bytes as part of a URI.
+/// Escapes bytes for a URI.
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::new();
     for &byte in bytes {
@@ -56,21 +56,21 @@ fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Why nobody can be listened to there. Shown, it says what to do.
+/// Why listening there failed. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The port is none of this machine alone.
+    /// The address is not a loopback address.
     NotLoopback(SocketAddr),
     /// The system has no Unix sockets.
     NoUnixSockets,
-    /// Somebody else listens there.
+    /// Another process listens there.
     InUse(Address),
-    /// There is something at the path that is not a socket.
+    /// A file at the path is not a socket.
     NotASocket(PathBuf),
-    /// The path is longer than the system takes.
+    /// The path is longer than the system allows.
     TooLong(PathBuf),
-    /// What the system says.
+    /// Another error of the system.
     System(Address, io::Error),
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Listener {
     identity: Option<(u64, u64)>,
 }
 
-/// What accepts clients.
+/// The socket that accepts clients.
 pub(crate) enum Socket {
     Tcp(mio::net::TcpListener),
     #[cfg(unix)]
@@ -129,7 +129,7 @@ impl Socket {
         }
     }
 
-    /// The next client, and who that is.
+    /// Accepts the next client, with its name.
     pub(crate) fn accept(&self) -> io::Result<(TcpStream, String)> {
         match self {
             Socket::Tcp(listener) => {
@@ -145,8 +145,8 @@ impl Socket {
     }
 }
 
-/// A Unix stream socket as the reactor takes it: it does nothing with a stream that a Unix socket
-/// cannot do. Also says who is at its other end.
+/// Wraps a Unix stream socket in the reactor's type, which does nothing with a stream that a Unix
+/// socket cannot do. Also names the peer.
 #[cfg(unix)]
 pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     #[cfg(target_os = "linux")]
@@ -211,7 +211,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<std::os::unix::net::UnixListener> {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.bind(&name)?;
-        // Nobody can connect before it listens, so nobody slips in before this.
+        // No client can connect before `listen`, so none gets in before the mode is set.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
@@ -222,7 +222,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener { socket, address, identity: identity(path) })
 }
 
-/// Removes a socket that a server left behind which did not come to its end.
+/// Removes a socket that a killed server left behind.
 #[cfg(unix)]
 fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
     use std::os::unix::fs::FileTypeExt;
@@ -242,14 +242,14 @@ fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
             tracing::info!("removing the socket {address}, which nobody listens to any more");
             std::fs::remove_file(path).map_err(|error| failed(&address, error))
         }
-        // Somebody answers, or has too much to do to answer now.
+        // A server answers there, or is too busy to answer now.
         Ok(()) => Err(ListenError::InUse(address)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::InUse(address)),
         Err(error) => Err(failed(&address, error)),
     }
 }
 
-/// Tells one file from another of the same name.
+/// Identifies a file, whatever its name.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,20 +1,20 @@
-//! Metadata contexts: what a client may ask about a range besides its data. There is one,
-//! `base:allocation`: whether a range is stored, and reads as zeroes.
+//! Metadata contexts: facts about a range that a client may query besides its data. There is one,
+//! `base:allocation`: whether a range is stored, and whether it reads as zeroes.
 //!
-//! What a namespace stores where is not in its contract, and over NVMe it is seldom known, so every
-//! range is said to be data: the answer that is never wrong. Clients that insist on the context can
-//! use the disk with it.
+//! The namespace contract does not say which ranges are stored, and over NVMe it is seldom known.
+//! So the server reports every range as data, which is never wrong. Clients that insist on the
+//! context can use the disk.
 
 use super::wire::{MAX_STRING_BYTES, Reader};
 
-/// Its name,
+/// Its name.
 pub(super) const ALLOCATION: &[u8] = b"base:allocation";
-/// and the number by which it is known in answers.
+/// Its number in answers.
 pub(super) const ALLOCATION_ID: u32 = 0;
-/// `NBD_STATE_HOLE` and `NBD_STATE_ZERO` are both not so.
+/// Neither `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
 pub(super) const DATA: u32 = 0;
 
-/// A client's question for contexts.
+/// A client's query for contexts.
 pub(super) struct Question<'a> {
     pub(super) export: &'a [u8],
     queries: Vec<&'a [u8]>,
@@ -33,14 +33,14 @@ impl<'a> Question<'a> {
         reader.0.is_empty().then_some(Question { export, queries })
     }
 
-    /// Whether the context is among those to be listed: no query is for all there are, and a
-    /// namespace with a colon for all of that namespace's.
+    /// True if the list includes the context: no query asks for all contexts, and a namespace with
+    /// a colon for all of that namespace.
     pub(super) fn lists_allocation(&self) -> bool {
         let listed = |query: &&[u8]| **query == *b"base:" || **query == *ALLOCATION;
         self.queries.is_empty() || self.queries.iter().any(listed)
     }
 
-    /// Whether the context is chosen, which takes its whole name.
+    /// True if the client selects the context, by its whole name.
     pub(super) fn chooses_allocation(&self) -> bool {
         self.queries.contains(&ALLOCATION)
     }

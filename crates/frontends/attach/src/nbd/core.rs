@@ -1,7 +1,7 @@
 //! A core: one thread, one reactor, its connections and its queue into the namespace.
 //!
 //! A tick: events of connections → block operations → completions → answers, all batched; then one
-//! send for each connection that has something to say.
+//! send for each connection that has output.
 
 use super::connection::{Connection, Slot, token_owner};
 use super::limits;
@@ -24,27 +24,27 @@ pub(super) struct Ticket {
     pub(super) slot: Slot,
 }
 
-/// What connections need of their core.
+/// The state of a core that its connections use.
 pub(super) struct Context {
     // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
     pub(super) gate: Gate<Ticket>,
-    /// When the tick began: one look at the clock for all that happens in it.
+    /// Start of the tick. All work of a tick uses this one clock reading.
     pub(super) now: Instant,
-    /// Bytes of buffers that requests of this core hold.
+    /// Bytes of the buffers that this core's requests hold.
     pub(super) held_bytes: usize,
     index: usize,
     shared: Arc<ExportShared>,
     /// Something may have completed since the queue was polled.
     dirty: bool,
-    /// The merge that was carried out has ended.
+    /// The current merge has completed.
     merged: bool,
     pub(super) turns: Turns,
     /// Connections with requests that wait for buffers.
     starved: Vec<ConnectionKey>,
-    /// Buffers came back in this tick.
+    /// Buffers were returned in this tick.
     released: bool,
 }
 
@@ -54,13 +54,13 @@ impl Context {
         self.shared.complaints.say(kind, peer, log);
     }
 
-    /// Hands an operation to the namespace.
+    /// Submits an operation to the namespace.
     pub(super) fn submit(&mut self, op: Op) {
         self.queue.submit(op);
         self.dirty = true;
     }
 
-    /// The client is gone: what was not begun of its operations is given up.
+    /// Withdraws the operations of a dead client that have not started.
     pub(super) fn abandon(&mut self, key: ConnectionKey) {
         self.queue.abandon(&mut |token| token_owner(token).0 == key);
         self.dirty = true;
@@ -73,37 +73,38 @@ impl Context {
         admission
     }
 
-    /// Buffers of this many bytes are not held any more.
+    /// Releases this many bytes of buffers.
     pub(super) fn release_bytes(&mut self, bytes: usize) {
         self.held_bytes -= bytes;
         self.released = true;
     }
 
-    /// Has the connection listed again when buffers come back. `starving` is its own mark.
+    /// Queues the connection for when buffers are returned. `starving` is the connection's own
+    /// mark.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);
         }
     }
 
-    /// Has a request carried out that writes less than whole blocks, when its turn comes.
+    /// Executes a request that writes partial blocks, when its turn comes.
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);
     }
 
-    /// The request that merged has ended.
+    /// The merging request has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }
 
-    /// A request that wrote whole blocks has ended.
+    /// A request that wrote whole blocks has completed.
     pub(super) fn written(&mut self) {
         let report = self.gate.leave();
         self.report(report);
     }
 
-    /// Tells the arbiter, who is on the first core.
+    /// Reports to the arbiter, which runs on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -121,7 +122,7 @@ impl TickContext for Context {
     }
 }
 
-/// See the module's text.
+/// The clients of one core.
 pub(super) struct Clients {
     cx: Context,
     mail: TaskId,
@@ -134,7 +135,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<ExportShared>) -> Clients {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let cx = Context {
@@ -163,7 +164,8 @@ impl Clients {
         }
     }
 
-    /// Completions to connections and answers to clients. True if there is more to do at once.
+    /// Passes completions to connections and answers to clients. True if there is more work at
+    /// once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -192,7 +194,7 @@ impl Clients {
         true
     }
 
-    /// Buffers came back: whoever waits for some may try again.
+    /// Wakes connections that wait for buffers, now that some were returned.
     fn wake_starved(&mut self) {
         while let Some(key) = self.cx.starved.pop() {
             if let Some(connection) = self.connections.get_mut(key) {
@@ -223,7 +225,7 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If it is another client's number by now, that one sees that it is not meant.
+                    // If another client has that number by now, it ignores the order.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }
@@ -245,7 +247,7 @@ impl Clients {
         }
     }
 
-    /// Has a new client wait for those that have left, and no longer.
+    /// Makes a new client wait for the clients that have left, but not for others.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {
@@ -271,7 +273,7 @@ impl Clients {
         }
     }
 
-    /// Carries the next merge out, or lets others have their turn.
+    /// Executes the next merge, or lets the other writes proceed.
     fn merge(&mut self) {
         loop {
             match self.cx.gate.next_merge() {
@@ -283,7 +285,7 @@ impl Clients {
                     return;
                 }
             }
-            // Some end at once, because nobody wants them any more.
+            // Some end at once, because their client has gone.
             if !std::mem::take(&mut self.cx.merged) {
                 return;
             }
@@ -296,7 +298,7 @@ impl Clients {
         self.cx.turns.list(ticket.connection);
     }
 
-    /// Makes an accepted socket one of this core's connections.
+    /// Adds an accepted socket to this core's connections.
     fn adopt(&mut self, stream: TcpStream, peer: Arc<str>) {
         if self.stopping {
             self.cx.shared.disconnected();
@@ -321,8 +323,8 @@ impl Clients {
 }
 
 impl Core for Clients {
-    /// Runs until it is told to stop and no core has connections any more: until then others may
-    /// need this one's answer about its writes.
+    /// Runs until the server stops and no core has connections any more. Until then other cores may
+    /// need this core's answer about its writes.
     fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut events = Vec::new();

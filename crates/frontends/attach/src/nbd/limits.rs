@@ -9,17 +9,18 @@ pub const MAX_CONNECTIONS: usize = 256;
 /// Threads of a server.
 pub const MAX_THREADS: usize = 64;
 
-/// Data that one read or write moves at most, in bytes: what the specification has clients expect.
+/// Limit for the data of one read or write, in bytes; the specification tells clients to expect
+/// this one.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
 /// Block operations of one request.
 pub const MAX_PIECES: u32 = 1 << 14;
 
-/// Requests of one connection in flight; what is beyond stays in the socket.
+/// Requests of one connection in flight. Further ones stay in the socket.
 pub const MAX_REQUESTS: usize = 256;
 
-/// Data buffers that the requests of one connection hold at once, in bytes. A connection beyond it
-/// is not read from.
+/// Data buffers that the requests of one connection hold at once, in bytes. Above it the server
+/// does not read from the connection.
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
 /// Data buffers that all requests of a thread hold at once, in bytes. Beyond it a connection is
@@ -27,18 +28,18 @@ pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 /// It is less where the process may use little memory ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
-/// Bytes waiting to be sent beyond which a connection is not read from: a client that does not
-/// take its answers cannot ask for more.
+/// Bytes waiting to be sent above which the server stops reading from a connection. A client that
+/// does not read its answers cannot ask for more.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
 /// Capacity for headers that a connection keeps between sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
-/// Payload that is worth receiving straight into its destination, in bytes. Below it, copying out
-/// of a receive that may hold several requests is cheaper than a system call of its own.
+/// Payload size from which receiving directly into its destination pays off, in bytes. Below it,
+/// copying from a receive that may hold several requests costs less than a system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// What is received after a large payload, in bytes: the next header, and little of its data.
+/// Size of the receive after a large payload, in bytes: the next header, and little of its data.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
 /// Data of one option, in bytes; a longer one is skipped and refused.
@@ -50,9 +51,9 @@ pub const MAX_OPTIONS: u32 = 256;
 /// Time from accept to the end of the negotiation.
 pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a stopping server gives accepted requests to finish.
+/// Time for accepted requests to finish when a server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Rounds of completions and answers before the event loop is looked at again: a namespace that
-/// completes at once must not keep a thread from everything else.
+/// Rounds of completions and answers before the event loop polls again. Without a limit, a
+/// namespace that completes at once would starve the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

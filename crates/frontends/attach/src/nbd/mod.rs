@@ -1,33 +1,33 @@
-//! An NBD server: a namespace as the disk of whatever speaks NBD.
+//! An NBD server: a namespace as a disk for NBD clients.
 //!
-//! **What it is.** [`Server::start`] opens a namespace, listens on a Unix socket or a port of
-//! 127.0.0.1, and serves it with a few threads, each with a reactor and a queue of its own. QEMU,
-//! libnbd (nbdcopy, nbdinfo, nbdfuse), fio's nbd engine and the kernel's client know the protocol;
-//! [`kernel`] makes `/dev/nbdN` of it.
+//! **Overview.** [`Server::start`] opens a namespace, listens on a Unix socket or a port of
+//! 127.0.0.1, and serves it with a few threads, each with its own reactor and queue. QEMU, libnbd
+//! (nbdcopy, nbdinfo, nbdfuse), fio's nbd engine and the kernel's client speak the protocol.
+//! [`kernel`] makes a `/dev/nbdN` from it.
 //!
-//! **Contract.** Clients see the namespace as it is: its size, its block size, whether it can be
-//! written and given back. The fixed newstyle negotiation; simple replies, and structured ones for
-//! who asks; FUA, flush, trim, write zeroes. Any number of connections is one disk: a write that
-//! was answered is seen by all of them, and a flush on one covers the answered writes of all
-//! (`NBD_FLAG_CAN_MULTI_CONN`), as the namespace's contract has it.
+//! **Contract.** Clients see the namespace's own size and block size, and whether it can be written
+//! and deallocated. The server speaks the fixed newstyle negotiation, simple replies, structured
+//! replies for clients that ask, FUA, flush, trim and write zeroes. Any number of connections share
+//! one disk: all of them see an answered write, and a flush on one covers the answered writes of
+//! all (`NBD_FLAG_CAN_MULTI_CONN`), as the namespace contract says.
 //!
-//! Nothing of a client that is gone is carried out after something of a client that came later:
-//! the later one's requests wait until the earlier one's have ended, and what was not begun is
-//! dropped. (That a client is gone is known when its end of the connection has arrived; on other
-//! systems than Linux, when all that it sent has been read.)
+//! No request of a client that is gone is executed after one of a later client. The later client's
+//! requests wait until the earlier one's have ended, and requests that had not started are dropped.
+//! (The server knows that a client is gone when the end of its connection arrives; on systems other
+//! than Linux, when it has read all the client sent.)
 //!
-//! A client that asks for the block sizes has to keep to them, and is told if it does not. One that
-//! does not ask, such as the kernel's, may read and write any range of bytes: less than a block is
-//! read, changed and written back, while other writes of this server wait.
+//! A client that asks for the block sizes must obey them, and gets an error if it does not. Other
+//! clients, such as the kernel, may read and write any range of bytes: the server reads, changes
+//! and writes back a partial block while its other writes wait.
 //!
-//! Whatever a client sends, it gets the protocol's answer or is closed, and no other client
-//! notices. What one can make the server hold is bounded ([`limits`]). A client that stops to read
-//! or write is left alone: it may be a virtual machine that pauses.
+//! The server answers any input as the protocol says or closes the connection, and no other client
+//! notices. [`limits`] bound the resources that one client can hold. The server leaves a client
+//! alone that stops reading or writing: it may be a paused virtual machine.
 //!
 //! **Not implemented.** TLS, the old (unfixed) negotiation, extended headers, holes in
-//! `base:allocation` (what is allocated is not in the namespace's contract, so all of it is said to
-//! be data), other metadata contexts, `NBD_CMD_CACHE`, more than one export, and telling a client
-//! that the size has changed, which the protocol cannot.
+//! `base:allocation` (the namespace contract does not say what is allocated, so all ranges count as
+//! data), other metadata contexts, `NBD_CMD_CACHE` and more than one export. The protocol cannot
+//! notify a client of a new size.
 
 pub(crate) mod address;
 mod connection;

@@ -1,4 +1,4 @@
-//! The negotiation, without I/O: bytes of a client in, answers and the outcome out.
+//! The negotiation, without I/O: takes a client's bytes, and returns answers and the outcome.
 //!
 //! ```text
 //! ClientFlags ──> Option <──────────────> Skipping (an option too long to be looked at)
@@ -13,12 +13,12 @@ use super::wire::{self, Reader, flag, handshake, info, option, reply};
 use farblock_block::Geometry;
 use farblock_frontend::pieces::piece_blocks;
 
-/// What a client can know about an export.
+/// The properties of an export that a client can see.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
     /// Its name; the empty name is an alias.
     pub(super) name: String,
-    /// For people.
+    /// A description for people.
     pub(super) description: String,
     pub(super) geometry: Geometry,
 }
@@ -30,7 +30,7 @@ impl Export {
 
     /// The transmission flags.
     fn flags(&self, structured: bool) -> u16 {
-        // To flush is allowed even where nothing has to be: some clients insist on it.
+        // The server offers flushes even if the namespace needs none: some clients insist on them.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
         if structured {
             flags |= flag::SEND_DF;
@@ -45,7 +45,7 @@ impl Export {
         flags
     }
 
-    /// The block sizes of requests: smallest, preferred, largest payload; in bytes.
+    /// The block sizes of requests: smallest, preferred, and largest payload, in bytes.
     fn block_sizes(&self) -> [u32; 3] {
         let block_size = self.geometry.block_size;
         let preferred = block_size
@@ -56,35 +56,35 @@ impl Export {
     }
 }
 
-/// Data that one request moves at most.
+/// Limit for the data of one request.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
-    // Two pieces may be parts of a block.
+    // Two pieces may be partial blocks.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
     let bytes = pieces * u64::from(geometry.block_size);
-    // The smaller of them is a multiple of every block size, or of this one.
+    // The smaller value is a multiple of every block size, or of this one.
     bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
 }
 
-/// What was agreed on.
+/// The result of a negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreement {
     /// Reads are answered with structured replies.
     pub(super) structured: bool,
-    /// The client asked for the block sizes, and so keeps to them.
+    /// The client asked for the block sizes, so it must obey them.
     pub(super) knows_block_sizes: bool,
-    /// The client may ask what is allocated.
+    /// The client may query the allocation.
     pub(super) allocation: bool,
 }
 
-/// How a look at the client's bytes ended.
+/// The state of the negotiation after some of the client's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// More bytes are needed.
     More,
-    /// The negotiation is over; what is left of the input are requests.
+    /// The negotiation is over. The rest of the input is requests.
     Done(Agreement),
-    /// The client wants to leave, or cannot be served: send what there is, then close. The text is
-    /// for the log, and empty if all is well.
+    /// The client wants to leave, or cannot be served: send the pending output, then close. The
+    /// text is for the log, and empty if there was no error.
     Close(String),
 }
 
@@ -94,23 +94,23 @@ enum NegotiationState {
     ClientFlags,
     /// An option is next.
     Option,
-    /// So many bytes of an option are still to be ignored.
+    /// This many bytes of an option remain to be skipped.
     Skipping(u32),
 }
 
-/// See the module's text.
+/// The negotiation with one client.
 pub(super) struct Negotiation {
     state: NegotiationState,
     no_zeroes: bool,
     options: u32,
     agreement: Agreement,
-    /// An option (or the flags) of which not everything has arrived. Never longer than
-    /// [`limits::MAX_OPTION_BYTES`] and a header.
+    /// An incomplete option, or incomplete flags. Never longer than [`limits::MAX_OPTION_BYTES`]
+    /// and a header.
     partial: Vec<u8>,
 }
 
 impl Negotiation {
-    /// Begins, with the server's greeting.
+    /// Starts with the server's greeting.
     pub(super) fn start(out: &mut Vec<u8>) -> Negotiation {
         out.extend(wire::INIT_MAGIC.to_be_bytes());
         out.extend(wire::OPTION_MAGIC.to_be_bytes());
@@ -124,8 +124,7 @@ impl Negotiation {
         }
     }
 
-    /// Takes bytes off the front of `input`, as far as they are the negotiation's, and appends the
-    /// answers to `out`.
+    /// Consumes the negotiation's bytes at the front of `input`, and appends the answers to `out`.
     pub(super) fn handle(
         &mut self,
         export: &Export,
@@ -160,7 +159,7 @@ impl Negotiation {
         }
     }
 
-    /// Moves bytes from `input` until there are `count`; whether there are.
+    /// Moves bytes from `input` until there are `count`. True if there are.
     fn collect(&mut self, input: &mut &[u8], count: usize) -> bool {
         let wanted = count.saturating_sub(self.partial.len()).min(input.len());
         let (taken, rest) = input.split_at(wanted);
@@ -176,13 +175,13 @@ impl Negotiation {
         if flags & !known != 0 {
             return Progress::Close(format!("it has the unknown handshake flags {flags:#x}"));
         }
-        // A client without the fixed negotiation sends nothing but the name of an export.
+        // Without the fixed negotiation a client only sends the name of an export.
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
         self.state = NegotiationState::Option;
         Progress::More
     }
 
-    /// Handles one option; none if not all of it is here.
+    /// Handles one option; `None` if it is incomplete.
     fn option(
         &mut self,
         export: &Export,
@@ -224,7 +223,7 @@ impl Negotiation {
         Progress::More
     }
 
-    /// Handles an option that is here.
+    /// Handles a complete option.
     fn complete(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
         match code {
             option::EXPORT_NAME => return self.export_name(export, data, out),
@@ -255,10 +254,10 @@ impl Negotiation {
         Progress::More
     }
 
-    /// Metadata contexts: which there are, or which the client wants.
+    /// Lists the metadata contexts, or selects those the client wants.
     fn contexts(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) {
         let chooses = code == option::SET_META_CONTEXT;
-        // Whatever comes of it, what was chosen before is not any more.
+        // Even if it fails, it cancels the earlier selection.
         self.agreement.allocation &= !chooses;
         if !self.agreement.structured {
             return answer(out, code, reply::ERR_INVALID, b"it takes structured replies");
@@ -280,7 +279,7 @@ impl Negotiation {
         answer(out, code, reply::ACK, b"");
     }
 
-    /// The old way to choose an export: there is no answer that says no.
+    /// The old way to choose an export. It has no negative answer.
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -316,7 +315,8 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // Whoever does not ask does not keep to them: all sizes are served then.
+        // A client that does not ask for the block sizes does not obey them, so the server then
+        // accepts all sizes.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();
@@ -324,7 +324,7 @@ impl Negotiation {
             answer(out, code, reply::INFO, &item);
         }
         answer(out, code, reply::ACK, b"");
-        // What an earlier INFO asked for does not count: the choice is made here.
+        // An earlier INFO does not count: this option makes the choice.
         if code == option::INFO {
             return Progress::More;
         }
@@ -371,8 +371,8 @@ mod tests {
         bytes
     }
 
-    /// Feeds `input` in pieces of these sizes, again and again; the answers, how it ended, and what
-    /// was left.
+    /// Feeds `input` in pieces of these sizes, over and over. Returns the answers, the outcome, and
+    /// the rest of the input.
     fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
         let mut out = Vec::new();
         let mut negotiation = Negotiation::start(&mut out);
@@ -421,7 +421,7 @@ mod tests {
         for cut in 0..good.len() {
             let mut input = good[..cut].to_vec();
             for _ in 0..500 {
-                // Often zero, so that lengths are short and sometimes right.
+                // Often zero, so that lengths are short and sometimes valid.
                 input.push(if random.one_in(4) { random.bits() as u8 } else { 0 });
             }
             let (out, progress, _) = negotiate(&input, &[100]);

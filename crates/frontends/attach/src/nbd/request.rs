@@ -1,22 +1,22 @@
-//! Requests: from 28 bytes to block operations, and back to an error number.
+//! Requests: converts 28 bytes to block operations, and results to an error number.
 
 use super::negotiate::{Agreement, max_payload_bytes};
 use super::wire::{self, Reader, command, command_flag, errno};
 use farblock_block::{BlockError, Command, Geometry};
 
-/// A request as it was sent.
+/// A request header as the client sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) flags: u16,
     pub(super) code: u16,
-    /// What the client calls the request.
+    /// The client's identifier of the request.
     pub(super) cookie: u64,
     pub(super) offset: u64,
     pub(super) length: u32,
 }
 
 impl Header {
-    /// None if the client has lost its way: there is no telling where the next request begins.
+    /// `None` if the stream is out of step: the start of the next request is unknown.
     pub(super) fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Option<Header> {
         let mut reader = Reader(bytes);
         if reader.u32()? != wire::REQUEST_MAGIC {
@@ -31,7 +31,7 @@ impl Header {
         })
     }
 
-    /// Bytes that follow the header, whether the request is in order or not.
+    /// Bytes that follow the header, whether the request is valid or not.
     pub(super) fn payload_bytes(&self) -> u32 {
         if self.code == command::WRITE { self.length } else { 0 }
     }
@@ -40,7 +40,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// What the request asks for, if it may.
+    /// The requested command, if the request is valid.
     pub(super) fn check(
         &self,
         geometry: &Geometry,
@@ -74,7 +74,7 @@ impl Header {
         }
         let mask = u64::from(geometry.block_size) - 1;
         let is_unaligned = (self.offset | u64::from(self.length)) & mask != 0;
-        // A trim is only a hint, and QEMU sends what it was given on as it is.
+        // A trim is only a hint, and QEMU forwards a guest's trims unaligned.
         if is_unaligned && agreement.knows_block_sizes && command != Command::Deallocate {
             return Err(Refusal::invalid("the request does not keep to the minimum block size"));
         }
@@ -86,7 +86,7 @@ impl Header {
 }
 
 impl Header {
-    /// Whether the client may ask what is allocated in this range.
+    /// Checks whether the client may query the allocation of this range.
     pub(super) fn check_status(
         &self,
         geometry: &Geometry,
@@ -101,7 +101,7 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // What a read of the range would be told.
+        // Use the result that a read of the range would get.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
@@ -112,7 +112,7 @@ impl Header {
     }
 }
 
-/// Whether zeroing is surely faster than writing zeroes.
+/// True if zeroing is surely faster than writing zeroes.
 fn zeroes_fast(command: Command, geometry: &Geometry) -> bool {
     command == Command::WriteZeroes { deallocate: true } && geometry.deallocate
 }
@@ -139,7 +139,7 @@ impl Refusal {
         Refusal { errno: errno::EINVAL, text }
     }
 
-    /// What a client is told of a block operation's error.
+    /// The error number and text that a client gets for a block operation's error.
     pub(super) fn of(command: Command, error: BlockError) -> Refusal {
         let (errno, text) = match error {
             BlockError::OutOfRange if command == Command::Write => {

@@ -1,4 +1,4 @@
-//! Starting and stopping a server.
+//! Starts and stops a server.
 
 use super::address::{self, Address, ListenError, Listener};
 use super::core::Clients;
@@ -15,36 +15,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The start of the name of every thread of a server; what CPU accounting goes by.
+/// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
-/// Threads of a server that is not told how many.
+/// Default limit for the threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
-/// How long accepting backs off after an error, for example when there are no more descriptors.
+/// Pause after an error of accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CLIENTS: Token = Token(0);
 const STOP: Token = Token(1);
 
-/// What to serve, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. Without it, clients are only those that [`Server::adopt`] is given.
+    /// Where to listen. Without it, the server only serves the clients passed to [`Server::adopt`].
     pub listen: Option<Address>,
-    /// The export's name; clients that name none get it as well.
+    /// The export's name; clients that give no name get it as well.
     pub export: String,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the server may spend on polling.
     pub polling: Polling,
-    /// Threads, each with a queue into the namespace; connections are dealt to them in turn.
-    /// 0: as many as there are processors, but at most four.
+    /// Threads, each with a queue into the namespace. The server deals connections to them in turn.
+    /// 0: as many as there are processors, at most four.
     pub threads: usize,
 }
 
 impl Config {
-    /// The usual: nameless, as writable as the namespace, at this address.
+    /// Defaults: no name, as writable as the namespace, at this address.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
         let (export, engine, polling) = Default::default();
@@ -52,17 +52,17 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Shown, it says what to do.
+/// Why a server did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Nobody can be listened to.
+    /// Listening failed.
     Listen(ListenError),
-    /// The export's name is longer than the protocol takes.
+    /// The export's name is longer than the protocol allows.
     Name(usize),
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a thread, or something that it needs.
+    /// The system refused a thread or one of its resources.
     System(io::Error),
 }
 
@@ -95,7 +95,7 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         if config.export.len() > super::wire::MAX_STRING_BYTES {
             return Err(StartError::Name(config.export.len()));
@@ -119,54 +119,54 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, with the port that was taken.
+    /// The listening address, with the port that the system picked.
     #[must_use]
     pub fn address(&self) -> Option<&Address> {
         self.acceptor.as_ref().map(|acceptor| &acceptor.address)
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
     }
 
-    /// Clients at the moment, those that still negotiate included.
+    /// The current number of clients, including those that still negotiate.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections()
     }
 
-    /// Who the clients are: a process of this machine, or an address.
+    /// The clients' names: a local process, or an address.
     #[must_use]
     pub fn clients(&self) -> Vec<String> {
         self.shared.peers()
     }
 
-    /// Serves the client at the other end of this socket, as if it had connected. One that is too
-    /// many is closed.
+    /// Serves the client at the other end of this socket, as if it had connected. Above the limit
+    /// of connections it is closed.
     #[cfg(unix)]
     pub fn adopt(&self, client: std::os::unix::net::UnixStream) {
         let (stream, peer) = address::from_unix(client.into());
         self.shared.connected(stream, peer);
     }
 
-    /// Whether completed writes may be lost until a flush.
+    /// True if completed writes may be lost until a flush.
     #[cfg(target_os = "linux")]
     pub(super) fn has_volatile_cache(&self) -> bool {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// The namespace has another size now, as the server hears by itself of one that tells of its
-    /// changes. Clients that come from now on see it, and requests are held against it at once. NBD
-    /// has no way to tell clients that are there: programs have to connect again; the kernel's
-    /// device is told with [`kernel::resize`](super::kernel::resize).
+    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
+    /// its changes. New clients see it, and requests are checked against it at once. NBD cannot
+    /// notify connected clients: programs must connect again, and the kernel's device needs
+    /// [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }
 
-    /// Stops: nobody is accepted any more, requests that were accepted are finished and answered,
-    /// connections are closed, threads end.
+    /// Stops the server: it accepts no more clients, finishes and answers the accepted requests,
+    /// closes the connections and ends the threads.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -230,7 +230,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // It cannot fail in a way that anybody could do something about.
+        // No failure here could be handled.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -238,14 +238,14 @@ impl Drop for Acceptor {
     }
 }
 
-/// Accepts everybody who waits. True if that is to be tried again after a pause.
+/// Accepts all waiting clients. True if it must be retried after a pause.
 fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
     loop {
         match listener.socket.accept() {
             Ok((stream, peer)) => shared.connected(stream, peer),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => return false,
-                // The client gave up before it was its turn.
+                // The client gave up before it was accepted.
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => {
                     shared.complaints.say("NBD clients not accepted", "", || {
@@ -268,8 +268,8 @@ fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, Sta
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Clients::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.mailboxes.open(wakers);
-    // A core that ends before its time ends the server: the others would go on to deal it
-    // connections that nobody serves, and wait for its answers.
+    // A core that fails stops the server. Otherwise the other cores would deal it connections that
+    // it cannot serve, and would wait for its answers.
     let theirs = Arc::clone(shared);
     let failed = move |_| {
         theirs.fail();

@@ -1,4 +1,4 @@
-//! What the threads of a server share: the export, the mailboxes of the cores, and a count.
+//! State that the threads of a server share: the export, the mailboxes of the cores, and a count.
 
 use super::limits;
 use super::negotiate::Export;
@@ -9,38 +9,38 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What a core is told.
+/// A message to a core.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Serve this client. The stream may be any stream socket.
     Adopt(TcpStream, Arc<str>),
     /// The namespace has another size.
     Resized,
-    /// See whether all is over.
+    /// Check whether the core may stop.
     Look,
-    /// Grant this admission when nothing of clients that have left is under way.
+    /// Grant this admission once no operation of clients that have left is in progress.
     Ask(Weak<Admission>),
     /// Every core has granted this client's admission.
     Admitted(ConnectionKey),
-    /// To the gate of its writes.
+    /// An order to the gate of the core's writes.
     Order(Order),
-    /// From a core's gate to the arbiter.
+    /// A report from a core's gate to the arbiter.
     Report(usize, Report),
-    /// Finish what was accepted, close everything and end.
+    /// Finish the accepted requests, close all connections and stop.
     Stop,
 }
 
-/// See the module's text.
+/// The state that all threads of a server share.
 pub(super) struct ExportShared {
     disk: Disk,
     name: String,
     pub(super) mailboxes: Mailboxes<Message>,
     pub(super) complaints: Complaints,
     connections: AtomicUsize,
-    /// Who they are, for as long as each of them lives.
+    /// The names of living clients.
     peers: Mutex<Vec<Weak<str>>>,
     next_core: AtomicUsize,
-    /// A core ended before its time: no use in waiting for its connections.
+    /// A core failed: do not wait for its connections.
     failed: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl ExportShared {
         &self.disk
     }
 
-    /// What clients are told, as of now.
+    /// The current properties of the export, for clients.
     pub(super) fn export(&self) -> Export {
         let description = self.disk.namespace().describe();
         Export { name: self.name.clone(), description, geometry: self.disk.geometry() }
@@ -88,7 +88,7 @@ impl ExportShared {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Gives a client to the cores in turn.
+    /// Deals a client to the cores in turn.
     pub(super) fn connected(&self, stream: TcpStream, peer: String) {
         if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
             self.disconnected();
@@ -111,20 +111,20 @@ impl ExportShared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who the clients are.
+    /// The names of the clients.
     pub(super) fn peers(&self) -> Vec<String> {
         let peers = self.lock_peers();
         peers.iter().filter_map(|peer| peer.upgrade().map(|peer| peer.to_string())).collect()
     }
 
-    /// A client is gone.
+    /// Counts down when a client is gone.
     pub(super) fn disconnected(&self) {
         if self.connections.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.post_all(|| Message::Look);
         }
     }
 
-    /// Whether a stopping core may end.
+    /// True if a stopping core may stop now.
     pub(super) fn is_over(&self) -> bool {
         self.connections.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
     }

@@ -1,20 +1,19 @@
-//! A client that leaves may leave requests behind: they are with the namespace, or in its socket.
-//! One that comes after it must not find them carried out after its own.
+//! A client that leaves may leave requests behind, in the namespace or in its socket. A later
+//! client must not see them executed after its own requests.
 //!
-//! So a client that has agreed with the server asks every core for its *admission*, and nothing of
-//! what it sends is looked at before each of them has granted it. A core first closes the
-//! connections whose clients are gone, so that what they had sent and nobody has read is not begun,
-//! and grants the admission when none of its clients that have left has an operation with the
-//! namespace. Clients that are still there are not waited for: what they do at the same time has no
-//! order.
+//! So a client that has finished the negotiation asks every core for its *admission*, and the
+//! server reads none of its requests before each core has granted it. A core first closes the
+//! connections of dead clients, so that requests they had sent and the server has not read never
+//! start. It grants the admission when none of its clients that left has an operation in the
+//! namespace. It does not wait for connected clients: requests at the same time have no order.
 
 use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a client waits for. Its connection has it; cores have only a weak reference, so that a
-/// client that gives up is forgotten.
+/// The admission that a client waits for. Its connection owns it. Cores only have a weak reference,
+/// so that a client that gives up is forgotten.
 #[derive(Debug)]
 pub(super) struct Admission {
     core: usize,
@@ -33,7 +32,7 @@ impl Admission {
     }
 }
 
-/// A core grants it; the last one tells the client's core.
+/// Grants the admission for one core; the last grant notifies the client's core.
 fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     let Some(admission) = admission.upgrade() else { return };
     if admission.awaited.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -41,19 +40,19 @@ fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     }
 }
 
-/// The admissions that a core has not granted, each with the connections that it waits for.
+/// The admissions that a core has not granted, each with the connections it waits for.
 #[derive(Default)]
 pub(super) struct Waiting(Vec<(Weak<Admission>, Vec<ConnectionKey>)>);
 
 impl Waiting {
-    /// Grants an admission when the connections are all [`spent`](Self::spent).
+    /// Grants an admission once the connections are all [`spent`](Self::spent).
     pub(super) fn ask(
         &mut self,
         admission: Weak<Admission>,
         leaving: Vec<ConnectionKey>,
         shared: &ExportShared,
     ) {
-        // Of those whose client gave up there is nothing to keep.
+        // Drop the admissions of clients that gave up.
         self.0.retain(|(admission, _)| admission.strong_count() > 0);
         if leaving.is_empty() {
             return grant(&admission, shared);
@@ -65,7 +64,7 @@ impl Waiting {
         self.0.is_empty()
     }
 
-    /// A connection that was left has nothing with the namespace any more.
+    /// A connection whose client left has no operation in the namespace any more.
     pub(super) fn spent(&mut self, key: ConnectionKey, shared: &ExportShared) {
         self.0.retain_mut(|(admission, leaving)| {
             leaving.retain(|other| *other != key);

@@ -2,26 +2,26 @@
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All integers are sent
 //! with the most significant byte first.
 
-/// The first bytes of a server: `NBDMAGIC`.
+/// The magic number at the start of a server's greeting: `NBDMAGIC`.
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Before each option, and after the first magic number: `IHAVEOPT`.
+/// The magic number before each option, and after the first magic number: `IHAVEOPT`.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before the answer to an option.
+/// The magic number before the answer to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before each request.
+/// The magic number before each request.
 pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before a simple reply.
+/// The magic number before a simple reply.
 pub(super) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before a chunk of a structured reply.
+/// The magic number before a chunk of a structured reply.
 pub(super) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Bytes before the data of an option: magic, option, length.
 pub(super) const OPTION_HEADER_BYTES: usize = 16;
 /// Bytes of a request: magic, flags, type, cookie, offset, length.
 pub(super) const REQUEST_BYTES: usize = 28;
-/// The longest string that the specification lets anybody send.
+/// The longest string that the specification allows.
 pub(super) const MAX_STRING_BYTES: usize = 4096;
-/// Zeroes after the answer to `NBD_OPT_EXPORT_NAME`, unless both sides can do without.
+/// Zeroes after the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agreed to omit them.
 pub(super) const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 /// Handshake flags, of both sides.
@@ -107,7 +107,7 @@ pub(super) mod chunk {
     pub(in crate::nbd) const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The only error numbers that the protocol knows.
+/// The error numbers of the protocol; there are no others.
 pub(super) mod errno {
     pub(in crate::nbd) const EPERM: u32 = 1;
     pub(in crate::nbd) const EIO: u32 = 5;
@@ -117,7 +117,7 @@ pub(super) mod errno {
     pub(in crate::nbd) const ENOTSUP: u32 = 95;
 }
 
-/// Takes integers and pieces off the front of a message.
+/// Reads integers and pieces from the front of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! The driver's control device: making, starting, stopping and removing block devices.
+//! The driver's control device: creates, starts, stops and removes block devices.
 
 use super::kernel::Control;
 use super::limits;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/ublk-control";
 const MODULE: &str = "ublk_drv";
-/// How often something is looked at that is waited for.
+/// Interval between two checks for an awaited state.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Why the driver did not do it. Shown, it says what to do.
+/// Why the driver refused. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,15 +25,15 @@ pub enum Error {
     NoDriver,
     /// The kernel's ublk is too old.
     TooOld,
-    /// Only root may, as this machine is set up.
+    /// Only root may do this on this machine.
     NotAllowed,
-    /// There is no such device.
+    /// The device does not exist.
     NoDevice(u32),
-    /// There is such a device already.
+    /// The device exists already.
     Exists(u32),
-    /// The kernel cannot tell anybody that a disk has another size.
+    /// The kernel cannot change the size of a disk.
     NoResize,
-    /// What else the kernel says, and to what.
+    /// Another error of the kernel, and the failed step.
     System(&'static str, io::Error),
 }
 
@@ -68,21 +68,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The block device of a number.
+/// The path of a block device, by number.
 pub(super) fn path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-/// The file by which it is served.
+/// The file through which a server serves it.
 fn node(id: u32) -> PathBuf {
     format!("/dev/ublkc{id}").into()
 }
 
-/// A conversation with the driver.
+/// The control device of the driver.
 pub(super) struct Driver {
     control: Control,
     features: u64,
-    /// Devices are made for, and known by, whoever runs this.
+    /// The driver checks devices against the user that runs this process.
     unprivileged: bool,
 }
 
@@ -99,13 +99,13 @@ impl Driver {
         let unprivileged = !rustix::process::geteuid().is_root();
         let mut driver = Driver { control, features: 0, unprivileged };
         let features = driver.control.call(control::GET_FEATURES, &of(u32::MAX), vec![0; 8]);
-        // Kernels that cannot be asked refuse the command in more than one way.
+        // Kernels without this query refuse it with different errors.
         let features = features.map_err(|_| Error::TooOld)?;
         driver.features = u64::from_ne_bytes(features.try_into().expect("8 bytes"));
         Ok(driver)
     }
 
-    /// What a new device can be, and is to be: a subset of what is offered.
+    /// The features of a new device: a subset of the kernel's.
     pub(super) fn flags(&self, recoverable: bool) -> u64 {
         let mut flags = feature::CMD_IOCTL_ENCODE | feature::UPDATE_SIZE;
         if recoverable {
@@ -128,7 +128,7 @@ impl Driver {
     ) -> Result<Vec<u8>, Error> {
         let mut command = uapi::Control { data, ..of(id) };
         let mut all = Vec::new();
-        // Whoever is not root has to show that the device is theirs.
+        // A user without root must prove ownership of the device.
         if self.unprivileged || operation == control::GET_DEV_INFO2 {
             all.extend(node(id).into_os_string().into_encoded_bytes());
             all.push(0);
@@ -144,7 +144,7 @@ impl Driver {
         Ok(all.split_off(usize::from(command.path_length)))
     }
 
-    /// Makes a device; what it really is.
+    /// Creates a device. Returns its actual properties.
     pub(super) fn add(&mut self, info: &Info) -> Result<Info, Error> {
         let result = self.control.call(control::ADD_DEV, &of(info.id), info.emit().into());
         let info = result.map_err(|error| match Errno::from_io_error(&error) {
@@ -172,28 +172,29 @@ impl Driver {
         Ok(Params::parse(&bytes.try_into().expect("as many bytes as were given")))
     }
 
-    /// Makes the block device. It reads the partition table, so somebody has to serve it.
+    /// Starts the block device. The kernel reads its partition table, so a server must be running.
     pub(super) fn start(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(control::START_DEV, id, pid, &[], "start a ublk device").map(drop)
     }
 
-    /// Ends the block device; requests that were not handed out yet fail. Waits for the others.
+    /// Stops the block device. Requests that the kernel has not handed out yet fail; it waits for
+    /// the others.
     pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
     }
 
-    /// Removes a device. Returns when nobody has it open any more: neither the file by which it is
+    /// Removes a device. Returns once no process has it open: neither the file through which it is
     /// served, nor the block device.
     pub(super) fn delete(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::DEL_DEV, id, 0, &[], "remove a ublk device").map(drop)
     }
 
-    /// Removes a device, whose number is free when nobody has it open any more.
+    /// Removes a device. Its number becomes free once no process has it open.
     pub(super) fn delete_soon(&mut self, id: u32) -> Result<(), Error> {
         let what = "remove a ublk device";
         match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
-            // Kernels before 6.9 only know how to wait.
+            // Kernels before 6.9 can only wait.
             Err(Error::System(_, error)) => {
                 tracing::debug!("no removal without waiting: {error}");
                 self.delete(id)
@@ -202,13 +203,13 @@ impl Driver {
         }
     }
 
-    /// Makes a dead server's device ready to be served again.
+    /// Prepares a dead server's device for a new server.
     pub(super) fn start_recovery(&mut self, id: u32) -> Result<(), Error> {
         let what = "let a ublk device be recovered";
         self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
     }
 
-    /// Serves it again, beginning with what waited.
+    /// Serves it again, starting with the waiting requests.
     pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(control::END_USER_RECOVERY, id, pid, &[], "recover a ublk device").map(drop)
@@ -229,7 +230,7 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("as many bytes as were given"))
 }
 
-/// Calls `attempt` until it gives something or the time is up; then it is called a last time.
+/// Calls `attempt` until it returns a value or the time is up, and then once more.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
@@ -244,7 +245,7 @@ pub(super) fn wait_for<T, E>(
     }
 }
 
-/// Opens the file by which a device is served, which may take a moment to be there.
+/// Opens the file through which a device is served. It may take a moment to appear.
 pub(super) fn open_node(id: u32) -> Result<File, Error> {
     let open = || File::options().read(true).write(true).open(node(id));
     let file = wait_for(limits::NODE_TIMEOUT, open, |error| {

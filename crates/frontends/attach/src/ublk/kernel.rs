@@ -1,11 +1,12 @@
-//! Commands to the driver, and the memory that it shares: the only place here with `unsafe`.
+//! Commands to the driver, and the memory that it shares. Only this file of the module has
+//! `unsafe`.
 //!
-//! Two kinds of rings carry commands: one with large entries for `/dev/ublk-control`
-//! ([`Control`]), whose caller waits; and one for each queue ([`Commands`]), which hands the
-//! kernel a buffer with every command and gets it back, with a request, when the command completes.
+//! Two kinds of rings carry commands. One has large entries for `/dev/ublk-control` ([`Control`]),
+//! and its caller waits. Each queue has one ([`Commands`]) that hands the kernel a buffer with
+//! every command, and gets it back, with a request, when the command completes.
 //!
-//! The queue's ring runs deferred work only when its thread enters it (`DEFER_TASKRUN`), and the
-//! driver copies data only in such work or while it takes a command. So buffers are touched during
+//! The queue's ring runs deferred work only when its thread enters it (`DEFER_TASKRUN`). The driver
+//! copies data only in such work or while it takes a command. So the kernel touches buffers during
 //! [`Commands::enter`] and at no other time.
 
 use super::uapi::{self, DESCRIPTOR_BYTES, Descriptor, io};
@@ -18,7 +19,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// The way to the control device.
+/// The ring for the control device.
 pub(super) struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: File,
@@ -30,8 +31,8 @@ impl Control {
         Ok(Control { ring, file })
     }
 
-    /// Carries a command out and waits for that. The buffer, what `command` says about it, and
-    /// what the driver made of it.
+    /// Executes a command and waits for it. Passes the buffer that `command` describes, and returns
+    /// it with the driver's data.
     pub(super) fn call(
         &mut self,
         operation: u32,
@@ -44,7 +45,7 @@ impl Control {
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), operation)
             .cmd(command.emit())
             .build();
-        // SAFETY: the buffer stays as it is until the completion, or for ever (below).
+        // SAFETY: the buffer stays unchanged until the completion, or is leaked (below).
         unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
         loop {
             let waited = self.ring.submit_and_wait(1);
@@ -57,7 +58,7 @@ impl Control {
             if let Err(error) = waited
                 && error.kind() != ErrorKind::Interrupted
             {
-                // The kernel may still be at it.
+                // The kernel may still use it.
                 std::mem::forget(buffer);
                 return Err(error);
             }
@@ -68,25 +69,25 @@ impl Control {
 /// A command that completed.
 pub(super) struct Done {
     pub(super) tag: u16,
-    /// What is wanted; an error if the kernel wants nothing by this tag any more.
+    /// The request; an error if the kernel has no more requests with this tag.
     pub(super) request: Result<Descriptor>,
     pub(super) buffer: Buffer,
 }
 
-/// One queue's commands. There is one for each tag: with the kernel, or with us.
+/// The commands of one queue, one for each tag. Either the kernel or this process holds it.
 pub(super) struct Commands {
     ring: IoUring,
     device: File,
     descriptors: Descriptors,
     queue: u16,
-    /// With the kernel, by tag.
+    /// Buffers that the kernel holds, by tag.
     buffers: Vec<Option<Buffer>>,
     with_kernel: usize,
 }
 
 impl Commands {
-    /// Also what becomes readable when [`enter`](Commands::enter) is worth it. The thread that
-    /// makes it is the one that uses it.
+    /// Also returns a descriptor that becomes readable when [`enter`](Commands::enter) has work.
+    /// The calling thread must be the one that uses it.
     pub(super) fn new(device: File, queue: u16, depth: u16) -> Result<(Commands, OwnedFd)> {
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -100,12 +101,13 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Asks for a first request.
+    /// Asks the kernel for a first request.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
 
-    /// Answers a request, and asks for the next. The result is bytes, or an error below zero.
+    /// Answers a request, and asks for the next. The result is a number of bytes, or a negative
+    /// error.
     pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
         self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
     }
@@ -120,8 +122,8 @@ impl Commands {
         let before = self.buffers[usize::from(tag)].replace(buffer);
         assert!(before.is_none(), "a tag is with the kernel once");
         self.with_kernel += 1;
-        // SAFETY: the kernel uses the buffer while the ring is entered (see above), and it is kept
-        // until it comes back; the ring is never entered without it.
+        // SAFETY: the kernel uses the buffer only while the ring is entered (see above). We keep it
+        // until the kernel returns it, and never enter the ring without it.
         unsafe { self.ring.submission().push(&entry) }.expect("an entry for every tag");
     }
 
@@ -130,11 +132,11 @@ impl Commands {
         self.with_kernel
     }
 
-    /// Gives the kernel what was pushed, and appends what has completed.
+    /// Submits the pushed entries to the kernel, and appends the completed ones.
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // Tried again with the next one: something is about to complete.
+            // The next call retries: a command is about to complete.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -152,13 +154,13 @@ impl Commands {
         Ok(())
     }
 
-    /// Whether the last [`enter`](Commands::enter) did not take everything.
+    /// True if the last [`enter`](Commands::enter) did not take everything.
     pub(super) fn is_behind(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 }
 
-/// What the kernel writes requests to: read-only memory of the driver's.
+/// The driver's read-only memory, to which the kernel writes requests.
 struct Descriptors {
     base: NonNull<[u8; DESCRIPTOR_BYTES]>,
     depth: u16,
@@ -200,7 +202,7 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nobody refers to it any more.
+        // SAFETY: mapped in `new`, and no reference to it remains.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -1,4 +1,4 @@
-//! Starting, recovering and stopping a server.
+//! Starts, recovers and stops a server.
 
 use super::driver::{self, Driver, Error, open_node, wait_for};
 use super::kernel::Commands;
@@ -22,43 +22,43 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The start of the name of every thread of a server; what CPU accounting goes by.
+/// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
-/// Hardware queues of a device that is not told how many.
+/// Default limit for the hardware queues of a device.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// Requests of a queue that is not told how many.
+/// Default number of requests of a queue.
 const DEFAULT_DEPTH: u16 = 64;
-/// Whoever looks at a new disk (udev, for one) is given so long to be done.
+/// Time for programs that probe a new disk, such as udev, to finish.
 const LOOKING: Duration = Duration::from_secs(2);
 
-/// What to serve, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which device: `Some(3)` is `/dev/ublkb3`; the first that is free otherwise.
+    /// The device: `Some(3)` is `/dev/ublkb3`; `None` is the first free one.
     pub id: Option<u32>,
-    /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no
-    /// more than it has processors. 0: as many as there are processors, but at most four.
+    /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no more
+    /// than it has processors. 0: as many as there are processors, at most four.
     pub queues: u16,
-    /// Requests of a queue that are under way at once.
+    /// Requests of a queue in progress at once.
     pub depth: u16,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the server may spend on polling.
     pub polling: Polling,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
     /// The device outlives this process: its users wait until [`Server::recover`].
     pub recoverable: bool,
-    /// Whose disk it is. [`Server::recover`] has to name the same.
+    /// The disk's identifier. [`Server::recover`] must pass the same.
     pub identifier: String,
-    /// How long [`Server::recover`] waits for what a dead server sent to arrive and be carried
-    /// out, before it sends again: see the module's text. Nothing else waits.
+    /// Time that [`Server::recover`] waits, before it sends requests again, for the dead server's
+    /// requests to arrive and complete: see the module's text. Nothing else waits.
     pub settle: Duration,
 }
 
 impl Default for Config {
-    /// The usual: recoverable, as writable as the namespace.
+    /// Defaults: recoverable, as writable as the namespace.
     fn default() -> Config {
         Config {
             id: None,
@@ -108,37 +108,37 @@ impl Config {
         }
     }
 
-    /// The identifier in the 64 bits that the driver keeps for us.
+    /// The identifier, reduced to the 64 bits that the driver stores for us.
     fn identity(&self) -> u64 {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.identifier.as_bytes()).as_u64_pair().0
     }
 }
 
-/// Why a server did not start. Shown, it says what to do.
+/// Why a server did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The driver did not do it.
+    /// The driver refused.
     Driver(Error),
-    /// More queues than there can be.
+    /// More queues than the limit.
     Queues(u16),
-    /// Fewer requests than one, or more than there can be.
+    /// No requests, or more than the limit.
     Depth(u16),
-    /// The identifier is so many bytes.
+    /// The identifier is too long, with this many bytes.
     Identifier(usize),
-    /// The blocks are larger than the kernel takes.
+    /// The blocks are larger than the kernel supports.
     BlockSize(u32),
-    /// The namespace has no block.
+    /// The namespace has no blocks.
     Empty,
-    /// The device is served already, by this process.
+    /// This process serves the device already.
     Served(u32, i32),
     /// The device was not made to outlive its server, or its server stopped it.
     NotRecoverable(u32),
-    /// The device is another disk's: why.
+    /// The device belongs to another disk, with the reason.
     OtherDisk(u32, &'static str),
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a thread, or something that it needs.
+    /// The system refused a thread or one of its resources.
     System(io::Error),
 }
 
@@ -189,20 +189,20 @@ impl From<Error> for StartError {
     }
 }
 
-/// Why a device was not stopped, or not well.
+/// Why a device did not stop, or stopped with an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StopError {
-    /// Somebody uses the disk: these, as far as can be seen. All is as before.
+    /// The disk is in use, by these users as far as visible. Nothing has changed.
     InUse(PathBuf, Vec<User>),
-    /// We may not open the device, so it cannot be seen whether somebody uses it. All is as before.
+    /// We may not open the device, so we cannot see whether it is in use. Nothing has changed.
     NotAllowed(PathBuf),
-    /// What was written to the device is not in the namespace yet, and cannot be brought there. All
-    /// is as before.
+    /// Writes to the device have not reached the namespace, and cannot be flushed to it. Nothing
+    /// has changed.
     Flush(PathBuf, io::Error),
-    /// The driver did not do it.
+    /// The driver refused.
     Driver(Error),
-    /// It has stopped; an event loop had failed before.
+    /// The server has stopped; an event loop had failed before.
     Failed(io::Error),
 }
 
@@ -228,7 +228,7 @@ impl fmt::Display for StopError {
 impl std::error::Error for StopError {}
 
 impl UblkShared {
-    /// The namespace has another size.
+    /// Takes over a new size of the namespace.
     fn resized(&self, info: &Info) -> Result<(), Error> {
         self.orders.post_all(|| Order::Resized);
         if info.flags & feature::UPDATE_SIZE == 0 {
@@ -250,10 +250,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a block device of the namespace.
+    /// Makes a block device from the namespace.
     ///
     /// # Errors
-    /// Nothing runs then, and there is no new device.
+    /// After an error nothing runs, and there is no new device.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let disk = Disk::new(namespace, config.read_only);
         let geometry = disk.geometry();
@@ -263,7 +263,7 @@ impl Server {
             queues: config.queues(),
             depth: config.depth,
             request_bytes: limits::REQUEST_BYTES,
-            // This means any.
+            // This value means any.
             id: config.id.unwrap_or(u32::MAX),
             pid: std::process::id() as i32,
             flags: driver.flags(config.recoverable),
@@ -278,20 +278,20 @@ impl Server {
             Ok(server)
         });
         started.inspect_err(|_| {
-            // A server that was there has left.
+            // The server that was there has left.
             if let Err(error) = driver.delete(info.id) {
                 tracing::warn!("{error}");
             }
         })
     }
 
-    /// Serves the device of a server that has died or [left](Server::leave), as it is: only
-    /// `identifier`, `engine`, `polling`, `read_only` and `settle` of the configuration matter.
-    /// What its users asked for in the meantime waits, and so does what the other server had not
+    /// Serves the device of a server that died or [left](Server::leave), unchanged: of the
+    /// configuration only `identifier`, `engine`, `polling`, `read_only` and `settle` matter.
+    /// Requests that arrived meanwhile wait, and so do those that the other server had not
     /// answered.
     ///
     /// # Errors
-    /// The device goes on waiting then.
+    /// The device keeps waiting then.
     pub fn recover(
         id: u32,
         config: &Config,
@@ -318,7 +318,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Passes on what changes from now on, and what has since it was so.
+    /// Reports changes from now on, and a difference from `known`.
     fn watch(&mut self, known: Geometry) {
         let (shared, info, path) = (Arc::clone(&self.shared), self.info, self.path.clone());
         let changed = move || {
@@ -330,10 +330,10 @@ impl Server {
         self.changes = Some(changes);
     }
 
-    /// Starts the threads, which ask for requests.
+    /// Starts the threads, which ask the kernel for requests.
     ///
-    /// Nothing is asked of the kernel before every worker can: a server that dies when only some
-    /// have asked leaves a device that Linux 6.12 may fall over when it is recovered.
+    /// No worker asks the kernel for requests before every worker can. If a server dies when only
+    /// some have asked, recovering its device may crash Linux 6.12.
     fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
@@ -362,40 +362,40 @@ impl Server {
         self.info.id
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.workers.engine()
     }
 
-    /// Hardware queues that the device has.
+    /// The number of hardware queues.
     #[must_use]
     pub fn queues(&self) -> u16 {
         self.info.queues
     }
 
-    /// Whether the device would outlive this process. The kernel has its say: no device of whoever
-    /// is not root does.
+    /// True if the device would outlive this process. The kernel has a say: devices of users
+    /// without root never do.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         is_recoverable(&self.info)
     }
 
-    /// Whether all is well. If not, the device waits for a successor, or is gone: somebody else
-    /// stopped it, or a thread of this server ended before its time.
+    /// True if the server works. Otherwise the device waits for a successor, or was removed:
+    /// another process stopped it, or a thread of this server failed.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.workers.are_all_running()
     }
 
-    /// Who uses the disk: mounts, other devices made of it, swap, and processes that have it open.
+    /// The users of the disk: mounts, devices on top of it, swap, and processes that have it open.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         users::of_block_device(&self.path)
     }
 
-    /// The namespace has another size now, as the server hears by itself of one that tells of its
-    /// changes. Requests are held against it at once; the device has it from here on.
+    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
+    /// its changes. Requests are checked against it at once, and the device has it from here on.
     ///
     /// # Errors
     /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
@@ -403,19 +403,19 @@ impl Server {
         self.shared.resized(&self.info)
     }
 
-    /// Brings what was written to the device to the namespace, and removes the device, if nobody
-    /// uses it. Requests under way are finished.
+    /// Flushes the device's writes to the namespace, and removes the device if it has no users.
+    /// Requests in progress finish.
     ///
-    /// `force`d, it does not ask, and does not wait for long: whoever uses the disk gets errors
-    /// from here on, and what they had not written is lost.
+    /// With `force` it ignores users and does not wait for long: users get errors from here on, and
+    /// lose their unwritten data.
     ///
     /// # Errors
-    /// The error says what is left: mostly everything.
+    /// The error says what remains: mostly everything.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if self.workers.is_empty() {
             return Ok(());
         }
-        // While we have it for ourselves, nobody can mount it.
+        // While we hold it exclusively, no process can mount it.
         let claim = if force { None } else { claim(&self.path)? };
         if let Some(device) = &claim
             && self.is_serving()
@@ -435,8 +435,8 @@ impl Server {
         ended.map_err(StopError::Failed)
     }
 
-    /// Ends without ending the device, as if the process had died: its users wait until a server
-    /// [recovers](Server::recover) it. What was under way is carried out again then.
+    /// Stops the server but keeps the device, as if the process had died. Its users wait until a
+    /// server [recovers](Server::recover) it, which executes the requests in progress again.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -466,11 +466,11 @@ impl Drop for Server {
     }
 }
 
-/// Removes a device whose server has died, if nobody uses it. `force`d, whoever uses it gets
-/// errors from here on.
+/// Removes a dead server's device if it has no users. With `force` it ignores users, who get errors
+/// from here on.
 ///
 /// # Errors
-/// If somebody uses it, or the driver does not do it.
+/// If the device is in use, or the driver refuses.
 pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
     let mut driver = Driver::open().map_err(StopError::Driver)?;
     driver.info(id).map_err(StopError::Driver)?;
@@ -481,14 +481,14 @@ pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
     deleted.map_err(StopError::Driver)
 }
 
-/// Takes a device for ourselves, so that nobody begins to use it. None if it is gone.
+/// Opens a device exclusively, so that it gets no new users. `None` if it no longer exists.
 fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
     let in_use = || StopError::InUse(path.to_path_buf(), users::of_block_device(path));
     let unused = || match users::of_block_device(path) {
         users if users.is_empty() => Ok(()),
         _ => Err(()),
     };
-    // Only mounts and the like stay; processes may just be having a look.
+    // Only mounts and the like stay; a process may have it open for a moment only.
     wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -503,7 +503,7 @@ fn is_recoverable(info: &Info) -> bool {
     info.flags & feature::USER_RECOVERY != 0
 }
 
-/// Whether a device can be this disk's.
+/// Checks whether a device can belong to this disk.
 fn check_device(
     info: &Info,
     shown: &Params,
@@ -528,11 +528,11 @@ fn check_device(
 
 /// Waits until the kernel knows that a device's server is dead, and takes its place.
 ///
-/// The driver says EBUSY while the dead process still has its file, or while its requests are still
-/// being collected (the device is not yet quiesced); both end by themselves. Linux 6.12 and others
-/// say EINVAL when no queue is served, which of a quiesced device means that this very step was
-/// carried out already, for a successor that died before it served. There is nothing left to do
-/// then. (Who is about to serve it has its file open, which only one can.)
+/// The driver returns EBUSY while the dead process still has its file open, or while its requests
+/// are still being collected (the device is not yet quiesced). Both end without help. Linux 6.12
+/// and others return EINVAL if no queue is served. For a quiesced device that means that this step
+/// is done already, by a successor that died before it served. Then there is nothing left to do. (A
+/// server that is about to serve it has its file open, which only one can.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
@@ -555,15 +555,15 @@ fn is(error: &Error, errno: Errno) -> bool {
     matches!(error, Error::System(_, error) if Errno::from_io_error(error) == Some(errno))
 }
 
-/// Whether a process runs; one that nobody has waited for does not.
+/// True if a process runs; a zombie does not.
 fn is_alive(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Starts the threads, each with its queue of the device; they ask for requests when all are there.
-/// `asked` hears from each whether it could.
+/// Starts the threads, each with its queue of the device. They ask for requests once all of them
+/// exist. `asked` receives from each whether it could.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,
@@ -587,8 +587,8 @@ fn start_workers(
     Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
 }
 
-/// This thread works for the kernel when that writes its memory back, and must not wait for that in
-/// turn. Only root may say so.
+/// Marks this thread as working for the kernel when it writes memory back, so that it does not wait
+/// for that writeback itself. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("this thread may wait for memory: {error}");
@@ -628,7 +628,7 @@ mod tests {
         assert!(refusal(&info, &config, &large).contains("blocks have another size"));
         let mortal = Info { flags: 0, ..info };
         assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
-        // Its size may have changed in the meantime.
+        // Its size may have changed meanwhile.
         let grown = Geometry::new(512, 2000);
         assert!(check_device(&info, &shown, &config, &grown).is_ok());
     }
@@ -658,7 +658,7 @@ mod tests {
         assert!(is_alive(std::process::id() as i32));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;
-        // It ends, and is nobody's business until it is waited for.
+        // It exits, and stays a zombie until we wait for it.
         let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
         assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
         child.wait().expect("it has ended");

@@ -1,12 +1,12 @@
-//! The driver's structures as bytes: `linux/ublk_cmd.h`, as far as it is used here.
+//! The driver's structures as bytes: the part of `linux/ublk_cmd.h` that we use.
 //!
-//! They are in the machine's own byte order. Offsets are those of the header; the tests hold what
-//! is written here against them.
+//! They have the machine's byte order. Offsets are the same as in the header, and the tests compare
+//! them.
 
 use super::limits;
 use farblock_block::Geometry;
 
-/// What everything of the driver's is counted in, whatever the block size.
+/// The driver's unit for all sizes, at any block size.
 pub(super) const SECTOR_BYTES: u32 = 512;
 
 const READ: u32 = 2;
@@ -29,10 +29,10 @@ pub(super) mod control {
     pub(crate) const GET_PARAMS: u32 = number(READ, 0x09, BYTES);
     pub(crate) const START_USER_RECOVERY: u32 = number(READ_WRITE, 0x10, BYTES);
     pub(crate) const END_USER_RECOVERY: u32 = number(READ_WRITE, 0x11, BYTES);
-    /// With the path of the device's file, so that it is for everybody.
+    /// This command has the path of the device's file, so that any user may send it.
     pub(crate) const GET_DEV_INFO2: u32 = number(READ, 0x12, BYTES);
     pub(crate) const GET_FEATURES: u32 = number(READ, 0x13, BYTES);
-    /// Without waiting for those who have the block device open.
+    /// This command does not wait until all processes have closed the block device.
     pub(crate) const DEL_DEV_ASYNC: u32 = number(READ, 0x14, BYTES);
     pub(crate) const UPDATE_SIZE: u32 = number(READ_WRITE, 0x15, BYTES);
 }
@@ -45,7 +45,7 @@ pub(super) mod io {
     pub(crate) const COMMIT_AND_FETCH_REQ: u32 = number(READ_WRITE, 0x21, BYTES);
 }
 
-/// `UBLK_F_…`: what a driver can do, and what a device is to.
+/// `UBLK_F_…`: features of a driver or a device.
 pub(super) mod feature {
     pub(crate) const USER_RECOVERY: u64 = 1 << 3;
     pub(crate) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
@@ -105,7 +105,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// The command as an io_uring entry carries it.
+    /// The command in the form of an io_uring entry.
     pub(super) fn emit(&self) -> [u8; 80] {
         const NO_QUEUE: u16 = u16::MAX;
         let mut bytes = [0; 80];
@@ -137,10 +137,10 @@ pub(super) struct Info {
     pub(super) state: u16,
     pub(super) request_bytes: u32,
     pub(super) id: u32,
-    /// Who serves it.
+    /// The process that serves it.
     pub(super) pid: i32,
     pub(super) flags: u64,
-    /// Ours to use: whose disk it is.
+    /// Reserved for the server: identifies the disk.
     pub(super) identity: u64,
 }
 
@@ -172,7 +172,7 @@ impl Info {
     }
 }
 
-/// What a disk looks like to the kernel.
+/// The properties of a disk that the kernel sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Params {
     pub(super) read_only: bool,
@@ -194,11 +194,11 @@ mod attribute {
 }
 
 impl Params {
-    /// A namespace as it is. `request_bytes` is what the kernel has buffers for.
+    /// The properties of a namespace. `request_bytes` is the size of the kernel's buffers.
     pub(super) fn of(geometry: &Geometry, request_bytes: u32) -> Params {
         let shift = |bytes: u32| bytes.trailing_zeros() as u8;
         let block_shift = shift(geometry.block_size);
-        // Blocks times their size, where the driver can say it: as a power of two.
+        // Blocks times their size, if the driver can express it: as a power of two.
         let multiple = |blocks: u32| match blocks.checked_mul(geometry.block_size) {
             Some(bytes) if bytes.is_power_of_two() => shift(bytes),
             _ => block_shift,
@@ -235,7 +235,7 @@ impl Params {
         put(&mut bytes, 12, [self.block_shift, self.physical_shift, optimal, least]);
         put(&mut bytes, 16, self.request_sectors.to_ne_bytes());
         put(&mut bytes, 24, self.sectors.to_ne_bytes());
-        // Of discards: granularity, the most at once, and in how many ranges.
+        // For discards: granularity, limit for one, and number of ranges.
         put(&mut bytes, 44, (1_u32 << self.block_shift).to_ne_bytes());
         put(&mut bytes, 48, self.discard_sectors.to_ne_bytes());
         put(&mut bytes, 52, self.zeroes_sectors.to_ne_bytes());
@@ -260,7 +260,7 @@ impl Params {
     }
 }
 
-/// What a request wants.
+/// The content of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptor {
     pub(super) operation: u8,
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn commands_have_the_headers_numbers() {
-        // _IOWR('u', 0x04, struct ublksrv_ctrl_cmd) and so on, as a C compiler has them.
+        // _IOWR('u', 0x04, struct ublksrv_ctrl_cmd) and so on, as a C compiler computes them.
         assert_eq!(control::ADD_DEV, 0xc020_7504);
         assert_eq!(control::GET_FEATURES, 0x8020_7513);
         assert_eq!(io::FETCH_REQ, 0xc010_7520);
@@ -343,7 +343,7 @@ mod tests {
         let params = Params::of(&geometry, 1 << 20);
         assert_eq!((params.block_shift, params.physical_shift, params.optimal_shift), (12, 14, 17));
         assert_eq!((params.sectors, params.discard_sectors), (8000, 1 << 19));
-        // What is no power of two cannot be said.
+        // The driver cannot express values that are no power of two.
         let odd = Geometry { preferred_blocks: 3, optimal_blocks: u32::MAX, ..geometry };
         let params = Params::of(&odd, 1 << 20);
         assert_eq!((params.physical_shift, params.optimal_shift), (12, 12));

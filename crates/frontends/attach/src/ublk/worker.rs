@@ -25,34 +25,34 @@ use std::time::{Duration, Instant};
 /// A block operation's token is the request's tag, and below it the piece's index.
 const PIECE_BITS: u32 = 32;
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// The namespace has another size.
     Resized,
-    /// The device is about to stop: what is still under way by then is to fail.
+    /// The device is about to stop: fail the requests still in progress at this time.
     Drain(Instant),
-    /// End, and leave the device to a successor.
+    /// Stop, and leave the device to a successor.
     Leave,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 pub(super) struct UblkShared {
     pub(super) disk: Disk,
     pub(super) orders: Mailboxes<Order>,
 }
 
-/// A request that is with us, by its tag; otherwise what is left of the last one.
+/// A request that this worker holds, by its tag; otherwise the leftovers of the last one.
 struct Slot {
     busy: bool,
     command: Command,
     fua: bool,
-    /// Of a read or write: what the kernel is told of a success.
+    /// For a read or write: the result that the kernel gets for a success.
     bytes: u32,
     pieces: Vec<Piece>,
-    /// The part of the buffer that the request has no use for.
+    /// The part of the buffer that the request does not use.
     rest: Option<Buffer>,
-    /// Block operations under way.
+    /// Block operations in progress.
     pending: usize,
     result: Result<(), BlockError>,
 }
@@ -71,11 +71,11 @@ impl Slot {
         }
     }
 
-    /// The whole buffer again; none if a part of it is gone.
+    /// Returns the whole buffer; `None` if a part of it is missing.
     fn take_buffer(&mut self) -> Option<Buffer> {
         let mut whole: Option<Buffer> = None;
         for piece in self.pieces.drain(..) {
-            // Only reads and writes have some, and those have one each.
+            // Only reads and writes have buffers, and each piece has one.
             if self.command.moves_data() {
                 let part = piece.buffer?;
                 match &mut whole {
@@ -95,37 +95,37 @@ impl Slot {
     }
 }
 
-/// See the module's text.
+/// The state of a worker.
 pub(super) struct Worker {
-    /// None after what was under way was given up: everything fails from then on.
+    /// `None` after operations in progress were abandoned: all requests fail from then on.
     queue: Option<Box<dyn Queue>>,
     queue_task: TaskId,
     mail: TaskId,
     requests: TaskId,
     commands: Commands,
-    // The queue goes before the reactor.
+    // The queue must be dropped before the reactor.
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Hears whether the kernel has requests for us.
+    /// Receives whether the kernel has requests for us.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
-    /// So much of each buffer has memory before it is used.
+    /// This many bytes of each buffer get memory before its use.
     resident_bytes: usize,
     slots: Vec<Slot>,
-    /// Requests with us.
+    /// The number of requests that this worker holds.
     busy: usize,
-    /// There is something to give to the kernel, or to get from it.
+    /// There are commands for the kernel, or completed ones to fetch.
     look: bool,
-    /// There may be completions.
+    /// The queue may have completions.
     dirty: bool,
     deadline: Option<Instant>,
     leaving: bool,
 }
 
 impl Worker {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     ///
     /// # Errors
     /// If the commands' descriptor cannot be watched.
@@ -161,10 +161,10 @@ impl Worker {
         })
     }
 
-    /// Asks the kernel for requests by every tag.
+    /// Asks the kernel for requests with every tag.
     ///
     /// # Errors
-    /// If it has none for us.
+    /// If the kernel refuses.
     fn ask(&mut self) -> io::Result<()> {
         for (tag, _) in (0..).zip(&self.slots) {
             self.commands.fetch(tag, resident(self.request_bytes as usize, self.resident_bytes));
@@ -188,10 +188,10 @@ impl Worker {
         }
     }
 
-    /// True if there is more to do at once.
+    /// True if there is more work at once.
     fn settle(&mut self, asked: &mut Vec<Done>, done: &mut Vec<Completion>) -> io::Result<bool> {
         for _ in 0..limits::ROUNDS_PER_TICK {
-            // Completions first, so that their answers go along.
+            // Completions first, so that their answers go out with this system call.
             if std::mem::take(&mut self.dirty)
                 && let Some(queue) = &mut self.queue
             {
@@ -210,7 +210,7 @@ impl Worker {
         Ok(self.dirty || self.look)
     }
 
-    /// A command came back from the kernel: with a request, or for good.
+    /// Handles a command that the kernel completed, with a request or for the last time.
     fn begin(&mut self, Done { tag, request, buffer }: Done) {
         let request = match request {
             Ok(request) => request,
@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    /// Hands a request to the namespace. An error: nothing was submitted.
+    /// Submits a request to the namespace. After an error, nothing was submitted.
     fn start(&mut self, tag: u16, request: &Descriptor) -> Result<(), BlockError> {
         let queue = self.queue.as_mut().ok_or(BlockError::Aborted)?;
         let command = match request.operation {
@@ -274,7 +274,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A block operation ended.
+    /// Handles the completion of a block operation.
     fn complete(&mut self, mut done: Completion) {
         let (tag, index) = ((done.token >> PIECE_BITS) as u16, done.token as u32 as usize);
         let slot = &mut self.slots[usize::from(tag)];
@@ -308,7 +308,7 @@ impl Worker {
         self.look = true;
     }
 
-    /// Fails everything under way, and whatever comes.
+    /// Fails all requests, those in progress and later ones.
     fn give_up(&mut self) {
         if self.queue.take().is_none() {
             return;
@@ -327,7 +327,7 @@ impl Worker {
 }
 
 impl Core for Worker {
-    /// Runs until the device has stopped, or it is told to leave.
+    /// Runs until the device has stopped, or an order says to leave.
     fn run(mut self) -> io::Result<()> {
         let begun = self.ask();
         let failed = begun.is_err();
@@ -363,15 +363,15 @@ impl Core for Worker {
     }
 }
 
-/// A buffer whose beginning has memory, so that the kernel need not find some when it writes memory
-/// back in order to get some.
+/// A buffer whose first part has memory already: the kernel may write back in order to get memory,
+/// and then cannot find some for the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);
     buffer
 }
 
-/// A request's range in bytes, if the command may have it.
+/// A request's range in bytes, if it is valid for the command.
 fn range(
     geometry: &Geometry,
     command: Command,
@@ -385,18 +385,18 @@ fn range(
     if !offset.is_multiple_of(block_size.into()) || !length.is_multiple_of(block_size) {
         return Err(BlockError::OutOfRange);
     }
-    // Transfers of more than the namespace takes at once become several.
+    // Transfers above the namespace's limit become several.
     let whole = Geometry { max_blocks: 0, ..*geometry };
     whole.check(command, offset / u64::from(block_size), u64::from(length / block_size))?;
     Ok((offset, length))
 }
 
-/// An error in the kernel's words: those that it passes on to whoever asked.
+/// A block error as the error number that the kernel passes on to the caller.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NOSPC,
         BlockError::Unsupported => Errno::OPNOTSUPP,
-        // As the kernel's own host: a reservation conflict, and an error of the target's.
+        // As the kernel's own host: for a reservation conflict, and for an error of the target.
         BlockError::Conflict => Errno::BADE,
         BlockError::OutOfRange | BlockError::NotReady => Errno::REMOTEIO,
         _ => Errno::IO,
@@ -441,7 +441,7 @@ mod tests {
         slot.rest = Some(rest);
         let whole = slot.take_buffer().expect("all of it is there");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
-        // A flush has none of its own; and what was given up is gone.
+        // A flush has no buffer. A buffer that an operation kept is lost.
         slot.rest = Some(whole);
         assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
         assert!(slot.take_buffer().is_none());

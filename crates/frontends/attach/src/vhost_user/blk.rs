@@ -6,7 +6,7 @@ use farblock_block::Geometry;
 /// The unit of every address and length in virtio-blk, whatever the block size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Feature bits (5.2.3, and 6 for those of every device).
+/// Feature bits (5.2.3; section 6 for those of all devices).
 pub(super) mod feature {
     pub(crate) const SIZE_MAX: u64 = 1 << 1;
     pub(crate) const SEG_MAX: u64 = 1 << 2;
@@ -40,7 +40,7 @@ pub(super) mod status {
     pub(crate) const UNSUPP: u8 = 2;
 }
 
-/// Bytes that a request begins with: type, reserved, sector.
+/// Size of a request's header: type, reserved, sector.
 pub(super) const HEADER_BYTES: usize = 16;
 /// Bytes of a disk's serial number, padded with zeroes.
 pub(super) const ID_BYTES: usize = 20;
@@ -80,7 +80,7 @@ impl Range {
     }
 }
 
-/// What the disk can do; what a driver may choose from.
+/// The disk's features, from which a driver may choose.
 pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     use feature::*;
     let mut features = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | CONFIG_WCE | WRITE_ZEROES;
@@ -92,14 +92,14 @@ pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     features | when(queues > 1, MQ)
 }
 
-/// Where a driver writes whether it wants a cache.
+/// The offset at which a driver writes whether it wants a cache.
 pub(super) const WRITEBACK_OFFSET: u32 = 32;
 
 /// `struct virtio_blk_config` (5.2.4), little-endian, as far as the features above need it.
 pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) -> Vec<u8> {
     let per_block = geometry.block_size / SECTOR_BYTES as u32;
     let preferred = geometry.preferred_blocks.max(1);
-    // The field can only say powers of two.
+    // The field can only hold powers of two.
     let exponent = if preferred.is_power_of_two() { preferred.ilog2() as u8 } else { 0 };
     let minimum = u16::try_from(preferred).unwrap_or(0);
     let mut bytes = Vec::with_capacity(60);
@@ -123,7 +123,7 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes
 }
 
-/// Part of the configuration space; beyond its end there are zeroes.
+/// Part of the configuration space, with zeroes beyond its end.
 pub(super) fn config_part(space: &[u8], offset: u32, length: u32) -> Vec<u8> {
     let bytes = space.iter().copied().chain(std::iter::repeat(0));
     bytes.skip(offset as usize).take(length as usize).collect()

@@ -1,9 +1,9 @@
-//! Descriptor chains: from whatever a guest has put into its memory to a request, or to the reason
-//! why it is none.
+//! Descriptor chains: parses a chain in a guest's memory, however wrong, to a request or to an
+//! error.
 //!
 //! `virtio-queue` walks chains as well, but only those that its ring hands out, and it ends a
-//! broken one as if it were complete. Here chains are also walked again that a predecessor had
-//! taken, and one that is broken says so.
+//! broken one as if it were complete. This module can also walk chains again that a predecessor had
+//! taken, and it reports broken ones.
 
 use super::blk::{HEADER_BYTES, Header};
 use super::limits;
@@ -11,36 +11,36 @@ use super::memory::Guest;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
-/// A piece of the guest's memory that is entirely there.
+/// A segment of the guest's memory that is entirely mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) address: GuestAddress,
     pub(super) length: u32,
 }
 
-/// Where the chains of a ring are.
+/// The descriptor table of a ring.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub(super) address: GuestAddress,
     pub(super) size: u16,
-    /// `VIRTIO_F_INDIRECT_DESC` was chosen.
+    /// The driver chose `VIRTIO_F_INDIRECT_DESC`.
     pub(super) indirect: bool,
 }
 
-/// A request that has a place for its status. The segments are kept from one request to the next,
-/// so that none is allocated.
+/// A request that has room for its status. The segment vectors are reused by the next request, so
+/// that none is allocated.
 #[derive(Default)]
 pub(super) struct BlkRequest {
     pub(super) kind: u32,
     pub(super) sector: u64,
-    /// What the driver gives, without the header.
+    /// The driver's data, without the header.
     pub(super) from_guest: Vec<Segment>,
-    /// What it wants to be filled, without the status.
+    /// Memory for the device's data, without the status.
     pub(super) to_guest: Vec<Segment>,
     pub(super) status: GuestAddress,
 }
 
-/// The driver that made such a chain cannot be answered: there is nowhere to write a status.
+/// The driver cannot get an answer to such a chain: it has no room for a status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 
@@ -68,7 +68,8 @@ impl BlkRequest {
     }
 
     fn walk(&mut self, guest: &Guest, mut table: Table, head: u16) -> Result<(), Broken> {
-        // Linux makes indirect tables for all segments that it may use, even if the ring is short.
+        // Linux makes indirect tables for as many segments as it may use, even if the ring is
+        // short.
         let most = u32::from(table.size).max(limits::MAX_SEGMENTS + 2);
         let mut next = head;
         for _ in 0..=most {
@@ -112,7 +113,7 @@ impl BlkRequest {
     }
 }
 
-/// The table that a descriptor of the ring's own table leads to.
+/// The table to which a descriptor of the ring's own table points.
 fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
     let bytes = size_of::<Descriptor>() as u32;
     if !table.indirect || descriptor.has_next() {
@@ -126,12 +127,12 @@ fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
     Ok(Table { address: descriptor.addr(), size, indirect: false })
 }
 
-/// Bytes in segments.
+/// The total length of segments, in bytes.
 pub(super) fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.length)).sum()
 }
 
-/// Leaves the first bytes out.
+/// Drops the first bytes of the segments.
 fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     let whole = segments.iter().take_while(|segment| {
         let inside = segment.length <= bytes;
@@ -146,8 +147,8 @@ fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     }
 }
 
-/// Calls with the guest's address of each piece of `length` bytes at `offset`, and where that is
-/// in those bytes. None if the segments are too short or the call says so.
+/// Calls `each` for the pieces of `length` bytes at `offset`, with their guest address and their
+/// place in those bytes. `None` if the segments are too short or the call fails.
 fn pieces(
     segments: &[Segment],
     mut offset: u64,
@@ -171,7 +172,7 @@ fn pieces(
     (done == length).then_some(())
 }
 
-/// Copies bytes of the guest, from `offset` in the segments on.
+/// Copies bytes from the guest, starting at `offset` in the segments.
 pub(super) fn copy_from(
     guest: &Guest,
     segments: &[Segment],
@@ -183,7 +184,7 @@ pub(super) fn copy_from(
     })
 }
 
-/// Copies bytes to the guest, to `offset` in the segments.
+/// Copies bytes to the guest, starting at `offset` in the segments.
 pub(super) fn copy_to(guest: &Guest, segments: &[Segment], offset: u64, from: &[u8]) -> Option<()> {
     pieces(segments, offset, from.len(), |address, range| {
         guest.write_slice(&from[range], address).ok()

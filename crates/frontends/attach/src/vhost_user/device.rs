@@ -1,11 +1,11 @@
-//! The disk as all threads of a server see it.
+//! The disk that all threads of a server share.
 
 use super::blk::{self, ID_BYTES};
 use farblock_block::Geometry;
 use farblock_frontend::Disk;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module's text.
+/// A disk that all threads of a server share.
 pub(super) struct Device {
     disk: Disk,
     pub(super) queues: usize,
@@ -28,12 +28,12 @@ impl Device {
         &self.disk
     }
 
-    /// Sizes and abilities, as of now.
+    /// Current size and features.
     pub(super) fn geometry(&self) -> Geometry {
         self.disk.geometry()
     }
 
-    /// As it is before a driver has its say: a cache where there is one.
+    /// Restores the state before the driver's choice: a cache if the namespace has one.
     pub(super) fn reset(&self) {
         self.set_writeback(self.geometry().volatile_cache);
     }

@@ -1,16 +1,16 @@
-//! Requests under way, noted in memory that outlives this process.
+//! Records requests in progress in memory that outlives this process.
 //!
-//! The layout and the order of stores are those that the vhost-user specification recommends for
-//! split rings, so that another back end can go on where this one was killed. For each ring:
+//! The layout and the order of stores follow the vhost-user specification's recommendation for
+//! split rings, so that another back end can continue after this one was killed. For each ring:
 //!
 //! ```text
 //!  0 features u64 | 8 version u16 | 10 descriptors u16 | 12 last batch's head u16 | 14 used u16
 //! 16 for each descriptor: in flight u8, 5 bytes, next in the batch u16, counter u64
 //! ```
 //!
-//! A request is noted before it is carried out, and struck out after it was put into the used
-//! ring. In between it is the last batch's head: a successor that finds more in the used ring than
-//! is noted knows by that what to strike out.
+//! The back end notes a request before it executes it, and clears the note after it put the request
+//! into the used ring. In between the request is the last batch's head. If a successor finds more
+//! in the used ring than is noted, it clears the notes of that batch.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -29,7 +29,7 @@ const HEADER_BYTES: usize = 16;
 const NOTE_BYTES: usize = 16;
 const NEXT_AT: usize = 6;
 const COUNTER_AT: usize = 8;
-/// So that no two rings share a cache line.
+/// Alignment that keeps rings from sharing a cache line.
 const ALIGNMENT_BYTES: usize = 64;
 
 /// The notes of all rings.
@@ -50,7 +50,7 @@ pub(super) fn total_bytes(queues: u16, queue_size: u16) -> u64 {
 }
 
 impl Inflight {
-    /// Empty notes, and the file that they are in.
+    /// Makes empty notes, and the file that contains them.
     pub(super) fn create(queues: u16, queue_size: u16) -> io::Result<(Inflight, File)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("farblock-inflight", flags)?);
@@ -62,7 +62,7 @@ impl Inflight {
         Ok((notes.map_err(io::Error::other)?, shared))
     }
 
-    /// Notes that a monitor has kept.
+    /// Uses notes that a monitor has kept.
     pub(super) fn adopt(
         file: File,
         offset: u64,
@@ -93,7 +93,7 @@ pub(super) struct Notes {
     map: Arc<Mapping>,
     start: usize,
     size: u16,
-    /// Of the next request: says in which order they came.
+    /// The number of the next request, which keeps their order.
     counter: u64,
 }
 
@@ -129,8 +129,8 @@ impl Notes {
         self.slice().load(at, Ordering::Acquire).expect("inside of the map")
     }
 
-    /// What a predecessor left under way, oldest first; none if there was no predecessor. `used` is
-    /// what the ring itself says was finished.
+    /// Requests that a predecessor left in progress, oldest first; `None` without a predecessor.
+    /// `used` is the ring's own count of finished requests.
     pub(super) fn recover(&mut self, used: u16) -> Result<Option<Vec<u16>>, String> {
         if self.load_u16(VERSION_AT) == 0 {
             self.store_u16(DESCRIPTORS_AT, self.size);
@@ -161,7 +161,7 @@ impl Notes {
         Ok(Some(heads))
     }
 
-    /// A request is about to be carried out.
+    /// Notes a request before its execution.
     pub(super) fn taken(&mut self, head: u16) {
         let at = self.start + Notes::note_at(head) + COUNTER_AT;
         self.slice().store(self.counter, at, Ordering::Release).expect("inside of the map");
@@ -169,13 +169,13 @@ impl Notes {
         self.set_in_flight(head, true);
     }
 
-    /// A request is about to be put into the used ring.
+    /// Notes that a request is about to be put into the used ring.
     pub(super) fn finishing(&self, head: u16) {
         self.store_u16(Notes::note_at(head) + NEXT_AT, self.load_u16(LAST_HEAD_AT));
         self.store_u16(LAST_HEAD_AT, head);
     }
 
-    /// It is there: the ring says `used` now.
+    /// Clears the note of a request in the used ring, whose index is now `used`.
     pub(super) fn finished(&self, head: u16, used: u16) {
         self.set_in_flight(head, false);
         self.store_u16(USED_AT, used);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(inflight.queue(0, 8).unwrap().recover(0), Ok(None));
     }
 
-    /// The process may end between any two stores.
+    /// The process may die between any two stores.
     #[test]
     fn a_request_is_finished_when_the_ring_says_so() {
         let (inflight, mut notes) = notes();

@@ -1,10 +1,10 @@
-//! Memory that its owner may take away while it is mapped here: a monitor that truncates the file
-//! that it has lent. Whoever touches it then gets SIGBUS, which would end the process and with it
-//! all other disks.
+//! Memory that its owner may take away while it is mapped here: a monitor may truncate the file
+//! that it lent. The next access then raises SIGBUS, which would kill the process, and with it all
+//! other disks.
 //!
-//! So what is lent is listed, and the signal's handler puts empty memory in its place and marks it
-//! as [lost](Lent::is_lost), in the other order. Whoever has read something looks at the mark
-//! before it believes it. A fault anywhere else goes to whom it would have gone before.
+//! So we list lent mappings. The signal's handler marks the mapping as [lost](Lent::is_lost), and
+//! then replaces it with empty memory. Readers check the mark before they trust the data that they
+//! read. A fault elsewhere goes to the previous handler.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vm_memory::MmapRegion;
 
-/// Mappings that can be lent at once, by all monitors.
+/// Limit for lent mappings at once, of all monitors.
 const PLACES: usize = 4096;
-/// The end of a place that is being written.
+/// The end of a place while a thread changes it.
 const CLAIMED: usize = 1;
 
-/// A mapping; free when its end is 0.
+/// A mapping. Its place is free if the end is 0.
 struct LentPlace {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -27,13 +27,14 @@ struct LentPlace {
 static LIST: [LentPlace; PLACES] = [const {
     LentPlace { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
-/// Mappings that were ever lost: until then nobody looks any further.
+/// Count of mappings ever lost. While it is 0, readers check nothing else.
 static LOST: AtomicUsize = AtomicUsize::new(0);
-/// Whose the signal was; `None` if it cannot be handled.
+/// The previous handler of the signal; `None` if the signal cannot be handled.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Says of a mapping whether it was taken away. It has a share of it, so that what is listed is
-/// there: the mapping's users reach it with volatile accesses, which may find anything.
+/// Tells whether a mapping was taken away. It shares ownership of the mapping, so that a listed
+/// mapping exists. The users of the mapping access it with volatile reads and writes, for which any
+/// content is valid.
 #[derive(Debug)]
 pub(super) struct Lent {
     index: usize,
@@ -41,7 +42,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Lists a mapping.
+    /// Adds a mapping to the list.
     pub(super) fn new(region: Arc<MmapRegion<()>>) -> Result<Lent, String> {
         if BEFORE.get_or_init(install).is_none() {
             return Err("the system does not let SIGBUS be handled".to_owned());
@@ -54,19 +55,19 @@ impl Lent {
         let index = index.ok_or_else(|| format!("{PLACES} regions of memory are lent already"))?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
-        // After the claim, for whoever sees it: see `range`.
+        // After the claim: `range` relies on this order.
         let start = region.as_ptr().addr();
         place.start.store(start, Ordering::Release);
         place.end.store(start + region.size(), Ordering::Release);
         Ok(Lent { index, region })
     }
 
-    /// Where the mapping begins.
+    /// The start of the mapping.
     pub(super) fn start(&self) -> usize {
         self.region.as_ptr().addr()
     }
 
-    /// Whether what was read of it may be anything.
+    /// True if data read from it may be wrong.
     pub(super) fn is_lost(&self) -> bool {
         LOST.load(Ordering::Acquire) > 0 && LIST[self.index].lost.load(Ordering::Acquire)
     }
@@ -74,7 +75,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // The mapping goes after this.
+        // Remove it from the list before the mapping is dropped.
         LIST[self.index].end.store(0, Ordering::Release);
     }
 }
@@ -82,8 +83,8 @@ impl Drop for Lent {
 fn install() -> Option<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = handle;
-    // SAFETY: the structures are plain numbers, for which zeroes will do, and the handler does
-    // nothing but atomics and system calls. Nobody faults on purpose before this returns.
+    // SAFETY: the structures are plain numbers, for which zeroes are valid, and the handler does
+    // only atomics and system calls. No thread accesses lent memory before this returns.
     unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) != 0 {
             return None;
@@ -96,43 +97,43 @@ fn install() -> Option<libc::sigaction> {
     }
 }
 
-/// The instruction is tried again when this returns.
+/// Handles SIGBUS; the kernel retries the instruction when it returns.
 ///
 /// # Safety
-/// To be called by the kernel only, with what it says of a signal.
+/// Only the kernel may call it, with its description of a signal.
 unsafe extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's, for the length of the call.
+    // SAFETY: the kernel's structure, valid during the call.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let replaced = code == libc::BUS_ADRERR && LIST.iter().any(|place| replace(place, address));
     if !replaced && let Some(Some(before)) = BEFORE.get() {
-        // SAFETY: what was there before. It gets the same fault.
+        // SAFETY: the previous action. It gets the same fault.
         unsafe { libc::sigaction(libc::SIGBUS, ptr::from_ref(before), ptr::null_mut()) };
     }
 }
 
-/// Where a mapping is, from its beginning to its end; none if it changes at the moment, so that it
-/// is not the one that was touched. Of two mappings that have a place one after the other, the
-/// beginning of the second and the end of the first would be neither.
+/// The start and end of a mapping; `None` if it changes right now, so it cannot contain the
+/// faulting address. The check keeps us from mixing the start of a new mapping with the end of an
+/// old one in the same place.
 fn range(place: &LentPlace) -> Option<(usize, usize)> {
     let end = place.end.load(Ordering::Acquire);
     let start = place.start.load(Ordering::Acquire);
     (place.end.load(Ordering::Relaxed) == end).then_some((start, end))
 }
 
-/// Puts empty memory where a mapping is, if the address is in it.
+/// Replaces a mapping with empty memory, if the address is in it.
 fn replace(place: &LentPlace, address: usize) -> bool {
     let Some((start, end)) = range(place) else { return false };
     if !(start..end).contains(&address) {
         return false;
     }
-    // First, so that nobody reads the zeroes without it.
+    // First, so that no thread reads the zeroes without the mark.
     place.lost.store(true, Ordering::SeqCst);
     LOST.fetch_add(1, Ordering::SeqCst);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a mapping that is listed, so that it is still there; whoever uses it reaches it with
-    // volatile accesses that may find anything.
+    // SAFETY: a listed mapping still exists. Its users access it with volatile reads and writes,
+    // for which any content is valid.
     let mapped = unsafe { libc::mmap(at, end - start, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }

@@ -1,4 +1,4 @@
-//! The guest's memory, as the monitor lends it.
+//! The guest's memory that the monitor lends.
 
 use super::lent::Lent;
 use super::limits;
@@ -11,7 +11,7 @@ use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
 };
 
-/// The memory by the guest's own (physical) addresses.
+/// The guest's memory, by the guest's own (physical) addresses.
 #[derive(Default)]
 pub(super) struct Guest {
     lent: Vec<Arc<Lent>>,
@@ -25,7 +25,7 @@ impl Guest {
         Guest { lent: Vec::new(), map: GuestMemoryMmap::from_ranges(ranges).expect("memory") }
     }
 
-    /// The monitor has taken some of it away: what was read before this call may be anything.
+    /// True if the monitor has taken some of it away: data read before this call may be wrong.
     pub(super) fn is_lost(&self) -> bool {
         self.lent.iter().any(|lent| lent.is_lost())
     }
@@ -45,7 +45,7 @@ pub(super) struct Mapping {
     pub(super) region: Arc<MmapRegion<()>>,
 }
 
-/// See the module's text.
+/// The guest's memory, with the monitor's addresses.
 pub(super) struct Memory {
     pub(super) guest: Arc<Guest>,
     regions: Vec<Region>,
@@ -55,12 +55,12 @@ pub(super) struct Memory {
 struct Region {
     guest: u64,
     length: u64,
-    /// Where the monitor itself sees it, which is how it names rings.
+    /// The region's address in the monitor, which uses it to name rings.
     monitor: u64,
 }
 
 impl Region {
-    /// Reads a region, and where it begins in its file.
+    /// Reads a region, and its offset in its file.
     fn parse(fields: &mut Fields<'_>) -> Result<(Region, u64), String> {
         let (guest, length) = (fields.u64()?, fields.u64()?);
         let (monitor, offset) = (fields.u64()?, fields.u64()?);
@@ -80,7 +80,7 @@ impl Region {
 }
 
 impl Memory {
-    /// Maps what a `SET_MEM_TABLE` lists.
+    /// Maps the regions of a `SET_MEM_TABLE`.
     pub(super) fn map(body: &[u8], files: Vec<OwnedFd>) -> Result<Memory, String> {
         let mut fields = Fields(body);
         let (count, _) = (fields.u32()? as usize, fields.u32()?);
@@ -101,12 +101,12 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// No memory yet.
+    /// A guest without memory.
     pub(super) fn empty() -> Memory {
         Memory { guest: Arc::default(), regions: Vec::new() }
     }
 
-    /// This memory with what an `ADD_MEM_REG` lends besides.
+    /// This memory with the region of an `ADD_MEM_REG`.
     pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
         if self.regions.len() >= limits::MAX_SLOTS {
             return Err(format!("there are {} regions of memory already", self.regions.len()));
@@ -121,8 +121,7 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// This memory without what a `REM_MEM_REG` takes back. Where it was in its file does not
-    /// matter.
+    /// This memory without the region of a `REM_MEM_REG`. Its offset in the file does not matter.
     pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
         let (region, _) = Memory::one(body)?;
         let Region { guest: at, length, .. } = region;
@@ -136,14 +135,14 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// The one region of a message.
+    /// The only region of a message.
     fn one(body: &[u8]) -> Result<(Region, u64), String> {
         let mut fields = Fields(body);
         let _padding = fields.u64()?;
         Region::parse(&mut fields)
     }
 
-    /// The guest's address of what the monitor sees at this one.
+    /// The guest's address for this address of the monitor.
     pub(super) fn translate(&self, address: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|region| {
             let distance = address.checked_sub(region.monitor)?;
@@ -152,7 +151,7 @@ impl Memory {
     }
 }
 
-/// Maps part of a file, shared, if it is as long as is said.
+/// Maps part of a file, shared, if the file has that part.
 pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, String> {
     let size = file.metadata().map_err(|error| error.to_string())?.len();
     let end = offset.checked_add(length).filter(|&end| end <= size && length > 0);

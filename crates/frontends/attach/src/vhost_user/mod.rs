@@ -1,32 +1,32 @@
 //! A vhost-user-blk back end: a namespace as the disk of a virtual machine.
 //!
-//! **What it is.** [`Server::start`] opens a namespace and listens on a Unix socket, to which a
-//! virtual machine monitor connects (QEMU's `vhost-user-blk-pci`, cloud-hypervisor's
-//! `--disk vhost_user=true`, libblkio). It lends the guest's memory and names the rings of the
-//! disk in it. Each ring has a thread of its own, with a reactor and a queue into the namespace, so
-//! nothing is shared between a guest's processors on the way to the disk.
+//! **Overview.** [`Server::start`] opens a namespace and listens on a Unix socket, to which a
+//! virtual machine monitor connects (QEMU's `vhost-user-blk-pci`, cloud-hypervisor's `--disk
+//! vhost_user=true`, libblkio). The monitor lends the guest's memory and names the disk's rings in
+//! it. Each ring has its own thread, reactor and queue into the namespace, so a guest's processors
+//! share nothing on the way to the disk.
 //!
-//! **Contract.** The guest sees the namespace as it is: size, block size, what is best for it,
-//! whether it can be written, given back, and whether it has a cache, which the guest may switch
-//! off. [`Server::resized`] tells the guest of another size.
+//! **Contract.** The guest sees the namespace: its size, block size and preferred I/O sizes,
+//! whether it can be written and deallocated, and whether it has a cache, which the guest may
+//! switch off. [`Server::resized`] reports a new size to the guest.
 //!
-//! Data is copied once, between the guest's memory and the buffers of block operations. Kicks are
-//! switched off while there is work, and completions are announced once for all that are there
+//! The server copies data once, between the guest's memory and the buffers of block operations.
+//! Kicks are off while there is work, and one interrupt announces all available completions
 //! (`VIRTIO_F_EVENT_IDX`). An idle disk costs nothing.
 //!
-//! **Restarts.** What the guest has asked for and not been answered is noted in memory that the
-//! monitor keeps (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`). When this process dies and another one
-//! takes its place, the monitor connects again (QEMU: `reconnect=1`), and the requests that were
-//! under way are carried out again before the guest notices. When it is the monitor that goes
-//! away, block operations under way are waited for before the next one is served, so that an old
-//! write never lands after a newer one. The guest's memory is not touched meanwhile.
+//! **Restarts.** The server notes the guest's unanswered requests in memory that the monitor keeps
+//! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`). If this process dies and another takes its place, the
+//! monitor connects again (QEMU: `reconnect=1`), and the new server executes the requests again;
+//! the guest notices nothing. If the monitor goes away, the server waits for its block operations
+//! before it serves the next monitor, so that an old write never lands after a newer one. Meanwhile
+//! it does not access the guest's memory.
 //!
-//! **Who is trusted with what.** Whatever is in the guest's memory is the guest's to choose:
-//! descriptors that lead nowhere or in circles, ranges out of the disk, lengths without measure get
-//! an error status, or none where there is no place for it, and a ring that is broken is left
-//! alone. What it can make us hold is bounded ([`limits`]). Whatever a monitor sends is checked as
-//! well, and one that talks nonsense is disconnected; but memory that it lends and then cuts short
-//! ends the process, as it would its own. Only the socket's owner can connect (mode 0600).
+//! **Trust.** The server does not trust the guest's memory. Descriptors that lead nowhere or in
+//! circles, ranges outside of the disk and excessive lengths get an error status, or none if there
+//! is no room for one. The server abandons a broken ring. [`limits`] bound the resources that a
+//! guest can hold. The server also checks a monitor's messages, and disconnects one that breaks the
+//! protocol. If a monitor truncates memory that it lent, the requests on it fail, and the server
+//! abandons its rings. Only the socket's owner can connect (mode 0600).
 //!
 //! **Not implemented.** Packed rings, live migration (`VHOST_USER_PROTOCOL_F_LOG_SHMFD`,
 //! postcopy), rings that are polled instead of kicked, in-band

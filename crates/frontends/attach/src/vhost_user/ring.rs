@@ -1,4 +1,4 @@
-//! A ring between a guest and its disk: what is taken from it and put into it, and who is told.
+//! A ring between a guest and its disk: takes requests, returns answers, and notifies the guest.
 
 use super::chain::Table;
 use super::inflight::Notes;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
-/// What a ring starts with.
+/// The initial state of a ring.
 pub(super) struct Setup {
     pub(super) guest: Arc<Guest>,
     pub(super) queue: Queue,
-    /// `VIRTIO_F_INDIRECT_DESC` was chosen.
+    /// The driver chose `VIRTIO_F_INDIRECT_DESC`.
     pub(super) indirect: bool,
     pub(super) notes: Option<Notes>,
     pub(super) kick: OwnedFd,
@@ -21,7 +21,7 @@ pub(super) struct Setup {
     pub(super) error: Option<OwnedFd>,
 }
 
-/// A ring that runs.
+/// A running ring.
 pub(super) struct Ring {
     pub(super) guest: Arc<Guest>,
     queue: Queue,
@@ -31,17 +31,17 @@ pub(super) struct Ring {
     error: Option<OwnedFd>,
     /// Requests that a predecessor had taken.
     again: VecDeque<u16>,
-    /// Which chains were taken and not put back, and how many.
+    /// The chains that were taken and not returned, and their number.
     taken: Vec<bool>,
     outstanding: usize,
-    /// Something was put into the ring that the guest may not know of.
+    /// The guest may not know of some answers in the ring.
     unannounced: bool,
-    /// The guest breaks the rules of rings, so nothing more is taken.
+    /// The guest broke the rules of rings, so we take no more requests.
     broken: bool,
 }
 
 impl Ring {
-    /// A ring, and the descriptor that the guest kicks.
+    /// Makes a ring. Also returns the descriptor that the guest kicks.
     pub(super) fn new(setup: Setup) -> Result<(Ring, OwnedFd), String> {
         let Setup { guest, mut queue, indirect, mut notes, kick, call, error } = setup;
         let used = queue.used_idx(&guest.map, Ordering::Acquire).map_err(|e| e.to_string())?.0;
@@ -51,10 +51,10 @@ impl Ring {
         if let Some(notes) = &mut notes
             && let Some(heads) = notes.recover(used)?
         {
-            // The ring itself knows better than the monitor how far the predecessor came: what is
-            // finished or under way was taken.
+            // The ring knows better than the monitor how far the predecessor came: it took the
+            // finished requests and those in progress.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
-            // Nobody knows whether the guest was told of what is in the used ring.
+            // It is unknown whether the guest was notified of the used ring's content.
             unannounced = true;
             again = heads.into();
         }
@@ -78,17 +78,17 @@ impl Ring {
         Ok((ring, kick))
     }
 
-    /// Where the next available chain is; what the monitor keeps while a ring stands still.
+    /// The index of the next available chain, which the monitor keeps while a ring is stopped.
     pub(super) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }
 
-    /// Chains that were taken, or have to be taken again, and are not back.
+    /// The number of chains that were taken, or must be taken again, and are not returned.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding + self.again.len()
     }
 
-    /// The next chain. With `only_old`, only of those that had been taken before.
+    /// Takes the next chain. With `only_old`, only a chain that was taken before.
     pub(super) fn take(&mut self, only_old: bool) -> Option<u16> {
         if let Some(head) = self.again.pop_front() {
             self.taken[usize::from(head)] = true;
@@ -123,7 +123,7 @@ impl Ring {
         Some(next)
     }
 
-    /// Gives a chain back, with so many bytes of it written.
+    /// Returns a chain, with this many bytes written.
     pub(super) fn put(&mut self, head: u16, written: u32) {
         if let Some(notes) = &self.notes {
             notes.finishing(head);
@@ -139,7 +139,7 @@ impl Ring {
         self.unannounced = true;
     }
 
-    /// Tells the guest, if it wants to know, what was put into the ring since the last time.
+    /// Notifies the guest, if it wants that, of answers added since the last time.
     pub(super) fn announce(&mut self) {
         if !std::mem::take(&mut self.unannounced) {
             return;
@@ -151,14 +151,14 @@ impl Ring {
         }
     }
 
-    /// Tells the guest in any case.
+    /// Notifies the guest in any case.
     pub(super) fn call(&self) {
         if let Some(call) = &self.call {
             signal(call);
         }
     }
 
-    /// The guest need not kick: we look by ourselves.
+    /// Tells the guest that it need not kick, since we poll.
     pub(super) fn disable_kicks(&mut self) {
         if !self.broken
             && let Err(error) = self.queue.disable_notification(&self.guest.map)
@@ -167,7 +167,7 @@ impl Ring {
         }
     }
 
-    /// The guest has to kick from now on. True if something has come already.
+    /// Tells the guest to kick from now on. True if there are requests already.
     pub(super) fn enable_kicks(&mut self) -> bool {
         if self.broken {
             return false;

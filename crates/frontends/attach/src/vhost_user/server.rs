@@ -1,4 +1,4 @@
-//! Starting and stopping a server, and the thread that talks to monitors.
+//! Starts and stops a server, and runs the thread that talks to monitors.
 
 use super::blk::ID_BYTES;
 use super::device::Device;
@@ -24,39 +24,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The start of the name of every thread of a server; what CPU accounting goes by.
+/// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
-/// Rings of a server that is not told how many.
+/// Default limit for the rings of a server.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// How long accepting backs off after an error, for example when there are no more descriptors.
+/// Pause after an error of accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often a thread that waits for a worker looks whether the server is to stop.
+/// Interval at which a thread that waits for a worker checks whether the server stops.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 const MONITORS: Token = Token(0);
 const STOP: Token = Token(1);
 
-/// What to serve, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. A socket that nobody listens to any more is replaced.
+    /// Where to listen. A socket without a listener is replaced.
     pub socket: PathBuf,
-    /// Rings that a guest may use, each with a thread and a queue into the namespace. 0: as many
-    /// as there are processors, but at most four.
+    /// Rings that a guest may use, each with a thread and a queue into the namespace. 0: as many as
+    /// there are processors, at most four.
     pub queues: usize,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the server may spend on polling.
     pub polling: Polling,
     /// The disk's serial number: at most 20 bytes of ASCII. Linux shows it in
     /// `/sys/block/vda/serial`.
     pub serial: String,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
 }
 
 impl Config {
-    /// The usual: nameless, as writable as the namespace.
+    /// Defaults: no serial number, as writable as the namespace.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Config {
         let (engine, polling, serial) = Default::default();
@@ -64,19 +64,19 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Shown, it says what to do.
+/// Why a server did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Nobody can be listened to.
+    /// Listening failed.
     Listen(ListenError),
-    /// The serial number is longer than the protocol takes, or no plain text.
+    /// The serial number is longer than the protocol allows, or not plain text.
     Serial(String),
-    /// More rings than there can be.
+    /// More rings than the limit.
     Queues(usize),
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a thread, or something that it needs.
+    /// The system refused a thread or one of its resources.
     System(io::Error),
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 pub(super) struct DeviceShared {
     pub(super) device: Device,
     pub(super) orders: Mailboxes<Order>,
@@ -109,18 +109,18 @@ pub(super) struct DeviceShared {
     state: Mutex<DeviceState>,
 }
 
-/// The monitor at the moment.
+/// The current monitor.
 #[derive(Default)]
 struct DeviceState {
-    /// Its connection, so that it can be ended from elsewhere.
+    /// Its connection, so that another thread can close it.
     connection: Option<UnixStream>,
-    /// Who it is.
+    /// The monitor's name.
     peer: String,
-    /// Where it wants to hear from us.
+    /// The channel for notifications to the monitor.
     channel: Option<UnixStream>,
     /// A monitor that connects again may know another size.
     resized: bool,
-    /// The server is to stop, and no wait may be longer than this.
+    /// The server is stopping, and no wait may last beyond this time.
     give_up: Option<Instant>,
 }
 
@@ -144,14 +144,14 @@ impl DeviceShared {
         }
     }
 
-    /// The namespace has another size.
+    /// Takes over a new size of the namespace.
     fn resized(&self) {
         self.orders.post_all(|| Order::Resized);
         self.lock().resized = true;
         self.announce();
     }
 
-    /// Has the monitor look at the configuration again, if it wants to hear from us.
+    /// Makes the monitor read the configuration again, if it has a channel for that.
     fn announce(&self) {
         let channel = {
             let state = self.lock();
@@ -169,8 +169,8 @@ impl DeviceShared {
         self.lock().give_up.is_some()
     }
 
-    /// A worker's answer. However long the namespace takes: what is under way cannot be taken
-    /// back. Only a server that stops does not wait for ever.
+    /// Waits for a worker's answer. It waits as long as the namespace takes, since operations in
+    /// progress cannot be withdrawn. Only a stopping server gives up.
     pub(super) fn wait_for<T>(&self, answer: &Receiver<T>) -> Result<T, String> {
         loop {
             match answer.recv_timeout(WAIT_STEP) {
@@ -185,7 +185,7 @@ impl DeviceShared {
         }
     }
 
-    /// Makes this the monitor at the moment; false if there is to be none any more.
+    /// Makes this the current monitor; false if the server accepts no more.
     fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
@@ -208,7 +208,7 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let serial = &config.serial;
         if serial.len() > ID_BYTES || !serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
@@ -246,42 +246,42 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The listening address.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.workers.engine()
     }
 
-    /// Whether a monitor is connected.
+    /// True if a monitor is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.lock().connection.is_some()
     }
 
-    /// Who the monitor is, if one is connected.
+    /// The monitor's name, if one is connected.
     #[must_use]
     pub fn monitor(&self) -> Option<String> {
         let state = self.shared.lock();
         state.connection.is_some().then(|| state.peer.clone())
     }
 
-    /// The namespace has another size now, or may have one since a server before this, of which
-    /// alone this one does not hear by itself if the namespace tells of its changes. Requests are
-    /// held against it at once, and the guest is told, also one whose monitor connects (again)
-    /// later.
+    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
+    /// its changes; call it after a restart, since the size may have changed after the previous
+    /// server. Requests are checked against it at once. The guest is notified, even if its monitor
+    /// connects later.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
-    /// Stops: requests that were taken are finished and answered, the monitor is disconnected,
-    /// threads end, the socket goes away. A monitor that reconnects finds a successor, if there is
-    /// one.
+    /// Stops the server: it finishes and answers the requests it took, disconnects the monitor,
+    /// ends the threads and removes the socket. A monitor that reconnects finds a successor, if
+    /// there is one.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -295,7 +295,7 @@ impl Server {
             let mut state = self.shared.lock();
             state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);
             if let Some(connection) = &state.connection {
-                // Only what it says: answers still go out.
+                // Shut down only the monitor's direction: answers still go out.
                 let _ = connection.shutdown(Shutdown::Read);
             }
         }
@@ -324,7 +324,7 @@ fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<C
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // Whoever waits for its answer is told that there is none.
+    // Threads that wait for its answer learn that there is none.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)
@@ -354,8 +354,7 @@ fn start_control(
     Ok((waker, thread))
 }
 
-/// Serves everybody who waits, one after the other. True if that is to be tried again after a
-/// pause.
+/// Serves all waiting monitors, one after the other. True if it must be retried after a pause.
 fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
     while !shared.is_stopping() {
         match listener.socket.accept() {

@@ -1,4 +1,4 @@
-//! A monitor's session: what it says, from its first message to its last.
+//! A monitor's session: handles its messages from the first to the last.
 //!
 //! ```text
 //! a ring:  Still ──enabled, with size, addresses and a kick──> Runs
@@ -22,13 +22,13 @@ use std::sync::mpsc;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
-/// What the monitor has said about a ring.
+/// The monitor's settings of a ring.
 #[derive(Default)]
 struct RingState {
     size: u16,
-    /// Where descriptors, available and used ring are, as the monitor sees it.
+    /// Addresses of the descriptors, the available and the used ring, in the monitor's memory.
     addresses: Option<[u64; 3]>,
-    /// The next available chain, while the ring stands still.
+    /// The index of the next available chain, while the ring is stopped.
     base: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
@@ -39,13 +39,13 @@ struct RingState {
 
 /// The answer to a request.
 enum Answer {
-    /// None, except that all is well, if that is asked for.
+    /// No answer, or only an acknowledgement if the monitor asks for one.
     None,
     Body(Vec<u8>),
     File(Vec<u8>, OwnedFd),
 }
 
-/// See the module's text.
+/// A monitor's session.
 pub(super) struct Session<'a> {
     shared: &'a DeviceShared,
     device: &'a Device,
@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the monitor until it goes, or talks nonsense.
+    /// Serves the monitor until it leaves or breaks the protocol.
     pub(super) fn run(&mut self) -> io::Result<()> {
         while let Some(message) = wire::receive(self.stream)? {
             let (code, need_reply) = (message.code, message.need_reply);
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
             code::GET_VRING_BASE => {
                 let index = self.index(fields.u32()?)?;
                 self.halt(index)?;
-                // It begins anew with another kick.
+                // Another kick starts it again.
                 self.rings[index].kick = None;
                 let mut body = (index as u32).to_le_bytes().to_vec();
                 body.extend(u32::from(self.rings[index].base).to_le_bytes());
@@ -215,7 +215,8 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
-        // Of a disk that has become another meanwhile, the driver still may hold old promises.
+        // If the disk has changed meanwhile, the driver may still rely on these features of the old
+        // one.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the features {unknown:#x} are not offered"));
         }
@@ -232,7 +233,7 @@ impl<'a> Session<'a> {
         found.ok_or_else(|| format!("there are {} rings, and none {index}", self.rings.len()))
     }
 
-    /// A ring that may be changed because it does not run, and what it is changed to.
+    /// A stopped ring, which may be changed, and the new value.
     fn still(&mut self, index: u32, value: u32) -> Result<(&mut RingState, u32), String> {
         let index = self.index(index)?;
         if self.rings[index].runs {
@@ -241,7 +242,7 @@ impl<'a> Session<'a> {
         Ok((&mut self.rings[index], value))
     }
 
-    /// Which ring an event descriptor is for. There need not be one.
+    /// The ring of an event descriptor, which is optional.
     fn event(
         &self,
         value: u64,
@@ -317,7 +318,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The answer is as long as the question, because monitors differ in how they pad it.
+    /// The answer is as long as the request, because monitors differ in how they pad it.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
             return Err(format!("{queues} rings of {size} descriptors are too many"));
@@ -336,7 +337,7 @@ impl<'a> Session<'a> {
         self.shared.post(index, order);
     }
 
-    /// Starts a ring if everything is there that it needs.
+    /// Starts a ring once its settings are complete.
     fn try_run(&mut self, index: usize) -> Result<(), String> {
         let ring = &self.rings[index];
         let enabled = ring.enabled || self.features & F_PROTOCOL_FEATURES == 0;
@@ -390,7 +391,7 @@ impl<'a> Session<'a> {
         Ok(queue)
     }
 
-    /// Lets a ring finish what was taken from it.
+    /// Stops a ring after the requests taken from it have finished.
     fn halt(&mut self, index: usize) -> Result<(), String> {
         if self.rings[index].runs {
             let (sender, receiver) = mpsc::channel();
@@ -406,12 +407,12 @@ impl<'a> Session<'a> {
         (0..self.rings.len()).try_for_each(|index| self.halt(index))
     }
 
-    /// Ends the session. If the server stops, the guest gets its answers first; otherwise the
+    /// Ends the session. If the server stops, the guest gets its answers first. Otherwise the
     /// monitor is gone, and the guest's memory with it.
     pub(super) fn end(mut self) {
         self.shared.set_channel(None);
         if self.shared.is_stopping() {
-            // What is not finished in time stays noted for a successor.
+            // Requests that do not finish in time stay noted for a successor.
             let _ = self.halt_all();
         }
         let left: Vec<_> = (0..self.rings.len())
@@ -435,7 +436,7 @@ fn copy_of(descriptor: &Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
     copy.map_err(|error| error.to_string())
 }
 
-/// Anything else might be readable for ever, or block its writer.
+/// Another kind of file might be readable forever, or block its writer.
 fn is_event(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")

@@ -1,8 +1,8 @@
 //! The vhost-user protocol as bytes: messages with descriptors, on a Unix socket.
 //!
-//! The `vhost` crate has the protocol, too, but its back end keeps the channel to the monitor to
-//! itself and cannot tell it that the configuration has changed, which is how a guest learns of a
-//! disk's new size. Its front end plays the monitor in the tests.
+//! The `vhost` crate has the protocol, too, but its back end does not expose the channel to the
+//! monitor. It cannot tell the monitor that the configuration has changed, which is how a guest
+//! learns of a disk's new size. Its front end plays the monitor in the tests.
 
 use super::limits;
 use rustix::net::{
@@ -42,7 +42,7 @@ pub(super) mod code {
     pub(crate) const REM_MEM_REG: u32 = 38;
 }
 
-/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the one message of ours that is no answer.
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, our only message that is not an answer.
 const CONFIG_CHANGE: u32 = 2;
 
 /// `VHOST_USER_F_PROTOCOL_FEATURES`, among the device's features.
@@ -78,7 +78,7 @@ fn malformed(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// The next message; none at the end of the connection. Blocks.
+/// Reads the next message; `None` at the end of the connection. Blocks.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
@@ -126,7 +126,7 @@ fn receive_with_descriptors(
     Ok(received.bytes)
 }
 
-/// Answers a request, perhaps with a descriptor.
+/// Answers a request, with or without a descriptor.
 pub(super) fn reply(
     stream: &UnixStream,
     code: u32,
@@ -136,13 +136,13 @@ pub(super) fn reply(
     send(stream, code, VERSION | REPLY, body, descriptor)
 }
 
-/// Tells a monitor, on the channel that it gave for this, to look at the configuration again. It
-/// does not have to answer.
+/// Tells a monitor, over the channel that it provided for this, to read the configuration again. It
+/// need not answer.
 pub(super) fn notify_config_change(channel: &UnixStream) -> io::Result<()> {
     send(channel, CONFIG_CHANGE, VERSION, &[], None)
 }
 
-/// Asks a back end for something, as a monitor; with an answer in any case if `need_reply`.
+/// Sends a request to a back end, as a monitor; with `need_reply` it always gets an answer.
 pub(super) fn ask(
     stream: &UnixStream,
     code: u32,
@@ -153,7 +153,7 @@ pub(super) fn ask(
     send(stream, code, VERSION | if need_reply { NEED_REPLY } else { 0 }, body, descriptor)
 }
 
-/// What a back end answers to that.
+/// Reads the back end's answer to a request.
 pub(super) fn answer(mut stream: &UnixStream, asked: u32) -> io::Result<Vec<u8>> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;

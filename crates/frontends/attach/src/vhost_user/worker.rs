@@ -1,7 +1,7 @@
 //! A worker: one thread, one ring, one reactor and one queue into the namespace.
 //!
 //! A tick: chains from the ring → block operations → completions → chains back, and then one
-//! announcement to the guest. Kicks are off while chains are taken.
+//! notification to the guest. Kicks are off while the worker takes chains.
 //!
 //! ```text
 //! Idle ──run──> Running ──halt──> Halting ──all finished──> Idle
@@ -24,21 +24,21 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use vm_memory::Bytes;
 
-/// What a worker is told. Whoever sends a `Sender` along waits for the answer.
+/// A message to a worker. If it contains a `Sender`, its sender waits for the answer.
 pub(super) enum Order {
     /// Serve this ring.
     Run(Box<Setup>, Sender<Result<(), String>>),
-    /// Tell the guest by this descriptor from now on.
+    /// From now on notify the guest through this descriptor.
     Call(Option<OwnedFd>),
-    /// The guest's memory is this from now on.
+    /// From now on use this guest memory.
     Memory(Arc<Guest>, Sender<()>),
-    /// Take no more, finish what was taken, and say where the next chain is.
+    /// Take no more requests, finish those taken, and return the index of the next chain.
     Halt(Sender<Option<u16>>),
-    /// The monitor is gone: wait for what is under way, and touch nothing of the guest's.
+    /// The monitor is gone: wait for operations in progress, and do not access the guest's memory.
     Leave(Sender<()>),
     /// The namespace has another size.
     Resized,
-    /// End.
+    /// Stop.
     Stop,
 }
 
@@ -46,9 +46,9 @@ pub(super) enum Order {
 #[derive(Default)]
 struct Slot {
     request: BlkRequest,
-    /// Block operations under way.
+    /// Block operations in progress.
     pending: u32,
-    /// What it will be told.
+    /// The status that the guest will get.
     status: u8,
     /// Bytes of its buffers.
     held: u64,
@@ -56,9 +56,9 @@ struct Slot {
     wanted: u64,
 }
 
-/// See the module's text.
+/// The state of a worker.
 pub(super) struct Worker {
-    // The queue goes before the reactor.
+    // The queue must be dropped before the reactor.
     queue: Box<dyn Queue>,
     queue_task: TaskId,
     mail: TaskId,
@@ -70,21 +70,21 @@ pub(super) struct Worker {
     ring: Option<Ring>,
     watch: Option<WatchId>,
     slots: Vec<Slot>,
-    /// Bytes of all buffers under way.
+    /// Bytes of all buffers in use.
     held: u64,
     /// A request that waits for buffers.
     parked: Option<u16>,
     halting: Option<Sender<Option<u16>>>,
     leaving: Option<Sender<()>>,
-    /// There may be something in the ring.
+    /// The ring may have requests.
     look: bool,
-    /// There may be completions.
+    /// The queue may have completions.
     dirty: bool,
     stopping: bool,
 }
 
 impl Worker {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<DeviceShared>) -> Worker {
         let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
         Worker {
@@ -109,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// True if there is more to do at once.
+    /// True if there is more work at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.look) {
@@ -142,7 +142,7 @@ impl Worker {
                 Order::Call(call) => {
                     if let Some(ring) = &mut self.ring {
                         ring.call = call;
-                        // Something may have been announced to the old one that nobody heard.
+                        // The guest may have missed a notification through the old descriptor.
                         ring.call();
                     }
                 }
@@ -187,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Answers those who wait for the end of what is under way.
+    /// Answers the threads that wait for the end of operations in progress.
     fn report(&mut self) {
         if self.leaving.is_some() && self.queue.in_flight() == 0 {
             self.held = 0;
@@ -200,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Takes what there is in the ring, and starts it.
+    /// Takes the requests in the ring, and starts them.
     fn serve(&mut self) {
         let only_old = self.halting.is_some();
         if let Some(head) = self.parked.take() {
@@ -212,7 +212,7 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // A guest may offer as fast as requests are answered; completions want their turn.
+        // A guest may add requests as fast as we answer them, and completions need their turn.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()
@@ -243,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// Carries a request out, parks it, or refuses it.
+    /// Executes a request, parks it, or refuses it.
     fn start(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
         (slot.pending, slot.status, slot.held, slot.wanted) = (0, status::OK, 0, 0);
@@ -262,7 +262,7 @@ impl Worker {
         if let Err(status) = result {
             slot.status = status;
         }
-        // Operations that were submitted before something was found to be wrong come first.
+        // Operations that were submitted before the error was found must complete first.
         if slot.pending == 0 && self.parked != Some(head) {
             self.finish(head);
         }
@@ -274,14 +274,14 @@ impl Worker {
         self.dirty = true;
     }
 
-    /// A range of the disk in blocks, if it is one that `command` may have.
+    /// A range of the disk in blocks, if it is valid for `command`.
     fn blocks(&self, command: Command, sector: u64, sectors: u64) -> Result<(u64, u32), u8> {
         let per_block = u64::from(self.geometry.block_size) / SECTOR_BYTES;
         if !sector.is_multiple_of(per_block) || !sectors.is_multiple_of(per_block) {
             return Err(status::IOERR);
         }
         let (lba, blocks) = (sector / per_block, sectors / per_block);
-        // Transfers of more than the namespace takes at once become several.
+        // Transfers above the namespace's limit become several.
         let whole = Geometry { max_blocks: 0, ..self.geometry };
         whole.check(command, lba, blocks).map_err(code)?;
         Ok((lba, u32::try_from(blocks).map_err(|_| status::IOERR)?))
@@ -320,7 +320,8 @@ impl Worker {
                 let segments = &self.slots[usize::from(head)].request.from_guest;
                 let offset = self.geometry.bytes(first) as u64;
                 let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
-                // What the monitor took away meanwhile reads as zeroes, which nobody has written.
+                // Memory that the monitor took away meanwhile reads as zeroes, which the guest has
+                // not written.
                 if copied.is_none() || ring.guest.is_lost() {
                     self.reactor.buffers().give(buffer);
                     return Err(status::IOERR);
@@ -344,7 +345,7 @@ impl Worker {
         chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
     }
 
-    /// Discards and write zeroes: all ranges are checked before the first is touched.
+    /// Discards and write zeroes: checks all ranges before it starts the first.
     fn ranges(&mut self, head: u16) -> Result<(), u8> {
         const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
         let request = &self.slots[usize::from(head)].request;
@@ -394,7 +395,7 @@ impl Worker {
         slot.pending -= 1;
         let read = buffer.as_ref().filter(|_| slot.request.kind == request::IN);
         let result = match (&self.ring, result, read) {
-            // The guest's memory is not ours any more.
+            // The guest's memory is no longer ours.
             (None, ..) => Ok(()),
             (_, Err(error), _) => Err(code(error)),
             (Some(ring), Ok(()), Some(buffer)) => {
@@ -415,11 +416,11 @@ impl Worker {
         }
     }
 
-    /// Gives a request back to the guest.
+    /// Returns a request to the guest.
     fn finish(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
         self.held -= std::mem::take(&mut slot.held);
-        // Somebody may wait for the buffers.
+        // A parked request may wait for the buffers.
         self.look |= self.parked.is_some();
         let Some(ring) = &mut self.ring else { return };
         let written = if slot.status == status::OK { slot.wanted as u32 } else { 0 };
@@ -431,7 +432,7 @@ impl Worker {
 }
 
 impl Core for Worker {
-    /// Runs until it is told to stop.
+    /// Runs until an order says to stop.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut done) = (Vec::new(), Vec::new());
         let mut more = false;
@@ -452,7 +453,7 @@ impl Core for Worker {
     }
 }
 
-/// An error in virtio-blk's words, of which there are two.
+/// A block error as a virtio-blk status; there are two.
 fn code(error: BlockError) -> u8 {
     match error {
         BlockError::Unsupported => status::UNSUPP,

@@ -1,4 +1,4 @@
-//! A disk in a mount to test, and a namespace that tells what was asked of it.
+//! A mounted disk for tests, and a namespace that records its operations.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -44,9 +44,9 @@ impl Served {
         self.server.path()
     }
 
-    /// Nobody uses it any more.
+    /// Stops the server, whose disk has no users any more.
     pub fn stop(mut self) {
-        // Another test's child has what this process has until it runs a program.
+        // A child of another test shares this process's descriptors until it runs a program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
             assert!(Instant::now() < deadline, "it does not stop: {error}");
@@ -61,7 +61,7 @@ pub fn mounted(path: &Path) -> bool {
     mounts.split_whitespace().any(|word| Path::new(word) == path)
 }
 
-/// A loop device that goes with the test.
+/// A loop device that is removed at the end of the test.
 pub struct Loop(pub PathBuf, PathBuf);
 
 impl Loop {
@@ -74,7 +74,7 @@ impl Loop {
         self.0.to_str().expect("UTF-8")
     }
 
-    /// A word of `/sys/block/loopN/…`.
+    /// The first word of a file in `/sys/block/loopN/`.
     pub fn says(&self, what: &str) -> String {
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         std::fs::read_to_string(folder.join(what)).expect("an attribute").trim().into()
@@ -83,7 +83,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // If all went well it is detached, and perhaps another test's by now.
+        // If all went well it is detached, and another test may use it by now.
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         let file = std::fs::read_to_string(folder.join("loop/backing_file")).unwrap_or_default();
         if Path::new(file.trim_end()) == self.1 {
@@ -125,7 +125,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Output {
     command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// Runs a program that has to succeed, and returns what it says.
+/// Runs a program, which must succeed, and returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -152,10 +152,11 @@ pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
     run("fio", &all)
 }
 
-/// What was asked: the command, the first block, blocks, and whether it had to be durable.
+/// An operation: the command, the first block, the number of blocks, and whether it had to be
+/// durable.
 pub type Asked = (Command, u64, u32, bool);
 
-/// A disk that tells what was asked of it, can be given another size, and fails when told to.
+/// A disk that records its operations, can change its size, and fails on demand.
 pub struct Spy {
     pub disk: Arc<Elastic>,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -169,7 +170,7 @@ impl Spy {
         Arc::new(Spy { disk: Elastic::new(inner), asked, error, deallocate })
     }
 
-    /// Everything since the last call.
+    /// All operations since the last call.
     pub fn take(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().expect("no panic"))
     }

@@ -1,4 +1,4 @@
-//! A server to test, and a client that says exactly what it is told to.
+//! A server for tests, and a client that sends exactly the given bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -35,7 +35,7 @@ pub const ENOTSUP: u32 = 95;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// Longer than anything takes that comes at all.
+/// Longer than any expected answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A disk as people name it.
@@ -49,7 +49,7 @@ pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config, namespace).expect("it starts")
 }
 
-/// A server at a port of its own.
+/// A server at its own port.
 pub fn serve_tcp(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let listen = Some(Address::Tcp(([127, 0, 0, 1], 0).into()));
     let config = Config { engine, threads: 2, ..Config::new(listen) };
@@ -68,12 +68,12 @@ pub struct Reply {
     pub cookie: u64,
     /// 0: it went well.
     pub errno: u32,
-    /// What was read; empty in simple replies.
+    /// The data read; empty in simple replies.
     pub data: Vec<u8>,
 }
 
 impl Client {
-    /// One that has sent nothing yet, and has read the server's greeting.
+    /// A client that has read the server's greeting and has sent nothing.
     pub fn raw(server: &Server) -> Client {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         server.adopt(theirs);
@@ -86,7 +86,7 @@ impl Client {
         client
     }
 
-    /// One that is done negotiating, and knows nothing of block sizes.
+    /// A client that has finished the negotiation, and does not know the block sizes.
     pub fn simple(server: &Server) -> Client {
         let mut client = Client::raw(server);
         client.flags(3);
@@ -95,7 +95,7 @@ impl Client {
         client
     }
 
-    /// One with structured replies, that keeps to the block sizes.
+    /// A client with structured replies that obeys the block sizes.
     pub fn structured(server: &Server) -> Client {
         let mut client = Client::raw(server);
         client.flags(3);
@@ -120,7 +120,7 @@ impl Client {
         bytes
     }
 
-    /// Whether nothing comes for a while.
+    /// True if no data arrives for a while.
     pub fn hears_nothing(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         let heard = self.stream.read(&mut [0]);
@@ -128,7 +128,7 @@ impl Client {
         heard.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// The server must close, and not say more than it has to.
+    /// Checks that the server closes, and sends no more than it must.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -249,7 +249,7 @@ pub fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// A disk that counts its reads and writes, and can be given another size.
+/// A disk that counts its reads and writes, and can change its size.
 pub struct Spy {
     pub disk: Arc<Elastic>,
     pub reads: Arc<AtomicUsize>,

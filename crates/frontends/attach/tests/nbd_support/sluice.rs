@@ -1,11 +1,11 @@
-//! A disk that keeps writes back for as long as a test likes.
+//! A disk that holds writes back for as long as a test wants.
 
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// See the module's text.
+/// A disk that holds writes back.
 pub struct Sluice {
     inner: Arc<dyn Namespace>,
     shared: Arc<SluiceShared>,
@@ -13,13 +13,13 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// So many writes to come are kept back.
+    /// The number of coming writes to hold back.
     hold: AtomicUsize,
-    /// So many are.
+    /// The number of writes held back.
     held: AtomicUsize,
-    /// What is kept back is not begun, and may be given up.
+    /// Writes held back are not started, and may be withdrawn.
     unbegun: AtomicBool,
-    /// So many were given up.
+    /// The number of withdrawn writes.
     abandoned: AtomicUsize,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -29,23 +29,23 @@ impl Sluice {
         Arc::new(Sluice { inner, shared: Arc::default() })
     }
 
-    /// Keeps the next writes back: either they are begun, or they can be given up.
+    /// Holds the next writes back. Either they are started, or the client can withdraw them.
     pub fn hold(&self, writes: usize, begun: bool) {
         self.shared.unbegun.store(!begun, Ordering::SeqCst);
         self.shared.hold.store(writes, Ordering::SeqCst);
     }
 
-    /// Writes that are kept back.
+    /// The number of writes held back.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
-    /// Writes that were given up.
+    /// The number of withdrawn writes.
     pub fn abandoned(&self) -> usize {
         self.shared.abandoned.load(Ordering::SeqCst)
     }
 
-    /// Lets go of what is kept back.
+    /// Releases the writes held back.
     pub fn open(&self) {
         self.shared.hold.store(usize::MAX, Ordering::SeqCst);
         self.shared.wakers.lock().expect("no panic").iter().for_each(Waker::wake);

@@ -1,5 +1,5 @@
 //! A virtual machine with one disk: memory, a monitor (the `vhost` crate's front end), and a driver
-//! that puts into a ring exactly what it is told to.
+//! that puts exactly the given descriptors into a ring.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -36,7 +36,7 @@ pub const ZEROES: u32 = 13;
 pub const OK: u8 = 0;
 pub const IOERR: u8 = 1;
 pub const UNSUPP: u8 = 2;
-/// What the status byte is before the device writes it.
+/// The status byte before the device writes it.
 pub const UNTOUCHED: u8 = 0xa5;
 
 pub const NEXT: u16 = 1;
@@ -50,7 +50,7 @@ pub const F_DISCARD: u64 = 1 << 13;
 pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
-/// Longer than anything takes that comes at all.
+/// Longer than any expected answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// Descriptors of a ring.
@@ -112,7 +112,7 @@ impl Served {
     }
 }
 
-/// A descriptor as it is in memory.
+/// A descriptor in memory: address, length, flags, next.
 pub type Descriptor = (u64, u32, u16, u16);
 
 pub struct Ring {
@@ -126,7 +126,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The next request begins at this descriptor, of one that is over.
+    /// The next request uses this descriptor of a finished one.
     pub fn reuse(&mut self, descriptor: u16) {
         self.next = descriptor;
     }
@@ -140,7 +140,7 @@ pub struct Vm {
     pub inflight: Option<(VhostUserInflight, File)>,
 }
 
-/// What the device says of a chain: its head, and how many bytes it has written.
+/// The device's entry in the used ring: a chain's head, and the number of bytes written.
 pub type Used = (u32, u32);
 
 impl Vm {
@@ -161,12 +161,12 @@ impl Vm {
         Vm { memory, file, rings: rings.collect(), frontend: None, inflight: None }
     }
 
-    /// Connects and starts the rings, with such of these features as are offered.
+    /// Connects and starts the rings, with the offered ones of these features.
     pub fn attach(&mut self, served: &Served, wanted: u64) {
         self.attach_to(&served.config.socket, wanted);
     }
 
-    /// The same, to whatever listens there with two rings.
+    /// Like `attach`, but to any back end with two rings that listens there.
     pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
         let mut frontend = Frontend::connect(socket, 2).expect("it listens");
         frontend.set_owner().expect("an owner");
@@ -201,7 +201,7 @@ impl Vm {
         self.frontend().set_mem_table(&[region]).expect("memory");
     }
 
-    /// As QEMU does it: the notes are got once, and set at every start.
+    /// As QEMU does it: reads the notes once, and sets them at every start.
     fn keep_notes(&mut self) {
         if self.inflight.is_none() {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
@@ -238,7 +238,7 @@ impl Vm {
         self.frontend.as_mut().expect("connected")
     }
 
-    /// Goes away without a word.
+    /// Disconnects without a message.
     pub fn disconnect(&mut self) {
         self.frontend = None;
     }
@@ -302,7 +302,7 @@ impl Vm {
         self.rings[ring].kick.write(1).expect("a kick");
     }
 
-    /// What the device has given back next; waits for it, but not for ever.
+    /// The device's next entry in the used ring; waits for it, up to a limit.
     pub fn used(&mut self, ring: usize) -> Option<Used> {
         self.used_within(ring, PATIENCE)
     }
@@ -319,7 +319,7 @@ impl Vm {
         }
         let element = self.read(at + 4 + u64::from(used % SIZE) * 8, 8);
         self.rings[ring].used = used.wrapping_add(1);
-        // Announce the next one, please.
+        // Ask for an interrupt at the next one.
         self.write(ring_at(ring) + AVAIL + 4 + u64::from(SIZE) * 2, &(used + 1).to_le_bytes());
         let word = |at: usize| u32::from_le_bytes(element[at..at + 4].try_into().expect("4"));
         Some((word(0), word(4)))
@@ -330,7 +330,7 @@ impl Vm {
         self.memory.load(at, Ordering::SeqCst).expect("memory")
     }
 
-    /// Header and status of a request, each with a place of its own.
+    /// Header and status of a request, each in its own place.
     pub fn frame(&self, ring: usize, kind: u32, sector: u64) -> (Descriptor, Descriptor) {
         let at = ring_at(ring) + HEADERS + u64::from(self.rings[ring].next) * 32;
         let mut header = kind.to_le_bytes().to_vec();
@@ -341,7 +341,7 @@ impl Vm {
         ((at, 16, NEXT, 0), (at + 16, 1, WRITE, 0))
     }
 
-    /// Takes memory away: the rings stay, the data go. Nobody here may touch those any more.
+    /// Truncates the memory: the rings stay, the data area is lost. The test must not access it after.
     pub fn take_data_away(&self) {
         self.file.set_len(DATA / 2).expect("it is truncated");
     }

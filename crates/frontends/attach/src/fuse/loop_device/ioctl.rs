@@ -117,13 +117,13 @@ pub(super) fn configure(
     }
 }
 
-/// Has a device give its file up: at once, or when its last user closes it.
+/// Detaches a device from its file: at once, or when its last user closes it.
 pub(super) fn clear(device: &File) -> rustix::io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument and writes to no memory.
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_CLR_FD as Opcode }>::new()) }
 }
 
-/// Has a device look at its file's size again.
+/// Makes a device read its file's size again.
 pub(super) fn set_capacity(device: &File) -> rustix::io::Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument and writes to no memory.
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_SET_CAPACITY as Opcode }>::new()) }

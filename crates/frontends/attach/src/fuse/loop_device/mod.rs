@@ -1,10 +1,10 @@
 //! A loop device on the file: a real block device, on any kernel.
 //!
-//! It takes root and Linux 5.8. The device does direct I/O, so that data is cached once, above it;
-//! it has the disk's block size and shows its partitions.
+//! It needs root and Linux 5.8. The device does direct I/O, so that data is cached only once, above
+//! it. It has the disk's block size and shows its partitions.
 //!
-//! This process keeps no loop device open: if it were killed, the kernel would wait for the device
-//! while it closes it, and so for an answer of the killed process.
+//! This process keeps no loop device open. If it were killed, the kernel would close the device,
+//! which waits for an answer of the killed process.
 
 pub(crate) mod ioctl;
 
@@ -21,30 +21,30 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
-/// Others may take the device that was free.
+/// Another process may take the free device first, so we retry.
 const ATTEMPTS: usize = 16;
-/// How long somebody may take who just has a look, such as a process that was begun here while a
-/// thread had the device open.
+/// Time for short uses of a device to end, such as a process that was started here while a thread
+/// had the device open.
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Why the kernel did not do it. Shown, it says what to do.
+/// Why the kernel refused. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel has no loop devices, or not now.
     NoDriver,
-    /// Only root may.
+    /// Only root may do this.
     NotAllowed,
     /// The file cannot be opened.
     File(PathBuf, io::Error),
-    /// The kernel takes no such block size here.
+    /// The kernel does not support this block size here.
     BlockSize(u32),
-    /// It is not a loop device, or is on no file.
+    /// It is not a loop device, or has no file.
     NoDevice(PathBuf),
-    /// Somebody uses it: these, as far as can be seen.
+    /// The device is in use, by these users as far as visible.
     InUse(PathBuf, Vec<User>),
-    /// What else the kernel says.
+    /// Another error of the kernel.
     System(PathBuf, io::Error),
 }
 
@@ -75,10 +75,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Makes a loop device of a file, and returns its path.
+/// Makes a loop device from a file, and returns its path.
 ///
 /// # Errors
-/// If the kernel refuses; there is no new device then.
+/// If the kernel refuses. There is no new device then.
 pub fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
     let unreadable = |error| Error::File(file.to_path_buf(), error);
     let backing = File::options().read(true).write(!read_only).open(file).map_err(unreadable)?;
@@ -147,7 +147,7 @@ fn clear_read_only(path: &Path) {
 /// close it, and nobody new gets it.
 ///
 /// # Errors
-/// If somebody uses it, or the kernel refuses.
+/// If the device is in use, or the kernel refuses.
 pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
     if backing_file(device).is_none() {
         return Err(Error::NoDevice(device.to_path_buf()));
@@ -160,7 +160,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
         }
         thread::sleep(LOOK_EVERY);
     }
-    // Nobody mounts it from here on; a mount that we cannot see is in the way.
+    // From here on no process can mount it. A mount that we cannot see makes this fail.
     let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
     let file = match open(device, false, exclusive) {
         Err(Error::System(_, error)) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -173,7 +173,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
     if force || wait_until(|| backing_file(device).is_none()) { Ok(()) } else { Err(in_use()) }
 }
 
-/// Has a loop device take its file's size.
+/// Makes a loop device adopt its file's size.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -181,13 +181,13 @@ pub fn resize(device: &Path) -> Result<(), Error> {
     let Some(file) = backing_file(device) else {
         return Err(Error::NoDevice(device.to_path_buf()));
     };
-    // Kernels before 6.17 take the size that they remember, so have them learn it.
+    // Kernels before 6.17 use the size that they cached, so make them read it.
     fs::metadata(&file).map_err(|error| Error::File(file, error))?;
     let file = open(device, false, OFlags::empty())?;
     ioctl::set_capacity(&file).map_err(|error| refused(device, error))
 }
 
-/// Who uses a loop device, or a partition of it.
+/// The users of a loop device and of its partitions.
 #[must_use]
 pub fn users(device: &Path) -> Vec<User> {
     users::of_block_device(device)
@@ -206,7 +206,7 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The file that a loop device is on; none if it is on none, or no loop device.
+/// The file of a loop device; `None` if it has none or is no loop device.
 #[must_use]
 pub fn backing_file(device: &Path) -> Option<PathBuf> {
     let system = Path::new("/sys/block").join(device.file_name()?);
@@ -214,8 +214,8 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// A device that is read-only cannot be opened for writing, and root need not for the calls here;
-/// only the one that attaches takes it for what is wanted.
+/// Opens a device. A read-only device cannot be opened for writing, and root does not need write
+/// access for these calls. Only the call that attaches the file opens the device as configured.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);

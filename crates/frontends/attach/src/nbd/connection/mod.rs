@@ -1,4 +1,4 @@
-//! One connection, from accept to the last buffer's return.
+//! One connection, from accept to the return of its last buffer.
 //!
 //! ```text
 //! Open (negotiating, then serving) ──DISC, stop, refused──> Draining ──all answered and sent──┐
@@ -23,36 +23,36 @@ use farblock_frontend::{ConnectionKey, Line, TickConnection};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use std::sync::Arc;
 
-/// A request in flight of a connection, by number.
+/// The number of a connection's request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot(pub(super) u16);
 
-/// Life of a connection; see the module's diagram.
+/// The state of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConnectionState {
-    /// It is listened to and answered.
+    /// The server reads and answers requests.
     Open,
-    /// What was accepted is finished and sent; nothing more is listened to.
+    /// The server finishes and answers the accepted requests, and reads no more.
     Draining,
-    /// The stream is on its way out; nobody is left to answer.
+    /// The stream is closing; there is no client to answer.
     Closed,
-    /// The stream is gone.
+    /// The stream is closed.
     Gone,
 }
 
-/// What the next bytes of the client are.
+/// The meaning of the client's next bytes.
 enum Phase {
     /// Part of the negotiation.
     Negotiating(Box<Negotiation>),
-    /// Nobody looks: clients that have left are still to have their end.
+    /// Not read: clients that have left still have operations in progress.
     Waiting(Arc<Admission>),
-    /// A request's header, of which so many bytes are here.
+    /// A request's header, of which this many bytes have arrived.
     Header([u8; REQUEST_BYTES], usize),
-    /// Nobody looks: this request waits for buffers or a slot.
+    /// Not read: this request waits for buffers or a slot.
     Admitting(Header),
-    /// The data of the request in the slot: the piece, and how much of it is here.
+    /// The data of the request in the slot: the piece, and how much of it has arrived.
     Payload(Slot, usize, usize),
-    /// So many bytes of a refused request's data.
+    /// This many remaining bytes of a refused request's data.
     Skipping(u32),
 }
 
@@ -63,24 +63,24 @@ struct NbdRequest {
     length: u32,
     command: Command,
     fua: bool,
-    /// It writes less than whole blocks.
+    /// It writes partial blocks.
     merges: bool,
     pieces: Vec<Piece>,
-    /// Block operations that have not ended.
+    /// Block operations that have not completed.
     operations: usize,
     result: Result<(), BlockError>,
-    /// Bytes that its buffers count for.
+    /// Bytes that its buffers are charged with.
     held_bytes: usize,
 }
 
-/// See the module's text.
+/// A client's connection.
 pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// None when the stream is closed.
+    /// `None` once the stream is closed.
     line: Option<Line>,
-    /// Who it is, for the log.
+    /// The client's name, for the log.
     peer: Arc<str>,
     state: ConnectionState,
     phase: Phase,
@@ -91,17 +91,17 @@ pub(super) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// The last data was worth receiving straight, and so may be the next.
+    /// The last data was large enough to receive directly, so the next may be, too.
     expects_large: bool,
     held_bytes: usize,
-    /// What was received and not taken apart yet: bytes from this offset on.
+    /// Received bytes that are not parsed yet, from this offset on.
     unread: Option<(Buffer, usize)>,
-    /// Listed among the core's connections that wait for buffers.
+    /// Queued among the core's connections that wait for buffers.
     pub(super) starving: bool,
 }
 
 impl Connection {
-    /// A connection that was just accepted: greets, and starts to receive.
+    /// Sends the greeting of an accepted connection, and starts to receive.
     pub(super) fn start(
         cx: &mut Context,
         key: ConnectionKey,
@@ -137,24 +137,26 @@ impl Connection {
         connection
     }
 
-    /// Whether nobody is listened to any more, and something of it is with the namespace.
+    /// True if the server no longer reads from the client, and the namespace still has operations
+    /// of it.
     pub(super) fn is_leaving(&self) -> bool {
         self.state != ConnectionState::Open && !self.is_idle()
     }
 
-    /// Whether nobody is listened to any more, and nothing of it is with the namespace.
+    /// True if the server no longer reads from the client, and the namespace has no operations of
+    /// it.
     pub(super) fn is_spent(&self) -> bool {
         self.state != ConnectionState::Open && self.is_idle()
     }
 
     fn is_idle(&self) -> bool {
-        // A request whose data is still to come is not begun.
+        // A request whose data has not arrived has not started.
         let unstarted = usize::from(matches!(self.phase, Phase::Payload(..)));
         self.free.len() + unstarted == self.requests.len()
     }
 
-    /// Closes a connection that its client has left. What it sent before is not carried out if
-    /// nobody has read it: it was not answered, so the client counts on nothing.
+    /// Closes a connection that its client has left. Requests that the client sent and the server
+    /// has not read are not executed: they were not answered, so the client does not rely on them.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -173,7 +175,7 @@ impl Connection {
         Ticket { connection: self.key, slot }
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Received { result, .. } => self.received(cx, result),
@@ -193,15 +195,15 @@ impl Connection {
                 self.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The client is gone: nothing more can come, and nobody hears an answer.
+            // The client is gone: no more data can arrive, and no client reads an answer.
             _ => self.close(cx),
         }
     }
 
-    /// Takes what was received apart, as far as there is room, and asks for more.
+    /// Parses received bytes as far as the limits allow, and asks for more.
     fn process_unread(&mut self, cx: &mut Context) {
         match self.unread.take() {
-            // A request may have waited for what it needs.
+            // A request may have waited for resources.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -218,7 +220,7 @@ impl Connection {
         self.arm_receive(cx);
     }
 
-    /// Handles what `input` holds until it is empty, or nothing more may be started.
+    /// Handles `input` until it is empty, or the limits allow no more requests.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == ConnectionState::Open && self.outbox.len() <= limits::OUTBOX_BYTES {
             let goes_on = match &mut self.phase {
@@ -259,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with the negotiation; false if that takes more bytes.
+    /// Continues the negotiation; false if it needs more bytes.
     fn negotiate(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Negotiating(negotiation) = &mut self.phase else { unreachable!() };
         let mut out = Vec::new();
@@ -299,7 +301,8 @@ impl Connection {
             self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
         } else if std::mem::take(&mut self.expects_large) {
-            // Little more than the next header, so that its data is not in two places.
+            // Receive little more than the next header, so that its data is not split over two
+            // places.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
@@ -316,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// Takes the buffers of a batch back.
+    /// Takes back the buffers of a batch.
     fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
         for (held_bytes, buffer) in batch.take_payloads() {
             self.held_bytes -= held_bytes as usize;
@@ -334,7 +337,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Ends the connection in good order: what was accepted is finished, then it is closed.
+    /// Closes the connection in an orderly way: first the accepted requests finish.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != ConnectionState::Open {
             return;
@@ -344,7 +347,8 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Closes at once. Operations that the namespace has begun go on; nobody hears of them.
+    /// Closes at once. Operations that the namespace has started continue, but their client gets no
+    /// answer.
     pub(super) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
@@ -352,7 +356,7 @@ impl Connection {
         self.state = ConnectionState::Closed;
         cx.abandon(self.key);
         cx.reactor.set_timer(self.task, None);
-        // Else the client would not see that it is closed.
+        // Otherwise the client would not see that the connection is closed.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);

@@ -1,4 +1,4 @@
-//! Requests of a connection: taken in, carried out, answered.
+//! Requests of a connection: the server reads, executes and answers them.
 
 use super::{Connection, NbdRequest, Phase, Slot};
 use crate::nbd::contexts;
@@ -16,13 +16,13 @@ use std::ops::Range;
 /// the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
-/// Who gets a block operation's completion.
+/// The token of a block operation, which finds the request of its completion.
 fn token(connection: super::ConnectionKey, slot: Slot, piece: usize) -> u64 {
     let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
     u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
 }
 
-/// Whose completion has `token`.
+/// The connection, slot and piece that `token` names.
 pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, usize) {
     let connection = super::ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
     let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
@@ -30,7 +30,7 @@ pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, us
 }
 
 impl Connection {
-    /// Looks at a header that is complete. True if there may be more to do with what is here.
+    /// Checks a complete header. True if there may be more work with the received bytes.
     pub(super) fn header(&mut self, cx: &mut Context) -> bool {
         let Phase::Header(bytes, _) = &self.phase else { unreachable!("there is a header") };
         let Some(header) = Header::parse(bytes) else {
@@ -49,7 +49,7 @@ impl Connection {
         self.admit(cx, header)
     }
 
-    /// Starts a request, if the limits let it. Otherwise it waits, and false is returned.
+    /// Starts a request if the limits allow. Otherwise it waits, and the result is false.
     pub(super) fn admit(&mut self, cx: &mut Context, header: Header) -> bool {
         if header.code == command::BLOCK_STATUS {
             self.phase = Phase::Header([0; REQUEST_BYTES], 0);
@@ -88,7 +88,7 @@ impl Connection {
         true
     }
 
-    /// Gives a request a slot and its buffers, and starts it unless its data is still to come.
+    /// Gives a request a slot and its buffers, and starts it unless its data has not arrived.
     fn begin(&mut self, cx: &mut Context, header: &Header, command: Command, bytes: usize) {
         self.held_bytes += bytes;
         cx.held_bytes += bytes;
@@ -139,7 +139,7 @@ impl Connection {
         })
     }
 
-    /// Copies data of a write to where it belongs; false if that takes more bytes.
+    /// Copies data of a write to its destination; false if it needs more bytes.
     pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
         if input.is_empty() {
@@ -155,7 +155,7 @@ impl Connection {
         true
     }
 
-    /// More of a write's data is here.
+    /// Records that more of a write's data has arrived.
     fn filled(&mut self, cx: &mut Context, slot: Slot, index: usize, filled: usize) {
         let request = self.request(slot);
         if filled < request.pieces[index].length as usize {
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Where the next bytes of the client belong, if it is worth it to receive them there.
+    /// The destination of the client's next bytes, if receiving directly pays off.
     pub(super) fn direct_payload(&mut self) -> Option<(Buffer, Range<usize>)> {
         let Phase::Payload(slot, index, filled) = self.phase else { return None };
         let piece = &mut self.request(slot).pieces[index];
@@ -199,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Hands a request to the namespace, or has it wait for its turn to write.
+    /// Submits a request to the namespace, or queues it until it may write.
     fn start_request(&mut self, cx: &mut Context, slot: Slot) {
         let ticket = self.ticket(slot);
         let request = self.request(slot);
@@ -210,11 +210,11 @@ impl Connection {
         }
     }
 
-    /// Hands a request to the namespace.
+    /// Submits a request to the namespace.
     pub(in crate::nbd) fn submit(&mut self, cx: &mut Context, slot: Slot) {
         let key = self.key;
         let block_size = cx.export.geometry.block_size;
-        // It may have waited, and nobody wants to hear of it any more.
+        // It may have waited, and its client may have gone meanwhile.
         let pointless = self.is_closed();
         let request = &mut self.requests[usize::from(slot.0)];
         if pointless {
@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// A block operation ended.
+    /// Handles the completion of a block operation.
     pub(in crate::nbd) fn complete(
         &mut self,
         cx: &mut Context,
@@ -258,7 +258,7 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Every block operation of a request ended: answer it.
+    /// Answers a request whose block operations have all completed.
     fn finish(&mut self, cx: &mut Context, slot: Slot) {
         let request = self.request(slot);
         let (command, result, cookie) = (request.command, request.result, request.cookie);
@@ -268,7 +268,7 @@ impl Connection {
             cx.written();
         }
         if self.is_closed() {
-            // Nobody is left to answer.
+            // There is no client to answer.
         } else if let Err(error) = result {
             tracing::debug!(peer = %self.peer, ?command, "an NBD request failed: {error}");
             self.refuse(cookie, Refusal::of(command, error));
@@ -280,7 +280,7 @@ impl Connection {
         self.release(cx, slot);
     }
 
-    /// Gives a slot back, and the buffers that are still in it.
+    /// Frees a slot, and the buffers that it still has.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         for piece in request.pieces.drain(..) {
@@ -294,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Sends what was read. The buffers leave the request, and count as held until they are sent.
+    /// Sends the data read. The buffers leave the request, but count as held until they are sent.
     fn answer_read(&mut self, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         let (cookie, length) = (request.cookie, request.length);
@@ -314,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Says what is allocated in a range: all of it.
+    /// Reports the allocation of a range: all of it is data.
     fn answer_status(&mut self, header: &Header) {
         chunk_header(&mut self.outbox, chunk::BLOCK_STATUS, header.cookie, 12);
         self.outbox.bytes(&contexts::ALLOCATION_ID.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The client's side of the negotiation, for sockets that are handed to the kernel.
+//! The client's side of the negotiation, for sockets that the kernel takes over.
 
 use super::Error;
 use crate::nbd::Server;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// Longer than the server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel's blocks are not larger than a page.
+/// Limit of the kernel: its blocks are at most a page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
 
-/// What a server says of its disk.
+/// A server's description of its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Disk {
     pub(super) bytes: u64,
@@ -20,10 +20,10 @@ pub(super) struct Disk {
     pub(super) block_size: u32,
 }
 
-/// Connects to the server and negotiates: a socket that is ready for requests.
+/// Connects to the server and negotiates. Returns a socket that is ready for requests.
 pub(super) fn connect(server: &Server) -> Result<(UnixStream, Disk), Error> {
     negotiated(server, true).and_then(|found| match found {
-        // Not having asked for the size of blocks, the kernel may use its own.
+        // We did not ask for the block sizes, so the kernel may use its own.
         (_, disk) if disk.block_size > MAX_BLOCK_BYTES => {
             let (stream, disk) = negotiated(server, false)?;
             Ok((stream, Disk { block_size: MAX_BLOCK_BYTES, ..disk }))
@@ -39,7 +39,7 @@ fn negotiated(server: &Server, ask_block_size: bool) -> Result<(UnixStream, Disk
         ours.set_write_timeout(Some(PATIENCE))?;
         server.adopt(theirs);
         let disk = negotiate(&ours, ask_block_size)?;
-        // The kernel has timeouts of its own.
+        // The kernel has its own timeouts.
         ours.set_read_timeout(None)?;
         ours.set_write_timeout(None)?;
         Ok((ours, disk))
@@ -56,7 +56,7 @@ fn negotiate(mut stream: &UnixStream, ask_block_size: bool) -> io::Result<Disk> 
     request.extend(wire::OPTION_MAGIC.to_be_bytes());
     request.extend(option::GO.to_be_bytes());
     request.extend((6 + 2 * wanted.len() as u32).to_be_bytes());
-    // No name: there is but one export.
+    // No name: there is only one export.
     request.extend(0_u32.to_be_bytes());
     request.extend((wanted.len() as u16).to_be_bytes());
     wanted.iter().for_each(|kind| request.extend(kind.to_be_bytes()));

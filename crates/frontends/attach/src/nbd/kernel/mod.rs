@@ -1,14 +1,13 @@
-//! The kernel's own NBD client: a server's disk as `/dev/nbdN`.
+//! The kernel's NBD client: a server's disk as `/dev/nbdN`.
 //!
-//! Devices are made, told and unmade by generic netlink; the sockets that they get are one end of a
-//! pair, whose other end the [`Server`] of this process has. It takes root and the module `nbd`.
-//! Whoever serves may leave that to another process: it hands over the [`Connections`].
+//! Generic netlink creates, changes and removes the devices. Each device socket is one end of a
+//! pair, and the [`Server`] of this process has the other end. It needs root and the module `nbd`.
+//! The server may leave that to another process and pass it the [`Connections`].
 //!
-//! The device goes on without this process only as far as it has to: reads and writes wait for
-//! [`Options::dead_connection_timeout`] until [`reconnect`] gives the device sockets of a new
-//! server. Never swap to such a device: the process that serves it needs memory to send what is
-//! swapped out, and the kernel waits for the device to get some. For a file system on it, lock the
-//! process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
+//! If this process dies, reads and writes wait up to [`Options::dead_connection_timeout`] until
+//! [`reconnect`] gives the device sockets of a new server. Never swap to such a device: its server
+//! needs memory to send the pages, while the kernel waits for the device to free memory. For a file
+//! system on it, lock the process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
 
 mod client;
 mod netlink;
@@ -32,7 +31,7 @@ mod command {
     pub(super) const RECONFIGURE: u8 = 3;
 }
 
-/// `NBD_ATTR_…`, and what is inside of `SOCKETS`.
+/// `NBD_ATTR_…`, and the attributes inside of `SOCKETS`.
 mod attribute {
     pub(super) const INDEX: u16 = 1;
     pub(super) const SIZE_BYTES: u16 = 2;
@@ -46,21 +45,21 @@ mod attribute {
     pub(super) const SOCKET_FD: u16 = 1;
 }
 
-/// How the kernel connects.
+/// Options of the kernel's connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Which device: `Some(3)` is `/dev/nbd3`; any free one otherwise.
+    /// The device: `Some(3)` is `/dev/nbd3`; `None` is any free one.
     pub index: Option<u32>,
-    /// Connections, each of which the kernel makes a hardware queue of.
+    /// Connections. The kernel makes a hardware queue from each.
     pub connections: usize,
-    /// A request without an answer for so long is sent again on another connection, or fails. Zero:
-    /// it waits for ever.
+    /// After this time without an answer the kernel sends a request again on another connection, or
+    /// fails it. Zero: it waits forever.
     pub timeout: Duration,
-    /// When every connection is dead, requests wait for [`reconnect`] so long before they fail.
+    /// If every connection is dead, requests wait this long for [`reconnect`] before they fail.
     /// Zero: they fail at once.
     pub dead_connection_timeout: Duration,
-    /// Whose device it is, shown in `/sys/block/nbdN/backend`; [`reconnect`] has to name the same.
-    /// Kernels before 5.14 ignore it.
+    /// The owner of the device, shown in `/sys/block/nbdN/backend`; [`reconnect`] must pass the
+    /// same. Kernels before 5.14 ignore it.
     pub identifier: Option<String>,
 }
 
@@ -76,7 +75,7 @@ impl Default for Options {
     }
 }
 
-/// A device of the kernel. It stays when this is dropped: [`disconnect`] ends it.
+/// A device of the kernel. Dropping this keeps the device; [`disconnect`] removes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Its number.
@@ -91,21 +90,21 @@ impl Device {
     }
 }
 
-/// Why the kernel did not do it. Shown, it says what to do.
+/// Why the kernel refused. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel has no NBD client, or not now.
     NoModule,
-    /// Only root may.
+    /// Only root may do this.
     NotAllowed,
-    /// The device is another's already.
+    /// The device is in use already.
     InUse(u32),
-    /// There is no such device, it is not connected, or its identifier is another.
+    /// The device does not exist, is not connected, or has another identifier.
     NoDevice(u32),
     /// The server does not answer the kernel's client.
     Server(io::Error),
-    /// What else the kernel says.
+    /// Another error of the kernel.
     System(io::Error),
 }
 
@@ -132,22 +131,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Connections to a server, negotiated, and what that says of its disk: all that a device is made
-/// of.
+/// Negotiated connections to a server, and its description of the disk: all the input for a device.
 #[derive(Debug)]
 pub struct Connections {
-    /// The kernel's ends.
+    /// The kernel's ends of the connections.
     pub sockets: Vec<OwnedFd>,
     /// The disk's size.
     pub bytes: u64,
-    /// The disk's blocks, in bytes.
+    /// The disk's block size, in bytes.
     pub block_size: u32,
-    /// `NBD_FLAG_…`, as the kernel is to have them.
+    /// `NBD_FLAG_…` for the kernel.
     pub flags: u16,
 }
 
 impl Connections {
-    /// So many connections; at least one.
+    /// Makes this many connections, at least one.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -157,7 +155,7 @@ impl Connections {
         for _ in 1..count {
             sockets.push(client::connect(server)?.0.into());
         }
-        // The kernel takes these for a cache that forgets, and shows it.
+        // With these flags, the kernel would assume a volatile cache, and show it.
         let unneeded = flag::SEND_FLUSH | flag::SEND_FUA;
         let unneeded = if server.has_volatile_cache() { 0 } else { unneeded };
         let client::Disk { bytes, block_size, flags } = disk;
@@ -165,16 +163,16 @@ impl Connections {
     }
 }
 
-/// Makes a device of the server's disk.
+/// Makes a device from the server's disk.
 ///
 /// # Errors
-/// If the kernel refuses; there is no new device then.
+/// If the kernel refuses. There is no new device then.
 pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
     family()?;
     connect_to(&Connections::new(server, options.connections)?, options)
 }
 
-/// The same, of connections that somebody else may have made.
+/// Like [`connect`], with connections that another process may have made.
 ///
 /// # Errors
 /// As with [`connect`].
@@ -188,7 +186,7 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
         attributes = attributes.u32(attribute::INDEX, index);
     }
     attributes = with_sockets(attributes, options, &connections.sockets);
-    // The kernel keeps the sockets, also when ours are closed.
+    // The kernel keeps the sockets, even after we close ours.
     let answer = family.call(command::CONNECT, &attributes).map_err(|error| {
         match (error.kind(), options.index) {
             (io::ErrorKind::ResourceBusy, Some(index)) => Error::InUse(index),
@@ -215,17 +213,17 @@ fn clear_read_only(device: Device) {
 }
 
 /// Gives a device whose connections are dead new ones, to this server, which must have the same
-/// disk. What waits then goes on.
+/// disk. Waiting requests then continue.
 ///
 /// # Errors
-/// If the kernel refuses: for example because the device has given up, or belongs to another
+/// If the kernel refuses, for example because the device has given up, or has another
 /// [`Options::identifier`].
 pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(), Error> {
     family()?;
     reconnect_to(&Connections::new(server, options.connections)?.sockets, device, options)
 }
 
-/// The same, with connections that somebody else may have made.
+/// Like [`reconnect`], with connections that another process may have made.
 ///
 /// # Errors
 /// As with [`reconnect`].
@@ -235,8 +233,8 @@ pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> R
     change(&mut family()?, device, &attributes)
 }
 
-/// Tells a device that its disk has another size now. Whose it is has to be said if it was said
-/// when the device was made ([`Options::identifier`]).
+/// Tells a device the new size of its disk. `identifier` must be the one that the device was made
+/// with ([`Options::identifier`]), if it had one.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -249,8 +247,8 @@ pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<()
     change(&mut family()?, device, &attributes)
 }
 
-/// Ends a device. What is in flight fails, and programs that still have it open get errors: the
-/// caller asks for them before.
+/// Disconnects a device. Requests in flight fail, and programs that have it open get errors, so
+/// callers check for users first.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -279,7 +277,7 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// The kernel says that a device which is not there, or not connected, is invalid.
+/// The kernel calls a device invalid that does not exist or is not connected.
 fn not_there(device: Device, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),
@@ -294,7 +292,7 @@ fn with_sockets(attributes: Attributes, options: &Options, sockets: &[OwnedFd]) 
         list.nested(attribute::SOCKET_ITEM, &item)
     });
     let attributes = attributes.nested(attribute::SOCKETS, &list);
-    // Not rounded down: zero means something else.
+    // Not rounded down: zero has another meaning.
     let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let attributes = attributes
         .u64(attribute::TIMEOUT, seconds(options.timeout))

@@ -1,5 +1,5 @@
-//! As much of generic netlink as it takes to talk to one family: by hand, because it is two kinds
-//! of header and one kind of attribute.
+//! The part of generic netlink that one family needs. We wrote it by hand, because it is two kinds
+//! of headers and one kind of attribute.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
@@ -16,12 +16,12 @@ const FLAG_REQUEST: u16 = 1;
 const FLAG_ACK: u16 = 4;
 /// Length, type, flags, sequence number, sender.
 const HEADER_BYTES: usize = 16;
-/// Command, version, and two bytes that mean nothing.
+/// Command, version, and two reserved bytes.
 const FAMILY_HEADER_BYTES: usize = 4;
 const ATTRIBUTE_NESTED: u16 = 1 << 15;
 /// Both flags that an attribute's type may have.
 const ATTRIBUTE_FLAGS: u16 = 3 << 14;
-/// More than any answer here has.
+/// Larger than any answer here.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// Attributes of a message.
@@ -94,7 +94,7 @@ impl Family {
             SocketFlags::CLOEXEC,
             Some(netlink::GENERIC),
         )?;
-        // From now on, nobody but the kernel is heard.
+        // From now on only the kernel can send to this socket.
         rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
         let mut family = Family { socket, id: CONTROL_FAMILY, version: 1, sequence: 0 };
         let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, name);
@@ -105,7 +105,7 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a message and waits until it was carried out; what was answered to it.
+    /// Sends a message and waits until the kernel has executed it. Returns the answer's attributes.
     pub(super) fn call(&mut self, command: u8, attributes: &Attributes) -> io::Result<Attributes> {
         self.sequence += 1;
         let length = HEADER_BYTES + FAMILY_HEADER_BYTES + attributes.0.len();
@@ -131,7 +131,7 @@ impl Family {
         }
     }
 
-    /// Reads what was received; true if it says that the message was carried out.
+    /// Reads received messages. True if they say that the kernel executed the message.
     fn read(&self, mut bytes: &[u8], answer: &mut Attributes) -> io::Result<bool> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         while !bytes.is_empty() {
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(Attributes(vec![0; 64]).find(2), None, "attributes of no length");
     }
 
-    /// The family of the control messages is in every kernel.
+    /// Every kernel has the family of the control messages.
     #[test]
     fn the_kernel_answers() {
         let mut family = Family::find("nlctrl", 1).expect("netlink works");

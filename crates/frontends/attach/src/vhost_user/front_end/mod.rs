@@ -1,18 +1,18 @@
-//! The other end of a vhost-user disk: what a virtual machine's monitor and the driver in its guest
-//! do, without a machine, so that a disk can be driven and measured as guests drive it.
+//! The front end of a vhost-user disk, so that tests and benchmarks can drive a disk as guests do.
+//! It plays a virtual machine's monitor and the driver in its guest, without a machine.
 //!
-//! **What it is.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
-//! [`Namespace`]: an operation becomes a request of virtio-blk in a ring, announced by a kick where
-//! the back end wants one, and is over when an interrupt brings it back. As Linux' driver does it,
-//! a request has one descriptor that leads to a table of its own, and both sides say from where on
-//! they want to hear of something (`VIRTIO_F_EVENT_IDX`).
+//! **Overview.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
+//! [`Namespace`]. An operation becomes a virtio-blk request in a ring, with a kick if the back end
+//! wants one, and completes when an interrupt reports its answer. As with Linux's driver, a request
+//! has one descriptor that points to its own table, and each side sets the index from which it
+//! wants notifications (`VIRTIO_F_EVENT_IDX`).
 //!
-//! **Contract.** That of [`farblock_block`]. Each queue that is open has a ring, so there are as
-//! many as [`Config::queues`] says. More operations than the ring has room for wait here. Data is
-//! copied between the operation's buffer and the memory that was lent.
+//! **Contract.** The contract of [`farblock_block`]. Each open queue has a ring, so there are as
+//! many as [`Config::queues`] says. Operations beyond the ring's size wait here. Data is copied
+//! between the operation's buffer and the lent memory.
 //!
-//! **What it does not do.** Connect again: when the back end is gone, operations wait for ever.
-//! Notice that the disk has another size. Give space back.
+//! **Not implemented.** Reconnecting: when the back end is gone, operations wait forever. Noticing
+//! a new size of the disk. Deallocating.
 
 mod monitor;
 mod queue;
@@ -31,46 +31,47 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Descriptors of a ring, as QEMU has them, and so the most requests that are in one.
+/// Descriptors of a ring, as in QEMU, and so the limit for requests in a ring.
 pub const RING_SIZE: u16 = 128;
-/// Data of one request at most, in bytes: about what Linux asks for at once.
+/// Limit for the data of one request, in bytes: about Linux's own.
 pub const REQUEST_BYTES: u32 = 1 << 20;
-/// Memory that is lent at most, in bytes.
+/// Limit for the lent memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
-/// Where the disk is, and how it is to be driven.
+/// The disk's location and how to drive it.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The back end's socket.
     pub socket: PathBuf,
-    /// Rings, and so queues that can be open at once.
+    /// Rings, and so the limit for open queues.
     pub queues: usize,
     /// Requests that are in a ring at once: 1 to [`RING_SIZE`].
     pub depth: u16,
-    /// Data of a request at most, in bytes, rounded up to whole blocks; [`REQUEST_BYTES`] at most.
+    /// Limit for the data of a request, in bytes, rounded up to whole blocks; at most
+    /// [`REQUEST_BYTES`].
     pub request_bytes: u32,
 }
 
 impl Config {
-    /// Bytes of memory that it takes.
+    /// The memory that it needs, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         Layout::of(self).ring_bytes().saturating_mul(self.queues as u64)
     }
 }
 
-/// A disk of somebody else's back end.
+/// A disk that another program's back end serves.
 pub struct FrontEnd {
     shared: Arc<FrontEndShared>,
     socket: PathBuf,
 }
 
-/// What the rings have in common.
+/// The state that the rings share.
 struct FrontEndShared {
     geometry: Geometry,
-    /// Those that no queue has.
+    /// Rings without a queue.
     rings: Mutex<Vec<Ring>>,
-    /// The disk is there as long as it is.
+    /// The disk exists as long as this connection.
     _monitor: Monitor,
 }
 
@@ -78,7 +79,7 @@ impl FrontEnd {
     /// Connects to the back end that listens there.
     ///
     /// # Errors
-    /// If there is none, it refuses what it is asked for, or there is no memory to lend.
+    /// If no back end listens there, it refuses a request, or there is no memory to lend.
     pub fn connect(config: &Config) -> io::Result<FrontEnd> {
         let is_fit = config.queues > 0
             && (1..=RING_SIZE).contains(&config.depth)
@@ -132,7 +133,7 @@ impl FrontEndShared {
     }
 }
 
-/// Memory that is a file, to be passed on.
+/// Memory in a file, which can be passed on.
 fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     let file = File::from(rustix::fs::memfd_create("farblock-guest", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
@@ -145,7 +146,7 @@ fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     Ok((file, memory))
 }
 
-/// What the configuration space says.
+/// The geometry in the configuration space.
 fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geometry> {
     let word = |at: usize| u32::from_le_bytes(space[at..at + 4].try_into().expect("4 bytes"));
     let sectors = u64::from(word(4)) << 32 | u64::from(word(0));
@@ -165,7 +166,7 @@ fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geome
     })
 }
 
-/// Where everything of a ring is, from its beginning:
+/// Offsets of a ring's parts, from its start:
 ///
 /// ```text
 /// descriptors | available | used | a frame for each request | the data of each
@@ -182,7 +183,7 @@ const FRAMES_AT: u64 = 12288;
 /// A request's table, header, status, and range.
 const FRAME_BYTES: u64 = 256;
 const PAGE_BYTES: u64 = 4096;
-/// The largest block, so that one fits whatever is asked for.
+/// The largest block size, so that a block fits at any setting.
 const LEAST_BYTES: u32 = farblock_block::MAX_BLOCK_SIZE_BYTES;
 
 impl Layout {
@@ -200,12 +201,12 @@ impl Layout {
         self.data_at() + u64::from(self.depth) * u64::from(self.request_bytes)
     }
 
-    /// Descriptors, available and used ring of the one that begins there.
+    /// The descriptors, available and used ring of the ring at `base`.
     fn places(self, base: u64) -> [u64; 3] {
         [base, base + AVAILABLE_AT, base + USED_AT]
     }
 
-    /// The frame and the data of a request.
+    /// The addresses of a request's frame and data.
     fn slot(self, base: u64, slot: u16) -> (u64, u64) {
         let data = self.data_at() + u64::from(slot) * u64::from(self.request_bytes);
         (base + FRAMES_AT + u64::from(slot) * FRAME_BYTES, base + data)

@@ -1,4 +1,4 @@
-//! A monitor's part: messages that lend memory and start rings.
+//! The monitor's part: messages that lend memory and start rings.
 
 use super::super::blk::feature;
 use super::super::wire::{self, F_PROTOCOL_FEATURES, code, protocol};
@@ -10,11 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a back end may take for an answer.
+/// Time for a back end to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The memory has this address for the monitor, by which rings are named.
+/// The memory's address in the monitor, which it uses to name rings.
 const HERE: u64 = 0x7000_0000_0000;
-/// What a driver takes of what it is offered, as Linux' does.
+/// Features that a driver accepts, as Linux's does.
 const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
@@ -26,15 +26,15 @@ const WANTED: u64 = feature::SIZE_MAX
     | feature::INDIRECT_DESC
     | feature::EVENT_IDX
     | feature::VERSION_1;
-/// Without these it does not drive a disk.
+/// Features without which it does not drive a disk.
 const NEEDED: u64 = feature::INDIRECT_DESC | feature::EVENT_IDX | feature::VERSION_1;
-/// Bytes of the configuration space that are looked at.
+/// Bytes of the configuration space that we read.
 const SPACE_BYTES: u32 = 60;
 
 /// A connection to a back end.
 pub(super) struct Monitor {
     stream: UnixStream,
-    /// Whether orders are acknowledged.
+    /// True if the back end acknowledges orders.
     is_answered: bool,
 }
 
@@ -46,7 +46,7 @@ impl Monitor {
         Ok(Monitor { stream, is_answered: false })
     }
 
-    /// Agrees on features, and says on which.
+    /// Negotiates features, and returns them.
     pub(super) fn begin(&mut self) -> io::Result<u64> {
         self.order(code::SET_OWNER, &[], None)?;
         let offered = self.number(code::GET_FEATURES)?;
@@ -68,13 +68,13 @@ impl Monitor {
 
     /// Lends all of the memory.
     pub(super) fn lend(&mut self, file: &File, bytes: u64) -> io::Result<()> {
-        // One region, and where it is: for the guest, how large, for the monitor, in the file.
+        // One region, and its guest address, size, monitor address, and offset in the file.
         let mut body = 1_u64.to_le_bytes().to_vec();
         [0, bytes, HERE, 0].iter().for_each(|word| body.extend(word.to_le_bytes()));
         self.order(code::SET_MEM_TABLE, &body, Some(file.as_fd()))
     }
 
-    /// Starts a ring whose descriptors, available and used ring are there.
+    /// Starts a ring with these addresses of descriptors, available and used ring.
     pub(super) fn start_ring(
         &mut self,
         index: usize,
@@ -113,7 +113,7 @@ impl Monitor {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Says something that has no answer but that it was done.
+    /// Sends a message that has no answer but an acknowledgement.
     fn order(&mut self, code: u32, body: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         wire::ask(&self.stream, code, self.is_answered, body, file)?;
         let is_done = !self.is_answered || wire::answer(&self.stream, code)? == 0_u64.to_le_bytes();

@@ -1,4 +1,4 @@
-//! The driver's part: requests into a ring, and out of it again.
+//! The driver's part: puts requests into a ring, and takes answers out.
 
 use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
 use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
@@ -13,43 +13,43 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-/// Places in a request's frame; its table of descriptors is at the beginning.
+/// Offsets in a request's frame, which starts with its table of descriptors.
 pub(super) const HEADER_AT: u64 = 128;
 const STATUS_AT: u64 = 144;
 const RANGE_AT: u64 = 160;
 /// Bytes of a descriptor.
 const DESCRIPTOR: u64 = 16;
-/// What a descriptor says: another one follows, the device writes, a table is there.
+/// Flags of a descriptor: another one follows, the device writes, it points to a table.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// A ring, and what is in it.
+/// A ring and its requests.
 pub(super) struct Ring {
     memory: GuestMemoryMmap<()>,
     layout: Layout,
     base: u64,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
-    /// The available ring's next index, and up to where the back end knows of it.
+    /// The available ring's next index, and the index up to which the back end was kicked.
     available: u16,
     kicked: u16,
     /// The used ring's next index.
     used: u16,
     free: Vec<u16>,
-    /// By the number of its descriptor. A slot that is neither here nor free is of a queue that is
-    /// gone, and comes back by itself.
+    /// Operations in the ring, by slot. A slot that is neither here nor free belongs to a dropped
+    /// queue, and its answer frees it.
     flights: Vec<Option<Flight>>,
 }
 
 /// An operation that is in the ring.
 struct Flight {
     op: Op,
-    /// Its data are written, and are now made durable.
+    /// Its data is written, and is now being flushed.
     is_flush: bool,
 }
 
-/// What a request is besides its data.
+/// A request without its data.
 struct RingRequest {
     kind: u32,
     sector: u64,
@@ -97,7 +97,7 @@ impl Ring {
         stored.expect("our own memory");
     }
 
-    /// Puts a request into the ring, of which the back end is not told yet.
+    /// Puts a request into the ring, without a kick yet.
     fn place(&mut self, slot: u16, wanted: &RingRequest) {
         let (frame, _) = self.layout.slot(self.base, slot);
         let mut header = [0; 16];
@@ -123,13 +123,13 @@ impl Ring {
         self.store(ring + 2, self.available);
     }
 
-    /// Kicks, if there is something new and the back end wants to hear of it.
+    /// Kicks, if there are new requests and the back end wants kicks.
     fn announce(&mut self) {
         let new = self.available.wrapping_sub(self.kicked);
         if new == 0 {
             return;
         }
-        // What was made available is seen before we look whether anybody waits for it.
+        // Publish the new requests before we check whether the back end waits for a kick.
         fence(Ordering::SeqCst);
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
@@ -139,7 +139,7 @@ impl Ring {
         }
     }
 
-    /// The next slot that has come back; after the last one, an interrupt will tell of the next.
+    /// Takes the next returned slot. After the last one, it asks for an interrupt at the next.
     fn take(&mut self) -> Option<u16> {
         let index = self.base + USED_AT + 2;
         if self.load(index) == self.used {
@@ -176,7 +176,7 @@ impl Table {
         self.bytes[at..at + DESCRIPTOR as usize].copy_from_slice(&bytes);
     }
 
-    /// All of them, with nothing after the last.
+    /// The whole table, with no descriptor after the last.
     fn end(&mut self) -> &[u8] {
         let end = usize::from(self.count) * DESCRIPTOR as usize;
         self.bytes[end - 4..end].copy_from_slice(&[WRITE as u8, 0, 0, 0]);
@@ -193,15 +193,15 @@ fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> [u8; DESCRIPT
     bytes
 }
 
-/// A ring that is somebody's.
+/// A ring with its owner.
 pub(super) struct FrontQueue {
     shared: Arc<FrontEndShared>,
-    /// Nothing only while it is dropped.
+    /// `None` only while it is dropped.
     ring: Option<Ring>,
     reactor: Reactor,
     task: TaskId,
     watch: WatchId,
-    /// Without a place in the ring.
+    /// Operations without a slot in the ring.
     waiting: VecDeque<Op>,
     done: Vec<Completion>,
     in_ring: usize,
@@ -230,7 +230,7 @@ impl FrontQueue {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// What is known at once: a mistake, or that there is nothing to do.
+    /// The result if it is known at once: an error, or an empty operation.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         let geometry = &self.shared.geometry;
         if let Err(error) = op.check(geometry) {
@@ -284,12 +284,12 @@ impl FrontQueue {
         }
     }
 
-    /// A request has come back.
+    /// Handles a returned request.
     fn land(&mut self, slot: u16) {
         let has_cache = self.shared.geometry.volatile_cache;
         let ring = self.ring();
         let Some(flight) = ring.flights.get_mut(usize::from(slot)).and_then(Option::take) else {
-            // Of a queue that was dropped. A number that is no slot's is nobody's at all.
+            // It belongs to a dropped queue, or it is not a valid slot.
             if slot < ring.layout.depth && !ring.free.contains(&slot) {
                 ring.free.push(slot);
             }
@@ -304,7 +304,7 @@ impl FrontQueue {
         };
         let is_durable = !op.fua || !op.command.writes() || !has_cache || is_flush;
         if result.is_ok() && !is_durable {
-            // Nothing in virtio is durable by itself, so Linux' driver flushes after it, too.
+            // virtio has no durable write, so Linux's driver also flushes after it.
             let data = (0, 0);
             ring.place(
                 slot,
@@ -343,7 +343,7 @@ impl Queue for FrontQueue {
         while let Some(slot) = self.ring().take() {
             self.land(slot);
         }
-        // Places that have become free, and flushes.
+        // Use the free slots, and submit flushes.
         self.fill();
         self.ring().announce();
         done.append(&mut self.done);
@@ -360,7 +360,7 @@ impl Drop for FrontQueue {
         self.reactor.remove_task(self.task);
         self.waiting.drain(..).for_each(|op| drop(op.abandon()));
         if let Some(mut ring) = self.ring.take() {
-            // Their data are in the memory that was lent, and so is whatever becomes of them.
+            // Their data is in the lent memory, and so are later writes to it.
             let flights = ring.flights.iter_mut().filter_map(Option::take);
             flights.for_each(|flight| drop(flight.op.abandon()));
             self.shared.rings().push(ring);
