@@ -24,8 +24,8 @@ const ROOT: INodeNo = INodeNo::ROOT;
 /// The file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// Time for which the kernel may cache the file's attributes. The server notifies the kernel when they
-/// change.
+/// Time for which the kernel may cache the file's attributes. The server notifies the kernel when
+/// they change.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// The kernel caches nothing about the directory, so that a look at the mount of a dead server
 /// fails.

@@ -341,7 +341,7 @@ impl Vm {
         ((at, 16, NEXT, 0), (at + 16, 1, WRITE, 0))
     }
 
-    /// Truncates the memory: the rings stay, the data area is lost. The test must not access it after.
+    /// Truncates the memory: the rings stay, the data area is lost. The test must not access it.
     pub fn take_data_away(&self) {
         self.file.set_len(DATA / 2).expect("it is truncated");
     }
