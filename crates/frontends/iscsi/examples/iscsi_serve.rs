@@ -1,4 +1,4 @@
-//! Serves a disk over iSCSI until it is told to stop (a line, or the end of its input).
+//! Serves a disk over iSCSI until its input has a line or ends.
 //!
 //!     iscsi_serve SPEC HOST:PORT [--block 512] [--engine auto|uring|portable] [--name IQN]
 //!                 [--serial TEXT] [--read-only]

@@ -1,18 +1,19 @@
-//! COMPARE AND WRITE is carried out alone: while it reads, compares and writes, no other change of
-//! any session is with the namespace, or it would not be one step to the others. So it waits until
-//! those in flight have ended, and others wait until it has. That is slow, and rare; other changes
-//! pay one addition for it. (What others do to a remote namespace cannot be kept out.)
+//! COMPARE AND WRITE runs alone: while it reads, compares and writes, no other change of any
+//! session is in the namespace. Otherwise other sessions would not see it as one step. So it waits
+//! until the changes in flight have completed, and others wait until it has. That is slow, and
+//! rare; other changes pay one addition for it. (It cannot exclude changes that other hosts make to
+//! a remote namespace.)
 
 use farblock_block::Op;
 use std::collections::VecDeque;
 
-/// Who is alone, or waits for that; `W` names one.
+/// The exclusive operation, and the ones that wait; `W` identifies one.
 pub(crate) struct Alone<W> {
-    /// Changes that are with the namespace.
+    /// Changes in flight in the namespace.
     in_flight: usize,
     waiting: VecDeque<W>,
     is_taken: bool,
-    /// Changes that wait.
+    /// Changes that wait for the exclusive operation to end.
     parked: VecDeque<Op>,
 }
 
@@ -23,7 +24,8 @@ impl<W> Default for Alone<W> {
 }
 
 impl<W> Alone<W> {
-    /// An operation of whoever is not alone: given back if it may go ahead.
+    /// Admits an operation that is not exclusive. Returns it if it may start now; otherwise keeps
+    /// it.
     pub(crate) fn enter(&mut self, op: Op) -> Option<Op> {
         if !op.command.writes() {
             return Some(op);
@@ -36,17 +38,17 @@ impl<W> Alone<W> {
         Some(op)
     }
 
-    /// A change ended that had gone ahead.
+    /// Records that an admitted change has completed.
     pub(crate) fn leave(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// Wants to be alone, and comes out of [`Self::next`] then.
+    /// Queues an exclusive operation; [`Self::next`] returns it when its turn comes.
     pub(crate) fn wait(&mut self, who: W) {
         self.waiting.push_back(who);
     }
 
-    /// Who is alone from now on, if it is anybody's turn.
+    /// Returns the next exclusive operation, if it may start now.
     pub(crate) fn next(&mut self) -> Option<W> {
         if self.is_taken || self.in_flight > 0 {
             return None;
@@ -56,8 +58,8 @@ impl<W> Alone<W> {
         Some(next)
     }
 
-    /// It is not alone any more: gives the changes that waited, which go ahead before anybody else
-    /// is alone.
+    /// Ends the exclusive operation. Returns the changes that waited; they start before the next
+    /// exclusive one.
     pub(crate) fn end(&mut self) -> VecDeque<Op> {
         debug_assert!(self.is_taken && self.in_flight == 0);
         self.is_taken = false;
@@ -67,7 +69,7 @@ impl<W> Alone<W> {
 }
 
 impl<W> Drop for Alone<W> {
-    /// The event loop has failed: the queue goes as well, and nobody waits for an answer.
+    /// The event loop has failed and its queue is dropped, so no answer is needed.
     fn drop(&mut self) {
         self.parked.drain(..).for_each(|op| drop(op.abandon()));
     }
@@ -82,7 +84,7 @@ mod tests {
         Op::write(0, 1, Buffer::new(512), token)
     }
 
-    /// Whether an operation goes ahead.
+    /// True if an operation may start.
     fn goes(alone: &mut Alone<char>, op: Op) -> bool {
         alone.enter(op).map(Op::abandon).is_some()
     }

@@ -1,9 +1,9 @@
-//! The one thread of a target: its reactor, its sessions, the unit that they share, and its queue
-//! into the namespace. What sessions do to each other (resets, reservations, a session that takes
-//! another's place) needs no lock that way.
+//! A target's only thread: its reactor, its sessions, the unit that they share, and its queue into
+//! the namespace. So actions between sessions (resets, reservations, a session that replaces
+//! another) need no lock.
 //!
 //! A tick: events of connections → block operations → completions → answers, all batched; then one
-//! send for each connection that has something to say.
+//! send for each connection that has output.
 
 use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
@@ -24,14 +24,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a session asks of the others, through the core.
+/// An action that a session requests from the core, and that concerns other sessions.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// A login is complete but for those whose place it takes.
+    /// A login is complete, but must wait for the sessions that it replaces.
     Admit(ConnectionKey),
-    /// Tasks are to be aborted; the request with this tag is answered when they have ended.
+    /// Abort tasks, and answer the request with this tag once they have ended.
     Manage(ConnectionKey, Management),
-    /// Somebody has to be told something.
+    /// Notify this initiator.
     Notice(Initiator, Sense),
     /// A connection with operations in flight may be gone now.
     Departed,
@@ -42,26 +42,26 @@ pub(crate) enum Action {
 pub(crate) struct Management {
     /// The initiator's name for the request.
     pub(crate) tag: u32,
-    /// Which tasks, and why.
+    /// The tasks to abort, and the reason.
     pub(crate) what: Abort,
-    /// With [`Abort::Task`]: which.
+    /// The task for [`Abort::Task`].
     pub(crate) task: u32,
 }
 
-/// Which tasks.
+/// A set of tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Abort {
-    /// One.
+    /// One task.
     Task,
-    /// All of the session.
+    /// All tasks of the session.
     Session,
-    /// All, of everybody.
+    /// All tasks of all sessions.
     Everything,
-    /// All of the session, which then ends.
+    /// All tasks of the session, which then ends.
     Logout,
 }
 
-/// Tasks that are waited for before a request is answered.
+/// A request that is answered once its tasks have ended.
 struct Barrier {
     id: u32,
     from: ConnectionKey,
@@ -69,16 +69,16 @@ struct Barrier {
     waiting: usize,
 }
 
-/// What connections need of their core.
+/// The state of the core that its connections use.
 pub(crate) struct Context {
     // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
-    /// When the tick began: one look at the clock for all that happens in it.
+    /// Start of the tick. All work of a tick uses this one clock reading.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
-    /// Whoever logs in again may know another size.
+    /// An initiator that logs in again may know an old size.
     pub(crate) resized: bool,
     /// Something may have completed since the queue was polled.
     dirty: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Context {
     next_barrier: u32,
     next_session: u16,
     complaints: Complaints,
-    /// Tasks that are carried out alone.
+    /// Tasks that run alone.
     alone: Alone<(ConnectionKey, Slot)>,
 }
 
@@ -98,54 +98,54 @@ impl Context {
         self.complaints.say(kind, &peer.to_string(), log);
     }
 
-    /// Hands an operation to the namespace, when nobody has to be alone there.
+    /// Submits an operation to the namespace, once no exclusive task runs there.
     pub(crate) fn submit(&mut self, op: Op) {
         if let Some(op) = self.alone.enter(op) {
             self.submit_alone(op);
         }
     }
 
-    /// The same for whoever is alone.
+    /// Submits an operation of the exclusive task.
     pub(crate) fn submit_alone(&mut self, op: Op) {
         self.queue.submit(op);
         self.dirty = true;
     }
 
-    /// Has a task begun when nothing of others changes anything.
+    /// Queues a task until no change of another task is in flight.
     pub(crate) fn wait_alone(&mut self, key: ConnectionKey, slot: Slot) {
         self.alone.wait((key, slot));
     }
 
-    /// A change ended that was not alone.
+    /// Records that a change that was not exclusive has completed.
     pub(crate) fn changed(&mut self) {
         self.alone.leave();
     }
 
-    /// What was carried out alone has ended.
+    /// Ends the exclusive task.
     pub(crate) fn end_alone(&mut self) {
         for op in self.alone.end() {
             self.submit_alone(op);
         }
     }
 
-    /// Has the core do something before anything else that a connection received is looked at.
+    /// Makes the core do something before it parses more of the connection's input.
     pub(crate) fn ask(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    /// Whether the core has something to do first.
+    /// True if the core has actions to do first.
     pub(crate) fn has_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 
-    /// A task that barriers waited for has ended.
+    /// Records that a task with these barriers has ended.
     pub(crate) fn passed(&mut self, barriers: &[u32]) {
         for barrier in self.barriers.iter_mut().filter(|barrier| barriers.contains(&barrier.id)) {
             barrier.waiting -= 1;
         }
     }
 
-    /// The target's part of a session's name; never 0.
+    /// The target's part of a session identifier; never 0.
     pub(crate) fn session_number(&mut self) -> u16 {
         self.next_session = self.next_session.checked_add(1).unwrap_or(1);
         self.next_session
@@ -162,7 +162,7 @@ impl TickContext for Context {
     }
 }
 
-/// See the module's text.
+/// The sessions of a target.
 pub(crate) struct Sessions {
     cx: Context,
     mail: TaskId,
@@ -174,7 +174,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     pub(crate) fn new(
         seat: Seat,
         shared: Arc<PortalShared>,
@@ -210,7 +210,8 @@ impl Sessions {
         })
     }
 
-    /// Completions to connections and answers to initiators. True if there is more to do at once.
+    /// Passes completions to connections and answers to initiators. True if there is more work at
+    /// once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -272,10 +273,10 @@ impl Sessions {
         }
     }
 
-    /// Lets a session begin when what those that have left had handed to the namespace has ended,
-    /// or it might undo what this one will do. Whatever they called themselves: a machine that
-    /// takes over from one that died has another name. Those that have left are asked for: this
-    /// one's request may be read before their end.
+    /// Admits a session once the operations of departed sessions have completed, since they might
+    /// undo this session's writes. Their initiator names do not matter: a machine that takes over
+    /// from a dead one has another name. We check for departed initiators here, since this
+    /// session's request may arrive before the end of their connections.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -340,7 +341,7 @@ impl Sessions {
         }
     }
 
-    /// The namespace may have another size, or not be writable any more.
+    /// Takes over a new size or write protection of the namespace.
     fn resized(&mut self) {
         self.cx.resized = true;
         let geometry = self.shared.geometry();
@@ -370,12 +371,12 @@ impl Sessions {
                     tracing::warn!("cannot accept an iSCSI initiator: {error}");
                 });
             }
-            // The listener deregisters.
+            // The core deregisters the listener.
             _ => {}
         }
     }
 
-    /// Makes an accepted socket a connection.
+    /// Adds an accepted socket to the connections.
     fn adopt(&mut self, stream: Socket, peer: SocketAddr) {
         let Ok(portal) = stream.local_addr() else { return };
         if self.cx.is_stopping || self.connections.count() >= limits::MAX_CONNECTIONS {
@@ -405,7 +406,7 @@ impl Sessions {
 }
 
 impl Core for Sessions {
-    /// Runs until it is told to stop and every connection is gone.
+    /// Runs until the target stops and all connections are closed.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
         let mut more = false;

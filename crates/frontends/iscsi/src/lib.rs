@@ -1,32 +1,32 @@
-//! An iSCSI target: a namespace as a disk of this machine for whoever has an iSCSI initiator, which
-//! Windows does from the start, and nothing has to be installed.
+//! An iSCSI target: serves a namespace as a disk of this machine to any iSCSI initiator. Windows
+//! has one built in, so nothing needs to be installed.
 //!
-//! **What it is.** [`Server::start`] opens a namespace, listens on a port of 127.0.0.1, and serves
-//! it as logical unit 0 of one target. One thread does it all, with one reactor and one queue: what
-//! sessions do to each other then needs no lock, and a machine's initiator has one session.
+//! **Overview.** [`Server::start`] opens a namespace, listens on a port of 127.0.0.1, and serves it
+//! as logical unit 0 of one target. One thread does all the work, with one reactor and one queue.
+//! So actions between sessions need no lock, and a machine's initiator only has one session.
 //!
-//! **Contract.** RFC 7143 with error recovery level 0 and one connection a session: login with both
-//! stages, header and data digests, immediate and unsolicited data, several requests for data at
-//! once, pings, discovery, task management, logout, and asking for a logout when it stops. SCSI as
-//! a disk of SBC-3 has it: the list is in `scsi/opcodes.rs`. Units see the namespace as it is: its
-//! sizes, whether it can be written and given back, and whether it has a volatile cache. A write
-//! that was answered is seen by all sessions, and SYNCHRONIZE CACHE makes durable what was answered
-//! to any of them. COMPARE AND WRITE is one step to all sessions; to others that use the same
-//! remote namespace it is two.
+//! **Contract.** RFC 7143 with error recovery level 0 and one connection a session. It has login
+//! with both stages, header and data digests, immediate and unsolicited data, several outstanding
+//! R2Ts, pings, discovery, task management and logout. It asks initiators to log out when it stops.
+//! SCSI follows SBC-3: `scsi/opcodes.rs` lists the commands. The unit has the namespace's sizes,
+//! can be written and deallocated if the namespace can, and has a volatile cache if it does. All
+//! sessions see an answered write, and SYNCHRONIZE CACHE makes the answered writes of all sessions
+//! durable. COMPARE AND WRITE is one step to all sessions; to other users of the same remote
+//! namespace it is two.
 //!
-//! A command that was aborted has had all its effects when the abortion is answered. A session that
-//! begins anew does so only when what its predecessor had handed to the namespace has ended, so
-//! that no write of before comes after one of now.
+//! When the target answers an abort, the aborted commands can have no further effects. A session
+//! that logs in again starts only once its predecessor's operations in the namespace have
+//! completed, so that no old write lands after a new one.
 //!
-//! Whatever an initiator sends, it gets the protocol's answer or is closed, and no other session
-//! notices. What one can make the target hold is bounded ([`limits`]). An initiator that stops to
-//! read or write is left alone: it may be a virtual machine that pauses.
+//! The target answers any input as the protocol says or closes the connection, and no other session
+//! notices. [`limits`] bound the resources that one initiator can hold. The target leaves an
+//! initiator alone that stops reading or writing: it may be a paused virtual machine.
 //!
-//! **Not implemented.** Authentication (the target listens on 127.0.0.1 only; every user of the
-//! machine can reach it), connections beyond the first of a session, error recovery beyond a new
-//! session, TARGET COLD RESET, bidirectional commands, commands longer than 16 bytes, the atomic
-//! commands but COMPARE AND WRITE (the namespace's contract has none), PRE-FETCH, GET LBA STATUS,
-//! PREEMPT AND ABORT, reservations that outlive the target, saved mode pages, sense data in
+//! **Not implemented.** Authentication (the target listens on 127.0.0.1 only, and every user of the
+//! machine can reach it). More than one connection of a session, and error recovery beyond a new
+//! session. TARGET COLD RESET, PRE-FETCH, GET LBA STATUS, PREEMPT AND ABORT, and atomic commands
+//! except COMPARE AND WRITE (the namespace contract has none). Bidirectional commands, and commands
+//! longer than 16 bytes. Reservations that outlive the target, saved mode pages, sense data in
 //! descriptor format, ACA, and copying by the unit.
 
 mod alone;

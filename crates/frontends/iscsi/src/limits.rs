@@ -3,45 +3,45 @@
 pub use farblock_frontend::limits::PIECE_BYTES;
 use std::time::Duration;
 
-/// Sessions that a target holds at once, discovery and those that log in included; one more is
+/// Sessions that a target holds at once, including discovery and logins in progress; one more is
 /// closed at accept.
 pub const MAX_CONNECTIONS: usize = 64;
 
 /// Commands of one session in flight: the width of its command window.
 pub const MAX_TASKS: u32 = 128;
 
-/// Immediate commands of one session in flight beyond the window, which does not hold for them.
+/// Immediate commands of one session in flight, which do not count against the window.
 pub const MAX_IMMEDIATE_TASKS: u32 = 16;
 
-/// Bytes waiting to be sent beyond which a connection is not read from: an initiator that does not
-/// take its answers cannot ask for more.
+/// Bytes waiting to be sent above which the target stops reading from a connection. An initiator
+/// that does not read its answers cannot ask for more.
 pub const OUTBOX_BYTES: usize = 4 << 20;
 
-/// The longest data segment that the target takes, in bytes (its `MaxRecvDataSegmentLength`).
+/// The longest data segment that the target accepts, in bytes (its `MaxRecvDataSegmentLength`).
 pub const MAX_DATA_SEGMENT_BYTES: u32 = 256 << 10;
 
-/// What either side takes while nothing else is agreed, in bytes (RFC 7143, 13.12).
+/// The longest data segment before the negotiation, in bytes (RFC 7143, 13.12).
 pub const DEFAULT_DATA_SEGMENT_BYTES: u32 = 8192;
 
-/// The longest sequence of data that is asked for at once, in bytes.
+/// The longest burst of solicited data, in bytes.
 pub const MAX_BURST_BYTES: u32 = 1 << 20;
 
-/// The most data that comes with a command without being asked for, in bytes.
+/// Limit for unsolicited data with a command, in bytes.
 pub const MAX_FIRST_BURST_BYTES: u32 = 256 << 10;
 
-/// Requests for data that one command has outstanding.
+/// Outstanding R2Ts of one command.
 pub const MAX_OUTSTANDING_R2T: u32 = 8;
 
-/// Bytes of keys in one text, which may come in several PDUs.
+/// Bytes of keys in one text, which may span several PDUs.
 pub const MAX_TEXT_BYTES: usize = 8192;
 
 /// Requests that one login may take.
 pub const MAX_LOGIN_REQUESTS: u32 = 32;
 
-/// Data that one command moves at most, in bytes.
+/// Limit for the data of one command, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
 
-/// Data of a command that is not for the medium: lists of parameters, in bytes.
+/// Limit for parameter lists, which are data of a command that is not for the medium, in bytes.
 pub const MAX_PARAMETER_BYTES: u32 = 8192;
 
 /// Ranges in one UNMAP.
@@ -62,7 +62,7 @@ pub const USUAL_SESSIONS: usize = 4;
 /// Blocks that one COMPARE AND WRITE compares, in bytes: it keeps all other changes waiting.
 pub const MAX_COMPARE_WRITE_BYTES: u32 = 64 << 10;
 
-/// Initiators that are registered for persistent reservations.
+/// Initiators registered for persistent reservations.
 pub const MAX_REGISTRATIONS: usize = 64;
 
 /// Unit attentions that wait for one session.
@@ -71,18 +71,18 @@ pub const MAX_UNIT_ATTENTIONS: usize = 8;
 /// Capacity for headers that a connection keeps between sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
-/// Data that is worth receiving straight into its destination, in bytes. Below it, copying out of
-/// a receive that may hold several PDUs is cheaper than a system call of its own.
+/// Data size from which receiving directly into its destination pays off, in bytes. Below it,
+/// copying from a receive that may hold several PDUs costs less than a system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
 /// Time from accept to the end of the login.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time that a stopping target gives its initiators to log out.
+/// Time for initiators to log out when a target stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Rounds of completions and answers before the event loop is looked at again: a namespace that
-/// completes at once must not keep the thread from everything else.
+/// Rounds of completions and answers before the event loop polls again. Without a limit, a
+/// namespace that completes at once would starve the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;
 
 /// The longest iSCSI name, in bytes (RFC 7143, 4.2.7.1).

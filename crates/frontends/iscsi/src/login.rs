@@ -1,4 +1,5 @@
-//! The login: who it is, what is wanted, and what is agreed (RFC 7143, sections 6 and 13).
+//! The login: identifies the initiator and its target, and negotiates parameters (RFC 7143,
+//! sections 6 and 13).
 //!
 //! ```text
 //! Security ──(no authentication is asked for)──> Operational ──> Full feature phase
@@ -26,7 +27,7 @@ impl Status {
     pub(crate) const INVALID_DURING_LOGIN: Status = Status(0x020b);
 }
 
-/// Why a login does not go on.
+/// Why a login failed.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
@@ -45,38 +46,38 @@ impl fmt::Display for Status {
     }
 }
 
-/// Stages, as they are sent.
+/// Login stages, as numbers on the wire.
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 
-/// What a session works by.
+/// The negotiated parameters of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameters {
-    /// Nothing but finding targets.
+    /// A session that only discovers targets.
     pub(crate) discovery: bool,
     /// A CRC32C follows every header.
     pub(crate) header_digest: bool,
     /// A CRC32C follows every data segment.
     pub(crate) data_digest: bool,
-    /// Data segments are at most so long, in bytes, going there
+    /// The longest data segment that the target sends, in bytes.
     pub(crate) send_bytes: u32,
-    /// and coming here.
+    /// The longest data segment that it accepts, in bytes.
     pub(crate) receive_bytes: u32,
-    /// The longest sequence that is asked for, in bytes.
+    /// The longest burst of solicited data, in bytes.
     pub(crate) max_burst: u32,
-    /// The most data that comes unasked, in bytes.
+    /// Limit for unsolicited data, in bytes.
     pub(crate) first_burst: u32,
-    /// Data beyond what comes with the command is to be asked for.
+    /// The initiator must wait for an R2T for data that does not come with the command.
     pub(crate) initial_r2t: bool,
     /// Data may come with the command.
     pub(crate) immediate_data: bool,
-    /// Requests for data that a command may have outstanding.
+    /// Outstanding R2Ts of a command.
     pub(crate) max_r2t: u32,
 }
 
 impl Default for Parameters {
-    /// What RFC 7143 says while nothing is agreed.
+    /// The defaults of RFC 7143 without negotiation.
     fn default() -> Parameters {
         Parameters {
             discovery: false,
@@ -93,15 +94,15 @@ impl Default for Parameters {
     }
 }
 
-/// Who is there.
+/// An initiator's identity.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Initiator {
     pub(crate) name: String,
-    /// Tells its sessions apart.
+    /// Distinguishes its sessions.
     pub(crate) isid: [u8; 6],
 }
 
-/// An answer, but for the numbers.
+/// An answer, without the sequence numbers.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) flags: u8,
@@ -111,14 +112,14 @@ pub(crate) struct Answer {
     pub(crate) done: bool,
 }
 
-/// See the module's text.
+/// A login in progress.
 #[derive(Debug)]
 pub(crate) struct Login {
     stage: Option<u8>,
     requests: u32,
     text: text::Pieces,
     seen: Vec<String>,
-    /// The target has said how much it takes at once.
+    /// The target has declared its longest data segment.
     declared: bool,
     pub(crate) initiator: Initiator,
     pub(crate) parameters: Parameters,
@@ -137,7 +138,7 @@ impl Login {
         }
     }
 
-    /// The answer to a request; its status says whether the login goes on.
+    /// The answer to a request; its status says whether the login continues.
     pub(crate) fn handle(&mut self, request: &LoginRequest, data: &[u8], target: &str) -> Answer {
         self.step(request, data, target).unwrap_or_else(|status| {
             let flags = request.flags & 0x0c;
@@ -160,7 +161,7 @@ impl Login {
             return Err(Status::UNSUPPORTED_VERSION);
         }
         if request.tsih.get() != 0 {
-            // Sessions have one connection.
+            // Sessions have only one connection.
             return Err(Status::NO_SESSION);
         }
         let transit = request.flags & flag::TRANSIT != 0;
@@ -211,7 +212,7 @@ impl Login {
         Ok(Answer { flags, status: Status::SUCCESS, text: out, done })
     }
 
-    /// Who it is, and whom it wants.
+    /// Identifies the initiator and the target that it wants.
     fn identify(
         &mut self,
         request: &LoginRequest,
@@ -298,7 +299,7 @@ impl Login {
     }
 }
 
-/// The answer to a key that leaves nothing to agree on.
+/// The answer to a key with only one possible value.
 fn fixed(key: &str, value: &str) -> Result<String, Status> {
     Ok(match key {
         "MaxConnections" => in_range(value, 1, 65_535).map(|_| "1".to_owned())?,
@@ -309,7 +310,7 @@ fn fixed(key: &str, value: &str) -> Result<String, Status> {
             boolean(value)?;
             yes_or_no(true).to_owned()
         }
-        // Markers are gone since RFC 7143; initiators of before still ask.
+        // RFC 7143 removed markers, but older initiators still ask.
         "IFMarker" | "OFMarker" => yes_or_no(false).to_owned(),
         "IFMarkInt" | "OFMarkInt" => "Irrelevant".to_owned(),
         "iSCSIProtocolLevel" => in_range(value, 0, 31)?.min(1).to_string(),
@@ -329,7 +330,7 @@ fn boolean(value: &str) -> Result<bool, Status> {
     text::boolean(value).ok_or(Status::INITIATOR_ERROR)
 }
 
-/// The first of the offered digests that is known.
+/// The first known one of the offered digests.
 fn digest(offered: &str, agreed: &mut bool) -> Result<String, Status> {
     let known = |digest: &&str| matches!(*digest, "None" | "CRC32C");
     let digest = offered.split(',').find(known).ok_or(Status::INITIATOR_ERROR)?;
@@ -446,7 +447,8 @@ mod tests {
         for text in wrong {
             assert_eq!(refused(0x87, text), Status::INITIATOR_ERROR, "{text:?}");
         }
-        // Stages: back, to nowhere, on while there is more to say, from the full feature phase.
+        // Stages: backwards, to an undefined one, forwards while more text follows, from the full
+        // feature phase.
         for flags in [0x84, 0x86, 0xc7, 0x8f, 0x85] {
             assert_eq!(refused(flags, &[WHO, WHOM]), Status::INITIATOR_ERROR, "{flags:#x}");
         }
@@ -466,7 +468,7 @@ mod tests {
             assert_eq!(login.handle(&request(0x04), b"", TARGET).status, Status::SUCCESS);
         }
         assert_eq!(login.handle(&request(0x04), b"", TARGET).status, Status::INITIATOR_ERROR);
-        // Short questions with long answers.
+        // Short requests with long answers.
         let many: Vec<String> = (0..1000).map(|n| format!("k{n}=")).collect();
         let mut text = keys(&[WHO, WHOM]);
         many.iter().for_each(|key| text.extend(keys(&[key])));

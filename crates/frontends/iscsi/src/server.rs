@@ -1,4 +1,4 @@
-//! Starting and stopping a target.
+//! Starts and stops a target.
 
 use crate::core::Sessions;
 use crate::scsi::inquiry::Identity;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// The start of the name of a target's thread; what CPU accounting goes by.
+/// Prefix of the name of a target's thread; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
 /// Initiators that the system queues before they are accepted.
@@ -23,26 +23,26 @@ const BACKLOG: i32 = 128;
 /// The longest serial number, in bytes.
 const MAX_SERIAL_BYTES: usize = 36;
 
-/// What to serve, and how.
+/// The configuration of a target.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen: a port of this machine; 0 takes a free one.
+    /// Where to listen: a port of this machine; with 0 the system picks a free one.
     pub listen: SocketAddr,
     /// The target's iSCSI name, as `iqn.2026-11.org.farblock:disk`.
     pub name: String,
-    /// What systems know the disk again by: up to 36 letters, digits and the like. Two disks that
-    /// one system uses must not have the same.
+    /// The serial number by which systems recognise the disk: up to 36 letters, digits and the
+    /// like. Two disks of one system must not have the same.
     pub serial: String,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the target may spend on polling.
     pub polling: Polling,
 }
 
 impl Config {
-    /// The usual: as writable as the namespace, with a serial number made of the name.
+    /// Defaults: as writable as the namespace, with a serial number made from the name.
     #[must_use]
     pub fn new(listen: SocketAddr, name: &str) -> Config {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).as_u64_pair();
@@ -52,23 +52,23 @@ impl Config {
     }
 }
 
-/// Why a target did not start. Shown, it says what to do.
+/// Why a target did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The port is none of this machine alone.
+    /// The address is not a loopback address.
     NotLoopback(SocketAddr),
-    /// Somebody else listens there.
+    /// Another process listens there.
     InUse(SocketAddr),
-    /// That is not a name of a target.
+    /// Not a valid target name.
     Name(String),
-    /// That is not a serial number.
+    /// Not a valid serial number.
     Serial(String),
-    /// The blocks are of a size that systems do not know.
+    /// Systems do not support this block size.
     BlockSize(u32),
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a socket, a thread, or something that they need.
+    /// The system refused a socket, a thread, or one of their resources.
     System(io::Error),
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A running target. Dropping it stops it without waiting for anybody to log out.
+/// A running target. Dropping it stops it without waiting for logouts.
 pub struct Server {
     shared: Arc<PortalShared>,
     cores: Cores,
@@ -119,9 +119,9 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
-        // Few systems know larger ones, and Windows none.
+        // Few systems support larger ones, and Windows does not.
         const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
         let Geometry { block_size, .. } = namespace.geometry();
         if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -149,41 +149,41 @@ impl Server {
         Ok(Server { shared, cores, address, name, changes })
     }
 
-    /// Where it listens, with the port that was taken.
+    /// The listening address, with the port that the system picked.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How libiscsi and QEMU name the disk.
+    /// The disk's URL for libiscsi and QEMU.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("iscsi://{}/{}/0", self.address, self.name)
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
     }
 
-    /// Initiators at the moment, those that still log in included.
+    /// The current number of initiators, including those that still log in.
     #[must_use]
     pub fn users(&self) -> usize {
         self.shared.connections()
     }
 
-    /// The namespace has another size now, or is writable or not any more; or it may have changed
-    /// since a server before this, of which alone this one does not hear by itself if the namespace
-    /// tells of its changes. Commands are held against that at once, and every session is told by a
-    /// unit attention, also one that begins later.
+    /// Takes over a new size or write protection of the namespace. The target calls it itself if
+    /// the namespace reports its changes; call it after a restart, since the namespace may have
+    /// changed after the previous server. Commands are checked against the change at once. Every
+    /// session gets a unit attention, even one that starts later.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
 
-    /// Stops: nobody is accepted any more, and sessions are asked to log out and closed after a
-    /// moment if they do not. With `force` they are closed at once, and commands that were not
-    /// answered may or may not have been carried out.
+    /// Stops the target: it accepts no more initiators, asks sessions to log out, and closes those
+    /// that have not after a moment. With `force` it closes them at once; commands without an
+    /// answer may or may not have been executed.
     ///
     /// # Errors
     /// If the event loop had failed.
@@ -228,7 +228,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
-/// Starts the one thread. If it fails, nobody else is there to be told.
+/// Starts the thread. It is the only core, so its failure concerns no other.
 fn start(
     reactor: ReactorConfig,
     shared: &Arc<PortalShared>,

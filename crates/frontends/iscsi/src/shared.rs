@@ -1,4 +1,4 @@
-//! What the target's thread shares with whoever started it: a mailbox, and a count.
+//! State that the target's thread shares with the thread that started it: a mailbox, and a count.
 
 use crate::scsi::inquiry::Identity;
 use crate::scsi::reservation::Reservations;
@@ -7,22 +7,22 @@ use farblock_block::Geometry;
 use farblock_frontend::{Disk, Mailboxes};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The one thread.
+/// The only thread.
 const CORE: usize = 0;
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Message {
     /// The namespace has another size.
     Resized,
-    /// Let everybody log out, or do not wait for that, and end.
+    /// Let all initiators log out, and then stop.
     Stop {
-        /// Do not wait.
+        /// Do not wait for logouts.
         force: bool,
     },
 }
 
-/// See the module's text.
+/// The state shared with the target's thread.
 pub(crate) struct PortalShared {
     disk: Disk,
     identity: Identity,

@@ -16,86 +16,86 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot(pub(crate) u16);
 
-/// Life of a task; see the module's diagram.
+/// The state of a task; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskState {
-    /// It is none.
+    /// The slot has no task.
     Free,
-    /// Data may come that nobody asked for.
+    /// Unsolicited data may arrive.
     Gathering,
-    /// It is in the session's queue.
+    /// The task is in the session's queue.
     Waiting,
-    /// Data was asked for.
+    /// The target has requested data.
     Asking,
-    /// Operations are with the namespace.
+    /// The namespace executes its operations.
     Running,
 }
 
-/// What a task counts for until it is answered.
+/// The limit against which a task counts until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Window {
     /// The command window.
     Numbered,
-    /// Tasks besides.
+    /// The limit for immediate tasks.
     Immediate,
-    /// Nothing any more.
+    /// None any more.
     Left,
 }
 
-/// What one block operation does, or two: a write may be followed by a read.
+/// The work of one block operation, or two: a read may follow a write.
 pub(crate) struct Piece {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
-    /// The initiator's data, or, of a read, the namespace's. Elsewhere while that has it.
+    /// The initiator's data, or the namespace's data of a read. `None` while the namespace has it.
     pub(crate) buffer: Option<Buffer>,
-    /// What was written is being read, to compare it.
+    /// The written data is being read back for the comparison.
     compares: bool,
 }
 
-/// See the module's text.
+/// A command in progress.
 pub(crate) struct Task {
     pub(crate) state: TaskState,
     /// The initiator's name for it.
     pub(crate) tag: u32,
     pub(crate) command: Command,
-    /// It did not go well.
+    /// Set if it failed.
     pub(crate) failure: Option<Failure>,
-    /// What it counts for.
+    /// The limit against which it counts.
     pub(crate) window: Window,
-    /// Those before it come first, those after it later.
+    /// Earlier tasks run before it, and later ones after it.
     pub(crate) is_ordered: bool,
-    /// Nobody wants to hear of it any more.
+    /// The initiator expects no answer any more.
     pub(crate) is_aborted: bool,
-    /// A PDU of its data is just coming.
+    /// A PDU of its data is arriving.
     pub(crate) in_payload: bool,
-    /// What waits for its end.
+    /// The barriers that wait for its end.
     pub(crate) barriers: Vec<u32>,
-    /// Bytes that the initiator said it would send or take.
+    /// Bytes that the initiator announced to send or receive.
     pub(crate) expected: u32,
-    /// Bytes of data that are taken from the initiator.
+    /// Bytes of data that the target takes from the initiator.
     pub(crate) wanted: u32,
-    /// Bytes that came, or will have when the PDU that comes is here.
+    /// Bytes received, including the whole PDU that is arriving.
     pub(crate) received: u32,
-    /// The initiator will send more without being asked.
+    /// The initiator will send more unsolicited data.
     pub(crate) unasked: bool,
     /// The next PDU's number in its sequence.
     pub(crate) data_sn: u32,
-    /// Where the first data that is asked for begins.
+    /// Offset of the first solicited data.
     pub(crate) asked_from: u32,
-    /// Up to where data was asked for.
+    /// Offset up to which the target has requested data.
     pub(crate) asked_to: u32,
-    /// Requests for data that were sent.
+    /// R2Ts sent.
     pub(crate) r2t_sn: u32,
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes of each piece but the last.
+    /// Bytes of each piece except the last.
     piece_bytes: u32,
-    /// Data that is not for the medium as it is: parameters, or the one block.
+    /// Data that the command does not store as is: parameters, or the single block of a pattern.
     pub(crate) parameters: Vec<u8>,
-    /// A pattern that goes on here.
+    /// The rest of a pattern that is not written yet.
     pub(crate) fill: Extent,
-    /// Block operations that have not ended.
+    /// Block operations that have not completed.
     pub(crate) operations: usize,
-    /// Bytes that its buffers count for.
+    /// Bytes that its buffers are charged with.
     pub(crate) held_bytes: usize,
 }
 
@@ -128,7 +128,7 @@ impl Task {
         }
     }
 
-    /// Makes it a task, with the vectors it had.
+    /// Makes the slot a task, and reuses its vectors.
     pub(crate) fn begin(&mut self, tag: u32, command: Command, expected: u32) {
         let old = std::mem::replace(self, Task::free());
         self.pieces = old.pieces;
@@ -138,7 +138,7 @@ impl Task {
         self.expected = expected;
     }
 
-    /// Prepares for `wanted` bytes of data, or for the blocks that are to be read.
+    /// Prepares for `wanted` bytes of data, or for the blocks to read.
     pub(crate) fn prepare(&mut self, geometry: &Geometry) {
         let block_size = geometry.block_size;
         match self.command {
@@ -149,7 +149,7 @@ impl Task {
                 self.parameters.resize(self.wanted as usize, 0);
                 self.cut(extent, geometry);
             }
-            // What does not come is not written: blocks that are there as a whole.
+            // Write only the blocks whose data arrives as a whole.
             Command::Write { extent, .. }
             | Command::WriteVerify { extent, .. }
             | Command::Verify { extent, compare: Compare::Data } => {
@@ -172,7 +172,7 @@ impl Task {
         }
     }
 
-    /// Another operation.
+    /// Adds an operation.
     pub(crate) fn push(&mut self, lba: u64, blocks: u32, buffer: Option<Buffer>) {
         self.pieces.push(Piece { lba, blocks, buffer, compares: false });
     }
@@ -190,14 +190,14 @@ impl Task {
         }
     }
 
-    /// The piece that data at `offset` belongs to, where in its buffer, and how much may follow.
+    /// The piece of the data at `offset`, the range in its buffer, and how much may follow.
     fn place(&self, offset: u32, geometry: &Geometry) -> (usize, Range<usize>) {
         let index = (offset / self.piece_bytes) as usize;
         let start = (offset % self.piece_bytes) as usize;
         (index, start..geometry.bytes(self.pieces[index].blocks))
     }
 
-    /// Stores data that came; what is more than wanted is for nobody.
+    /// Stores received data, and drops data beyond `wanted`.
     pub(crate) fn store(
         &mut self,
         mut offset: u32,
@@ -221,8 +221,8 @@ impl Task {
         }
     }
 
-    /// Where up to `most` bytes at `offset` may be received straight into: the piece, its buffer,
-    /// and the range.
+    /// Lends the destination of up to `most` bytes at `offset`, to receive into it directly: the
+    /// piece, its buffer, and the range.
     pub(crate) fn lend(
         &mut self,
         offset: u32,
@@ -243,7 +243,7 @@ impl Task {
         Some((buffer.unwrap_or_else(|| pool.take(geometry.bytes(piece.blocks))), range))
     }
 
-    /// Takes a buffer back that was lent for `offset`; what is in it from there on.
+    /// Takes back a buffer lent for `offset`, and returns its content from there.
     pub(crate) fn take_back(
         &mut self,
         offset: u32,
@@ -256,7 +256,7 @@ impl Task {
         &buffer[range.start..][..count]
     }
 
-    /// The operation that a piece begins with.
+    /// The first operation of a piece.
     pub(crate) fn begin_piece(
         &mut self,
         index: usize,
@@ -291,16 +291,17 @@ impl Task {
         }
     }
 
-    /// Whether the operation of a piece that is under way may change blocks beside others.
+    /// True if the piece's current operation changes blocks, and was admitted as a change that is
+    /// not exclusive.
     pub(crate) fn is_changing(&self, index: usize) -> bool {
         match self.command {
-            // It is alone.
+            // It runs alone.
             Command::CompareWrite { .. } => false,
             command => command.writes() && !self.pieces[index].compares,
         }
     }
 
-    /// What a COMPARE AND WRITE compares was read: what to write if it is as expected.
+    /// Compares the data that a COMPARE AND WRITE has read. Returns the write if it is as expected.
     fn compared(&mut self, index: usize, mut found: Buffer, token: u64) -> Result<Op, Buffer> {
         let (expected, new) = self.parameters.split_at(found.len());
         if let Some(at) = expected.iter().zip(&found[..]).position(|(one, other)| one != other) {
@@ -318,7 +319,7 @@ impl Task {
         })
     }
 
-    /// An operation ended: the next one of its piece, if there is one.
+    /// Handles a completed operation. Returns the next one of its piece, if there is one.
     pub(crate) fn end_piece(
         &mut self,
         index: usize,
@@ -372,7 +373,7 @@ impl Task {
         }
     }
 
-    /// Gives all its buffers back.
+    /// Gives back all its buffers.
     pub(crate) fn give_buffers(&mut self, pool: &BufferPool) {
         for piece in self.pieces.drain(..) {
             piece.buffer.into_iter().for_each(|buffer| pool.give(buffer));

@@ -1,15 +1,15 @@
-//! `key=value` texts, as logins and text requests have them (RFC 7143, section 6.1).
+//! `key=value` texts of logins and text requests (RFC 7143, section 6.1).
 
 use crate::limits;
 
-/// What is wrong with a text.
+/// The error for a malformed text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed;
 
 /// The longest key, in bytes (RFC 7143, 6.1).
 const MAX_KEY_BYTES: usize = 63;
 
-/// Takes a text apart. Values are left as they are.
+/// Splits a text into pairs. It does not interpret values.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let text = str::from_utf8(text).map_err(|_| Malformed)?;
     // Some initiators pad with more zeroes than they should.
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
         .collect()
 }
 
-/// A text that comes in pieces.
+/// A text that arrives in several pieces.
 #[derive(Default, Debug)]
 pub(crate) struct Pieces(Vec<u8>);
 
@@ -37,7 +37,7 @@ impl Pieces {
         fits
     }
 
-    /// The whole of it; nothing is left.
+    /// Takes the whole text, and leaves it empty.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
@@ -54,7 +54,7 @@ pub(crate) fn emit(out: &mut Vec<u8>, key: &str, value: &str) {
 /// A number, decimal or hexadecimal.
 pub(crate) fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        // The library would take a sign.
+        // The library would accept a sign.
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             u32::from_str_radix(hex, 16).ok()
         }
@@ -72,13 +72,13 @@ pub(crate) fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// `Yes` or `No`, as it is sent.
+/// `Yes` or `No`, for sending.
 pub(crate) fn yes_or_no(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// Whether this may be the name of an initiator or target: `iqn.`, `eui.` or `naa.` and what
-/// follows (RFC 7143, 4.2.7).
+/// True if this can be the name of an initiator or target: `iqn.`, `eui.` or `naa.` and a suffix
+/// (RFC 7143, 4.2.7).
 pub(crate) fn is_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|prefix| {
         name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(prefix)) && name.len() > 4

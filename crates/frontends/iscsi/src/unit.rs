@@ -1,5 +1,5 @@
-//! The logical unit: what it is, whether a command may be carried out, and the answers that need
-//! nothing of the namespace. All sessions share it.
+//! The logical unit: its properties, checks of commands, and answers that do not need the
+//! namespace. All sessions share it.
 
 use crate::limits;
 use crate::login::Initiator;
@@ -8,26 +8,26 @@ use crate::scsi::reservation::{Notice, Reservations};
 use crate::scsi::{Command, Failure, Sense, mode, opcodes};
 use farblock_block::{Command as Access, Geometry};
 
-/// See the module's text.
+/// The logical unit of a target.
 pub(crate) struct Unit {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
     pub(crate) reservations: Reservations,
-    /// The last that was heard of the namespace is that its connection is lost.
+    /// The last operation showed that the connection to the namespace is lost.
     pub(crate) is_lost: bool,
 }
 
-/// Which unit a command is for.
+/// The unit that a command addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lun {
-    /// The only one that there is: number 0.
+    /// Unit 0, the only one.
     Zero,
-    /// Another.
+    /// Another unit.
     Other,
 }
 
 impl Lun {
-    /// Takes the number from a PDU. All ways to write 0 have nothing but an addressing method.
+    /// Reads the number of a PDU. All encodings of 0 have only an addressing method.
     pub(crate) fn parse(lun: u64) -> Lun {
         const METHOD: u64 = 3 << 62;
         if lun & !METHOD == 0 && lun & METHOD != METHOD { Lun::Zero } else { Lun::Other }
@@ -35,7 +35,7 @@ impl Lun {
 }
 
 impl Unit {
-    /// Whether a command may be carried out, but for unit attentions.
+    /// Checks whether a command may be executed; it does not check unit attentions.
     pub(crate) fn check(&self, who: &Initiator, command: &Command) -> Result<(), Failure> {
         if self.reservations.conflicts(who, command) {
             return Err(Failure::Conflict);
@@ -45,7 +45,7 @@ impl Unit {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         if let Some(extent) = command.extent() {
-            // The namespace's own limit is for single operations, of which there may be several.
+            // The namespace's own limit is for single operations, and a command may have several.
             let all = Geometry { max_blocks: 0, read_only: false, ..*geometry };
             all.check(Access::Read, extent.lba, extent.blocks.into())?;
             let bytes = u64::from(extent.blocks) * u64::from(geometry.block_size);
@@ -55,7 +55,7 @@ impl Unit {
                     extent.blocks == 0 || extent.blocks > limits::MAX_WRITE_SAME_BLOCKS
                 }
                 Command::CompareWrite { .. } => extent.blocks > inquiry::most_compared(geometry),
-                // The one block is compared with as many as there are: read in pieces all the same.
+                // The single block is compared with many, which are still read in pieces.
                 _ => bytes > limits::MAX_TRANSFER_BYTES.into(),
             };
             if too_much {
@@ -80,8 +80,8 @@ impl Unit {
         }
     }
 
-    /// Answers a command for this unit that needs nothing of the namespace: data, which is not yet
-    /// cut to what is wanted. `None`: it needs something.
+    /// Answers a command for this unit that does not need the namespace, with data that is not yet
+    /// truncated. `None`: the command needs it.
     pub(crate) fn answer(&self, command: &Command) -> Result<Option<Vec<u8>>, Sense> {
         let geometry = &self.geometry;
         let (data, allocation) = match *command {
@@ -117,7 +117,7 @@ impl Unit {
         Ok(Some(data))
     }
 
-    /// Answers a command for a unit that there is not.
+    /// Answers a command for a unit that does not exist.
     pub(crate) fn answer_for_nobody(command: &Command) -> Result<Vec<u8>, Sense> {
         let (mut data, allocation) = match *command {
             Command::Inquiry { page: None, allocation } => {
@@ -135,7 +135,7 @@ impl Unit {
         Ok(data)
     }
 
-    /// Carries a command out that is all in its parameters.
+    /// Executes a command that consists of its parameters only.
     pub(crate) fn obey(
         &mut self,
         who: &Initiator,
@@ -185,7 +185,7 @@ impl Unit {
     }
 }
 
-/// Unit 0 is all there is; there are no well-known ones.
+/// Lists unit 0, the only one; there are no well-known units.
 fn luns(select: u8, allocation: u32) -> Result<Vec<u8>, Sense> {
     if allocation < 16 {
         return Err(Sense::in_cdb(6));
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(unit.unmap_ranges(&list(&many)).map(|ranges| ranges.len()), Ok(many.len()));
         let more = [many, vec![(0, 1)]].concat();
         assert!(unit.unmap_ranges(&list(&more)).is_err());
-        // It says more than it has.
+        // It announces more than it has.
         let mut short = list(&[(1, 1)]);
         short[3] = 200;
         assert_eq!(unit.unmap_ranges(&short), Ok(vec![(1, 1)]));

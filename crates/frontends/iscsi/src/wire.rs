@@ -1,5 +1,5 @@
-//! iSCSI PDUs as bytes (RFC 7143, section 11). Every basic header segment has 48 of them, the most
-//! significant byte of an integer first. Sizes and offsets are asserted at compile time.
+//! iSCSI PDUs as bytes (RFC 7143, section 11). A basic header segment has 48 bytes, with the most
+//! significant byte of an integer first. Compile-time assertions check sizes and offsets.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const BHS_BYTES: usize = 48;
 /// Bytes of a header digest or a data digest.
 pub(crate) const DIGEST_BYTES: usize = 4;
-/// A task tag that names no task.
+/// The task tag for no task.
 pub(crate) const NO_TAG: u32 = u32::MAX;
 
 /// Opcodes of an initiator.
@@ -38,11 +38,11 @@ pub(crate) mod response {
 
 /// Bits of the second byte.
 pub(crate) mod flag {
-    /// The last PDU of a sequence; all others have to have it.
+    /// The last PDU of a sequence; other PDUs must have it, too.
     pub(crate) const FINAL: u8 = 0x80;
-    /// The text goes on in the next PDU.
+    /// The text continues in the next PDU.
     pub(crate) const CONTINUE: u8 = 0x40;
-    /// Login: on to the next stage.
+    /// Login: move to the next stage.
     pub(crate) const TRANSIT: u8 = 0x80;
     /// Command: data comes from the target.
     pub(crate) const READ: u8 = 0x40;
@@ -50,17 +50,17 @@ pub(crate) mod flag {
     pub(crate) const WRITE: u8 = 0x20;
     /// Command: the task attribute.
     pub(crate) const ATTRIBUTE: u8 = 0x07;
-    /// Response and Data-In: less data was wanted than moved could have been.
+    /// Response and Data-In: the command could have moved more data than expected.
     pub(crate) const OVERFLOW: u8 = 0x04;
-    /// Response and Data-In: less data moved than was wanted.
+    /// Response and Data-In: the command moved less data than expected.
     pub(crate) const UNDERFLOW: u8 = 0x02;
-    /// Data-In: the status is in it.
+    /// Data-In: the PDU contains the status.
     pub(crate) const STATUS: u8 = 0x01;
 }
 
 /// In the first byte: the command is not numbered.
 pub(crate) const IMMEDIATE: u8 = 0x40;
-/// In the first byte: the opcode.
+/// In the first byte: mask of the opcode.
 pub(crate) const OPCODE: u8 = 0x3f;
 
 /// Why a PDU is rejected (RFC 7143, 11.17.1).
@@ -93,7 +93,7 @@ pub(crate) mod outcome {
     pub(crate) const NOT_SUPPORTED: u8 = 5;
 }
 
-/// Declares a basic header segment, one line a field: offset, name, type, doc.
+/// Declares a basic header segment, one line for each field: offset, name, type, doc.
 macro_rules! pdu {
     ($(#[$meta:meta])* $name:ident { $($at:literal $field:ident: $ty:ty, $doc:literal;)+ }) => {
         $(#[$meta])*
@@ -115,7 +115,7 @@ macro_rules! pdu {
 /// A basic header segment whose kind is not known yet.
 pub(crate) type Bhs = [u8; BHS_BYTES];
 
-/// Reads a header as one kind of PDU.
+/// Reads a header as a PDU of one kind.
 pub(crate) fn view<P: FromBytes>(bhs: &Bhs) -> P {
     P::read_from_bytes(bhs).expect("every basic header segment has 48 bytes")
 }
@@ -125,7 +125,7 @@ pub(crate) fn data_bytes(bhs: &Bhs) -> u32 {
     u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]])
 }
 
-/// A length as it is sent.
+/// A length in its form on the wire.
 pub(crate) fn length(bytes: usize) -> [u8; 3] {
     let [high, rest @ ..] = u32::try_from(bytes).expect("a length of ours").to_be_bytes();
     assert!(high == 0, "{bytes} bytes do not fit into a PDU");
@@ -133,7 +133,7 @@ pub(crate) fn length(bytes: usize) -> [u8; 3] {
 }
 
 pdu! {
-    /// What all requests share.
+    /// The fields that all requests share.
     AnyRequest {
         0 opcode: u8, "With the immediate bit.";
         1 flags: u8, "As the opcode has it.";
@@ -381,7 +381,7 @@ pub(crate) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Bytes that fill a data segment up to a multiple of four.
+/// Bytes that pad a data segment to a multiple of four.
 pub(crate) fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() % 4
 }
@@ -390,7 +390,7 @@ pub(crate) fn padding(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Over poisoned memory, so that a field that is forgotten shows.
+    /// Over poisoned memory, so that a forgotten field shows.
     #[test]
     fn a_command_as_an_initiator_sends_it() {
         let mut bytes: Bhs = [0xa5; BHS_BYTES];

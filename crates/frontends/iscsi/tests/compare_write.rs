@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE: one step to all sessions, whatever else they write.
+//! COMPARE AND WRITE is one step to all sessions, with any other writes.
 
 mod support;
 
@@ -7,12 +7,12 @@ use support::*;
 const BLOCK: usize = 512;
 const MOST_BLOCKS: u32 = 128;
 
-/// The command for `blocks` blocks at `lba`: in its thirteenth byte, unlike others'.
+/// The command for `blocks` blocks at `lba`. Unlike in other commands, the count is in byte 13.
 fn cdb(lba: u64, blocks: u32) -> [u8; 16] {
     cdb16(0x89, 0, lba, blocks)
 }
 
-/// The answer to a command that expects `old` at `lba` and writes `new` then.
+/// Sends a command that expects `old` at `lba` and then writes `new`. Returns the answer.
 fn swap(client: &mut Client, lba: u64, old: &[u8], new: &[u8]) -> Reply {
     let data = [old, new].concat();
     client.call(&cdb(lba, (old.len() / BLOCK) as u32), WRITE, data.len() as u32, &data)
@@ -31,7 +31,7 @@ fn what_is_as_expected_is_replaced_and_what_differs_is_told() {
         assert_eq!(client.read(7, 1, 512), block(1));
         let refused = swap(&mut client, 7, &block(0), &block(2));
         assert_eq!((refused.sense, refused.offset), (Some(MISCOMPARE), Some(0)));
-        // As many as go, one byte of which differs.
+        // The limit of blocks, one byte of which differs.
         let most = MOST_BLOCKS as usize * BLOCK;
         let mut there = vec![0; most];
         there[most - 3] = 9;
@@ -58,7 +58,7 @@ fn what_cannot_be_meant_is_refused_and_changes_nothing() {
         assert_eq!(refused.sense, invalid);
         let page = client.call(&[0x12, 1, 0xb0, 0, 64, 0], READ, 64, &[]).data;
         assert_eq!(u32::from(page[5]), MOST_BLOCKS);
-        // Half of its data, and twice as much as it says.
+        // Half of its data, and twice the data that it announces.
         for bytes in [BLOCK, 4 * BLOCK] {
             let data = [block(0), block(7), block(7), block(7)].concat();
             let refused = client.call(&cdb(0, 1), WRITE, bytes as u32, &data[..bytes]);
@@ -78,19 +78,19 @@ fn no_write_of_others_comes_in_between() {
         let server = serve(engine, gate.clone());
         let [mut one, mut other] = [1, 2]
             .map(|number| Client::new(&server, &Wishes { isid: [number; 6], ..Wishes::default() }));
-        // It has read and compared, and its write is with the disk.
+        // It has read and compared, and the disk has its write.
         gate.shut();
         let swapped = begin(&mut one, &block(0), &block(1));
         gate.holds(1);
         let written = begin_write(&mut other, &block(2));
-        // The same session's read is answered behind it: it was looked at.
+        // The same session's later read is answered, so the target has parsed the write.
         assert_eq!(other.read(9, 1, 512), block(0));
         gate.holds(1);
         gate.open();
         assert_eq!(one.answer(swapped, &[]).status, 0);
         assert_eq!(other.answer(written, &[]).status, 0);
         assert_eq!(one.read(0, 1, 512), block(2));
-        // The other way round: what is on its way is waited for.
+        // The other way round: it waits for a write in flight.
         gate.shut();
         let written = begin_write(&mut other, &block(3));
         gate.holds(1);
@@ -118,7 +118,7 @@ fn who_is_gone_or_aborted_keeps_nobody_waiting() {
         assert_eq!(two.read(9, 1, 512), block(0));
         drop(two);
         let request = one.manage(ABORT_TASK, aborted);
-        // It is looked at before this is.
+        // The target has parsed it before this.
         assert_eq!(one.read(9, 1, 512), block(0));
         gate.open();
         assert_eq!(other.answer(written, &[]).status, 0);
@@ -150,7 +150,7 @@ fn each_of_many_counts() {
                 let mut done = 0;
                 while done < STEPS {
                     let found = count(&client.read(0, 1, 512));
-                    // Beside it, something that has nothing to do with it.
+                    // Beside it, an unrelated block.
                     let beside = 1 + u64::from(number);
                     assert_eq!(client.write(beside, &counter(done), 512).status, 0);
                     let reply = swap(&mut client, 0, &counter(found), &counter(found + 1));
@@ -166,7 +166,7 @@ fn each_of_many_counts() {
 
 const ABORT_TASK: u8 = 1;
 
-/// Sends a command that is answered later.
+/// Sends a command that the target answers later.
 fn begin(client: &mut Client, old: &[u8], new: &[u8]) -> u32 {
     let data = [old, new].concat();
     client.command(&cdb(0, 1), WRITE | FINAL, data.len() as u32, &data)

@@ -1,5 +1,5 @@
-//! Initiators that are gone in the middle of their writes, and come back or are followed by others:
-//! what a dead session wrote never undoes what was acknowledged after it.
+//! Initiators that die in the middle of their writes, and come back or are replaced by others: a
+//! dead session's write never undoes a later acknowledged one.
 
 mod support;
 
@@ -12,12 +12,12 @@ use support::*;
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 16;
-/// The longest that a write takes.
+/// Limit for the duration of a write.
 const JITTER: Duration = Duration::from_millis(12);
-/// How long it goes on; `DROPS_SECONDS=n` makes it longer.
+/// Duration of the test; `DROPS_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(5);
 
-/// Writes a value to a block and does not wait for the answer.
+/// Writes a value to a block without waiting for the answer.
 fn begin(client: &mut Client, lba: u64, value: u8) {
     let cdb = cdb16(0x8a, 0, lba, 1);
     client.command(&cdb, WRITE | FINAL, BLOCK as u32, &[value; BLOCK]);
@@ -47,7 +47,7 @@ fn what_a_dead_session_wrote_comes_no_more() {
             }
             std::thread::sleep(Duration::from_micros(random.below(15_000)));
             drop(dead);
-            // The same one again, or another.
+            // The same initiator again, or another.
             let back = if random.below(2) == 0 { isid } else { random.below(3) };
             let mut client = Client::new(&server, &wishes(back));
             for lba in 0..BLOCKS {

@@ -1,5 +1,5 @@
-//! Initiators that do not keep to the protocol: they get its answer or are closed, and a session
-//! beside them notices nothing.
+//! Initiators that break the protocol: the target answers as the protocol says or closes, and
+//! another session notices nothing.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn nonsense_before_a_login() {
             client.send_bytes(&first);
             client.expect_end();
         }
-        // A login whose data is longer than anybody may send, and one that never ends.
+        // A login whose data is longer than the protocol allows, and one that never ends.
         let mut client = Client::raw(&server);
         let mut long = header(0x43, 0x87);
         long[5..8].fill(0xff);
@@ -42,7 +42,7 @@ fn nonsense_before_a_login() {
     }
 }
 
-/// What is done, and the answer if it is not just the end.
+/// A fault, and the answer if it is more than a close.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[
@@ -164,7 +164,7 @@ fn sessions_that_go_wrong() {
     }
 }
 
-/// The command with the gap in its data fails, and nothing else does.
+/// The command with the gap in its data fails, and no other.
 #[test]
 fn data_out_of_order() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -197,7 +197,7 @@ fn wrong_digests() {
     client.expect_reject_and_end(2);
 }
 
-/// Old and far-away numbers are as if they had not come.
+/// The target drops requests with old and far-away numbers.
 #[test]
 fn commands_out_of_the_window() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -212,7 +212,7 @@ fn commands_out_of_the_window() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// Immediate commands have a limit of their own.
+/// Immediate commands have their own limit.
 #[test]
 fn too_many_immediate_commands() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -245,7 +245,7 @@ fn too_many_connections() {
     Client::new(&server, &Wishes::default());
 }
 
-/// Somebody who takes no answers holds no more than he may, and nobody up.
+/// An initiator that reads no answers is held to its limit, and delays no other.
 #[test]
 fn an_initiator_that_reads_nothing() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));

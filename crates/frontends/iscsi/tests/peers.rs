@@ -8,7 +8,7 @@ use farblock_random::Random;
 use std::process::Command;
 use support::*;
 
-/// Runs a program; whether it succeeded, and what it says.
+/// Runs a program. Returns whether it succeeded, and its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
         panic!("{program} does not start ({error}): run interop/packages.sh, which installs it")
@@ -17,7 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Runs a program, which must succeed; what it says.
+/// Runs a program, which must succeed. Returns its output.
 fn succeed(program: &str, arguments: &[&str]) -> String {
     let (succeeded, said) = run(program, arguments);
     assert!(succeeded, "{program} {arguments:?}: {said}");
@@ -53,9 +53,9 @@ fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
     failed.map(str::to_owned).collect()
 }
 
-/// Every test of libiscsi's that applies. It skips by itself what the unit says that it has not:
-/// ORWRITE, WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT
-/// DATA, RESERVE (6), SANITIZE, removable media.
+/// All applicable tests of libiscsi. They skip features that the unit does not report: ORWRITE,
+/// WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT DATA, RESERVE (6), SANITIZE,
+/// removable media.
 #[test]
 fn the_tests_of_libiscsi() {
     for &engine in ENGINES {
@@ -63,8 +63,8 @@ fn the_tests_of_libiscsi() {
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
     }
-    // That one writes 65536 blocks at once, which with these blocks is more than the unit says it
-    // takes, and the test does not look.
+    // That test writes 65536 blocks at once without checking the limit. With these blocks it is
+    // above the unit's limit.
     let server = serve(ENGINES[0], disk("mem:512MiB", 4096));
     assert_eq!(failures(&server), ["Suite WriteSame16, Test Unmap"]);
 }

@@ -1,4 +1,4 @@
-//! What a session may do, said byte by byte.
+//! A session's behaviour, byte by byte.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Random writes and reads of all sizes, whatever was agreed.
+/// Random writes and reads of all sizes, with all negotiated settings.
 #[test]
 fn data_goes_both_ways_however_it_is_agreed() {
     for &engine in ENGINES {
@@ -62,7 +62,7 @@ fn commands_of_a_disk() {
         let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 50];
         list.resize(24, 0);
         assert_eq!(client.call(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24], WRITE, 24, &list).status, 0);
-        // Without data, zeroes.
+        // Without data it writes zeroes.
         assert_eq!(client.call(&cdb16(0x93, 1, 53, 10), 0, 0, &[]).status, 0);
         assert_eq!(client.read(53, 10, 4096), [0; 40_960]);
         let compare = |client: &mut Client, flags, blocks, data: &[u8]| {
@@ -87,7 +87,7 @@ fn commands_of_a_disk() {
     }
 }
 
-/// Less is expected than the command moves, or more.
+/// The initiator expects less data than the command moves, or more.
 #[test]
 fn residuals() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -146,7 +146,7 @@ fn another_size() {
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
     let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
     assert_eq!(beyond.sense, Some(OUT_OF_RANGE));
-    // One that logs in again may know the size from before.
+    // A session that logs in again may know the old size.
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(CAPACITY_CHANGED));
 }
@@ -161,7 +161,7 @@ fn a_unit_that_is_not_written() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// The answer to an abortion comes when what was aborted can do nothing any more.
+/// The target answers an abort once the aborted command can have no effect any more.
 #[test]
 fn aborted_writes_have_ended() {
     for &engine in ENGINES {
@@ -177,7 +177,7 @@ fn aborted_writes_have_ended() {
         gate.open();
         let answer = client.take();
         assert_eq!((answer.opcode(), answer.word(16), answer.bhs[2]), (0x22, management, 0));
-        // One that does not exist, one that waits for data, and one of somebody else.
+        // A task that does not exist, one that waits for data, and one of another initiator.
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
@@ -195,7 +195,7 @@ fn aborted_writes_have_ended() {
     }
 }
 
-/// A session that comes back takes its place when the old one's writes have ended.
+/// A session that comes back starts once the old one's writes have completed.
 #[test]
 fn a_session_takes_the_place_of_an_older_one() {
     for &engine in ENGINES {
@@ -213,7 +213,7 @@ fn a_session_takes_the_place_of_an_older_one() {
         new.expect_login();
         assert_eq!(new.read(0, 1, 512), [1; 512]);
         eventually("one is left", || server.users() == 1);
-        // One that just went away is waited for as well, whatever it calls its session.
+        // It also waits for one that has just left, with any session name.
         gate.shut();
         new.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[2; 512]);
         gate.holds(1);
@@ -240,8 +240,9 @@ fn a_session_takes_the_place_of_an_older_one() {
     }
 }
 
-/// A machine that died may have sent what the target has not read: it takes no more because nobody
-/// takes its answers. It is not carried out after what the next one writes.
+/// A dead machine may have sent requests that the target has not read, because the target stops
+/// reading when the machine does not take its answers. They are not executed after the next
+/// machine's writes.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_nobody_has_read_is_not_done_later() {
@@ -251,13 +252,13 @@ fn what_nobody_has_read_is_not_done_later() {
         let mut old = Client::new(&server, &Wishes::default());
         let isid = [7; 6];
         let mut watcher = Client::new(&server, &Wishes { isid, ..Wishes::default() });
-        // The first are on their way, and more than sockets hold; the others wait to be sent. Each
-        // time in one packet: a system whose buffers are full hears of few as having arrived, and
-        // holds back what follows.
+        // The first are in progress, and their answers are more than the sockets hold; the others
+        // wait to be sent. Each time in one packet: a system with full buffers acknowledges few,
+        // and holds back the ones that follow.
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
         assert_eq!(old.take().opcode(), 0x25);
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
-        // What was sent before is known to the target by then.
+        // By then the target has read the earlier requests.
         assert_eq!(watcher.ping(b"here"), b"here");
         old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
         old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
@@ -272,7 +273,7 @@ fn what_nobody_has_read_is_not_done_later() {
     }
 }
 
-/// A pattern goes on for long: not when nobody wants it any more.
+/// A long pattern stops once no initiator expects it.
 #[test]
 fn an_aborted_pattern_ends() {
     let gate = Gate::new(disk("mem:64MiB", 512));
@@ -289,7 +290,7 @@ fn an_aborted_pattern_ends() {
     assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
 }
 
-/// A pattern that is announced and does not come is none of zeroes.
+/// A pattern that is announced and missing does not become zeroes.
 #[test]
 fn a_pattern_that_does_not_come() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -324,7 +325,7 @@ fn a_target_that_stops_asks_for_a_logout() {
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
         server.stop(true).expect("it stops");
-        // Without a word: nobody was asked to log out, or waited for.
+        // The target closes at once: it does not ask for a logout, or wait.
         client.expect_end();
     }
 }

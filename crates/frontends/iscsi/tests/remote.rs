@@ -1,4 +1,4 @@
-//! What it is all for: a disk that is somewhere else, through a real target and a real host.
+//! The purpose of all this: a remote disk, through a real target and a real host.
 
 mod support;
 
@@ -64,7 +64,8 @@ fn all_of_a_remote_disk() {
     }
 }
 
-/// The other end goes away in the middle of it all: it is not ready, and the target goes on.
+/// The target goes away in the middle of requests: the unit is not ready, and the iSCSI target
+/// continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for &engine in ENGINES {
@@ -87,7 +88,7 @@ fn the_remote_disk_is_lost() {
                 0x25 => waiting -= i32::from(pdu.bhs[1] & 1 != 0),
                 0x21 if pdu.bhs[3] == 0 => waiting -= 1,
                 0x21 => {
-                    // Not ready, or aborted by the controller that was about to leave.
+                    // Not ready, or aborted by the controller that was about to shut down.
                     let sense = (pdu.data[4], pdu.data[14], pdu.data[15]);
                     assert!([(2, 4, 1), (11, 0, 0)].contains(&sense), "{sense:?}");
                     waiting -= 1;

@@ -1,4 +1,4 @@
-//! What is sent: headers and data with their digests, and the answers to SCSI commands.
+//! Sends headers and data with their digests, and the answers to SCSI commands.
 
 use super::Connection;
 use crate::core::Context;
@@ -9,10 +9,10 @@ use crc32c::{crc32c, crc32c_append};
 use farblock_reactor::Buffer;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Fills a data segment up.
+/// Padding of a data segment.
 const PADDING: [u8; 3] = [0; 3];
 
-/// What did not move of what was to: flags and bytes.
+/// The residual of a command: its flag and bytes.
 fn residual(expected: u64, there: u64) -> (u8, u32) {
     let bytes = |count| u32::try_from(count).unwrap_or(u32::MAX);
     match there.cmp(&expected) {
@@ -25,17 +25,17 @@ fn residual(expected: u64, there: u64) -> (u8, u32) {
 /// A read whose data is being sent.
 struct Sending {
     tag: u32,
-    /// Bytes that are on their way.
+    /// Bytes sent already.
     offset: u32,
     data_sn: u32,
-    /// Bytes in all.
+    /// Bytes in total.
     moves: u32,
     /// Flags and residual of the last PDU.
     end: (u8, u32),
     bursts: Bursts,
 }
 
-/// How the data of a read is divided: bytes go into PDUs, and those into bursts.
+/// How the data of a read is divided into PDUs, and those into bursts.
 #[derive(Clone, Copy)]
 struct Bursts {
     send_bytes: u32,
@@ -73,13 +73,13 @@ impl Connection {
         }
     }
 
-    /// Sends the data that belongs to a header.
+    /// Sends the data of a header.
     pub(super) fn put_data(&mut self, data: &[u8]) {
         self.output.batch.bytes(data);
         self.put_trailer(data.len(), || crc32c(data));
     }
 
-    /// Sends what follows data of this checksum: padding and digest.
+    /// Sends the trailer of data with this checksum: padding and digest.
     fn put_trailer(&mut self, bytes: usize, crc: impl FnOnce() -> u32) {
         let padding = &PADDING[..padding(bytes)];
         self.output.batch.bytes(padding);
@@ -136,7 +136,7 @@ impl Connection {
         self.put_response(slot, code, residual, sense);
     }
 
-    /// Answers a command that took data, or none.
+    /// Answers a command that received data, or had none.
     pub(super) fn answer_taken(&mut self, cx: &Context, slot: Slot) {
         let task = self.entry(slot);
         let taken = task.command.wants_bytes(cx.unit.geometry.block_size);
@@ -193,7 +193,7 @@ impl Connection {
             unsent -= buffer.len();
             self.put_piece(buffer, &mut sending);
         }
-        // What was read and is not wanted.
+        // Data that was read and is not sent.
         self.admission.held_bytes -= unsent;
         self.entry(slot).pieces = pieces;
     }
@@ -202,7 +202,7 @@ impl Connection {
     fn put_piece(&mut self, buffer: Buffer, sending: &mut Sending) {
         let bytes = (buffer.len() as u32).min(sending.moves - sending.offset);
         if self.parameters.data_digest {
-            // Once a buffer is handed over, nobody looks at it.
+            // Compute the checksums first: nothing reads a buffer after it is handed over.
             let (mut done, mut bursts) = (0, sending.bursts);
             while done < bytes {
                 let (now, _) = bursts.next(bytes - done);
@@ -211,7 +211,7 @@ impl Connection {
             }
         }
         let held = buffer.len() as u64;
-        // It is the outbox's from here on; its parts follow their headers.
+        // The outbox owns it from here on; its parts follow their headers.
         let payload = self.output.batch.payload(held, buffer, 0..0);
         let mut checksums = std::mem::take(&mut self.output.checksums);
         let (mut done, mut index) = (0, 0);
@@ -236,7 +236,7 @@ impl Connection {
         Bursts { send_bytes, max_burst, in_burst: 0 }
     }
 
-    /// A Data-In PDU; `end`: the last, with the status, which is good.
+    /// A Data-In PDU. With `end` it is the last one, and contains a good status.
     fn data_in(
         &mut self,
         tag: u32,
@@ -267,7 +267,7 @@ impl Connection {
         pdu
     }
 
-    /// Asks for data of a task.
+    /// Sends an R2T for data of a task.
     pub(super) fn put_r2t(&mut self, slot: Slot, (offset, bytes): (u32, u32), r2t_sn: u32) {
         let tag = self.entry(slot).tag;
         let mut pdu = R2t::default();

@@ -1,4 +1,4 @@
-//! One connection, which is one session, from accept to the last buffer's return.
+//! One connection, which is one session, from accept to the return of its last buffer.
 //!
 //! ```text
 //! Open (login, then full feature phase) ──logged out, refused, rejected──> Draining ──all sent──┐
@@ -30,99 +30,99 @@ use std::net::SocketAddr;
 /// the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
-/// Who gets a block operation's completion.
+/// The token of a block operation, which finds the task of its completion.
 fn token(connection: ConnectionKey, slot: Slot, piece: usize) -> u64 {
     let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
     u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
 }
 
-/// Whose completion has `token`.
+/// The connection, slot and piece that `token` names.
 pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
     let connection = ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
     let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
     (connection, slot, usize::from(token as u16))
 }
 
-/// Life of a connection; see the module's diagram.
+/// The state of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionState {
-    /// It is listened to and answered.
+    /// The target reads and answers requests.
     Open,
-    /// What there is to say is sent; nothing more is listened to.
+    /// The target sends its pending output, and reads no more.
     Draining,
-    /// The stream is on its way out; nobody is left to answer.
+    /// The stream is closing; there is no initiator to answer.
     Closed,
-    /// The stream is gone.
+    /// The stream is closed.
     Gone,
 }
 
-/// How far the session is.
+/// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
-    /// The login is complete, and waits for those whose place it takes.
+    /// The login is complete, and waits for the sessions that it replaces.
     Admitting(Box<(Login, LoginRequest, Answer)>),
     FullFeature,
 }
 
-/// What comes, and how far it is taken apart.
+/// The incoming PDU, and how much of it has arrived.
 struct Input {
     phase: Phase,
     bhs: Bhs,
-    /// Of what came of the header or the data.
+    /// Checksum of the header or data received so far.
     crc: u32,
-    /// Data that is for no task.
+    /// Data that belongs to no task.
     collected: Vec<u8>,
-    /// What was received and not taken apart yet: bytes from this offset on.
+    /// Received bytes that are not parsed yet, from this offset on.
     unread: Option<(Buffer, usize)>,
     receiving: bool,
-    /// The last data was worth receiving straight, and so may be the next.
+    /// The last data was large enough to receive directly, so the next may be, too.
     expects_large: bool,
-    /// A text request that goes on.
+    /// The parts of a text request that continues.
     text: Pieces,
 }
 
-/// What goes.
+/// The output of a connection.
 struct Output {
-    /// What is gathered.
+    /// Gathered output.
     batch: SendBatch,
     spare: SendBatch,
-    /// Of the PDUs of a buffer that is about to be sent.
+    /// Checksums of the PDUs of a buffer that is about to be sent.
     checksums: Vec<u32>,
     sending: bool,
 }
 
-/// The sequence numbers, and what may be under way by them.
+/// The sequence numbers, and the tasks in progress that they count.
 #[derive(Default)]
 struct Numbers {
     stat_sn: u32,
     exp_cmd_sn: u32,
-    /// Tasks of the window, and others.
+    /// Tasks in the window, and immediate ones.
     counted: u32,
     immediate: u32,
 }
 
-/// Tasks on their way to the disk.
+/// Tasks that are not in the namespace yet, and the number of those that are.
 #[derive(Default)]
 struct Admission {
     /// Tasks that wait for buffers, or for their turn, in order.
     waiting: VecDeque<Slot>,
-    /// Tasks past that.
+    /// Tasks that have been admitted.
     admitted: usize,
-    /// One of them has to be alone.
+    /// One of the admitted tasks is ordered, so it runs without others.
     is_ordered: bool,
     held_bytes: usize,
 }
 
-/// See the module's text.
+/// A connection of an initiator.
 pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// Until it closes.
+    /// `None` once the connection is closed.
     line: Option<Line>,
-    /// Who it is, for the log.
+    /// The initiator's address, for the log.
     peer: SocketAddr,
-    /// The address that it connected to.
+    /// The address to which the initiator connected.
     portal: SocketAddr,
     state: SessionState,
     session: Session,
@@ -138,7 +138,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that was just accepted: starts to receive.
+    /// Starts to receive on an accepted connection.
     pub(super) fn start(
         cx: &mut Context,
         key: ConnectionKey,
@@ -184,22 +184,22 @@ impl Connection {
         connection
     }
 
-    /// Who is at the other end; nobody yet while it logs in.
+    /// The initiator; empty until it has logged in.
     pub(super) fn initiator(&self) -> &Initiator {
         &self.initiator
     }
 
-    /// Whether nobody is left to answer.
+    /// True if there is no initiator to answer any more.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// Whether nothing more is listened to.
+    /// True if the target reads no more from it.
     pub(super) fn is_ending(&self) -> bool {
         self.state != SessionState::Open
     }
 
-    /// Whether it has handed something to the namespace that has not ended.
+    /// True if operations of it are in progress in the namespace.
     pub(super) fn is_busy(&self) -> bool {
         self.tasks.iter().any(|task| task.operations > 0)
     }
@@ -208,18 +208,18 @@ impl Connection {
         self.free.len() < self.tasks.len()
     }
 
-    /// Whether it is a session that uses the unit, and goes on.
+    /// True if it is an active session that uses the unit.
     pub(super) fn is_session(&self) -> bool {
         let full = matches!(self.session, Session::FullFeature);
         full && !self.parameters.discovery && !self.is_closed()
     }
 
-    /// Whether its login waits for others to be gone.
+    /// True if its login waits for other sessions to end.
     pub(super) fn is_admitting(&self) -> bool {
         matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }
 
-    /// Has a unit attention reported with the next command, if there is a session.
+    /// Queues a unit attention for the next command, if there is a session.
     pub(super) fn attention(&mut self, what: Sense) {
         if self.is_session() && !self.attentions.contains(&what) {
             if self.attentions.len() == limits::MAX_UNIT_ATTENTIONS {
@@ -233,18 +233,18 @@ impl Connection {
         &mut self.tasks[usize::from(slot.0)]
     }
 
-    /// The last command that may come.
+    /// The highest command number that the initiator may send.
     fn max_cmd_sn(&self) -> u32 {
         let room = limits::MAX_TASKS.saturating_sub(self.numbers.counted);
         self.numbers.exp_cmd_sn.wrapping_add(room).wrapping_sub(1)
     }
 
-    /// Whether a command of this number is one that may come.
+    /// True if the initiator may send a command with this number.
     fn is_in_window(&self, cmd_sn: u32) -> bool {
         !before(cmd_sn, self.numbers.exp_cmd_sn) && !before(self.max_cmd_sn(), cmd_sn)
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Received { result, .. } => self.received(cx, result),
@@ -268,7 +268,7 @@ impl Connection {
         self.admit_tasks(cx);
     }
 
-    /// Takes the buffers of a batch back.
+    /// Takes back the buffers of a batch.
     fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
         for (held_bytes, buffer) in batch.take_payloads() {
             self.admission.held_bytes -= held_bytes as usize;
@@ -286,7 +286,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Asks the initiator to log out, and sees to it that it ends.
+    /// Asks the initiator to log out, and closes the connection when its time is up.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != SessionState::Open {
             return;
@@ -311,7 +311,7 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Sends what there is to send, and then closes.
+    /// Sends the pending output, and then closes.
     fn end(&mut self, cx: &mut Context) {
         if self.state == SessionState::Open {
             self.state = SessionState::Draining;
@@ -320,22 +320,22 @@ impl Connection {
         }
     }
 
-    /// Closes a connection whose initiator has left, also if nobody has read that yet. Of what it
-    /// sent before, what nobody has read is not carried out: it was not answered.
+    /// Closes a connection whose initiator has left, even if the target has not read the end yet.
+    /// Requests that it has not read are not executed: they were not answered.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
         }
     }
 
-    /// Closes at once. Operations that were handed to the namespace go on; nobody hears of them.
+    /// Closes at once. Operations in the namespace continue, but the initiator gets no answer.
     pub(super) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
         }
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
-        // Else the initiator would not see that it is closed.
+        // Otherwise the initiator would not see that the connection is closed.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);
@@ -360,7 +360,7 @@ impl Connection {
         cx.ask(super::core::Action::Departed);
     }
 
-    /// A request to abort tasks is done.
+    /// Answers a request to abort tasks.
     pub(super) fn managed(&mut self, cx: &mut Context, request: Management) {
         if self.state == SessionState::Open {
             self.answer_management(cx, request);
@@ -368,7 +368,7 @@ impl Connection {
         }
     }
 
-    /// A task leaves the command window.
+    /// Removes a task from the command window.
     fn uncount(&mut self, slot: Slot) {
         let task = &mut self.tasks[usize::from(slot.0)];
         match std::mem::replace(&mut task.window, Window::Left) {
@@ -395,7 +395,7 @@ impl TickConnection for Connection {
         if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_actions() {
-                // There may be more to look at when those are done.
+                // More input may be waiting once those are done.
                 cx.turns.list(self.key);
             }
         }

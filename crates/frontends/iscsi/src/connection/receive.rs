@@ -8,27 +8,27 @@ use crate::wire::{BHS_BYTES, DIGEST_BYTES, data_bytes, padding};
 use crc32c::crc32c_append;
 use farblock_reactor::Buffer;
 
-/// What the next bytes of the initiator are.
+/// The meaning of the initiator's next bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// A basic header segment, of which so many bytes are here.
+    /// A basic header segment, of which this many bytes have arrived.
     Header(usize),
-    /// So many bytes of additional header segments, of which none means anything here.
+    /// This many remaining bytes of additional header segments, which the target ignores.
     Ahs(usize),
-    /// The header's digest, of which so many bytes are here.
+    /// The header's digest, of which this many bytes have arrived.
     HeaderDigest([u8; DIGEST_BYTES], usize),
-    /// Data, of which so many bytes are here.
+    /// Data, of which this many bytes have arrived.
     Data(Destination, u32),
-    /// Padding and the data's digest: so many bytes are here.
+    /// Padding and the data's digest, of which this many bytes have arrived.
     Trailer([u8; 3 + DIGEST_BYTES], usize),
 }
 
-/// Whom data is for.
+/// The destination of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Destination {
-    /// Nobody.
+    /// None: the data is dropped.
     Nowhere,
-    /// The request that it comes with.
+    /// The request of the same PDU.
     Request,
     /// The task, at this offset of its data.
     Task(Slot, u32),
@@ -42,15 +42,15 @@ impl Connection {
                 self.input.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The initiator is gone: nothing more can come, and nobody hears an answer.
+            // The initiator is gone: no more data can arrive, and no initiator reads an answer.
             _ => self.close(cx),
         }
     }
 
-    /// Takes what was received apart, as far as may be.
+    /// Parses received bytes as far as the limits allow.
     pub(super) fn process_unread(&mut self, cx: &mut Context) {
         match self.input.unread.take() {
-            // Something may have waited for what it needs.
+            // A request may have waited for resources.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Handles what `input` holds until it is empty, or something else has to happen first.
+    /// Handles `input` until it is empty, or another action must happen first.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == SessionState::Open && !self.is_held_up(cx) {
             let goes_on = match self.input.phase {
@@ -82,14 +82,14 @@ impl Connection {
         }
     }
 
-    /// Whether nothing more is to be looked at for now.
+    /// True if no more input may be parsed for now.
     fn is_held_up(&self, cx: &Context) -> bool {
         cx.has_actions()
             || matches!(self.session, Session::Admitting(_))
             || self.output.batch.len() > limits::OUTBOX_BYTES
     }
 
-    /// Collects a header; false if that takes more bytes.
+    /// Collects a header; false if it needs more bytes.
     fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
         let count = count + take(&mut self.input.bhs[count..], input);
         if count < BHS_BYTES {
@@ -138,7 +138,7 @@ impl Connection {
             return false;
         }
         if u32::from_le_bytes(digest) != self.input.crc {
-            // Not even its length can be relied on.
+            // Not even its length is reliable.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
                 tracing::warn!(%peer, "closing: the digest of an iSCSI header is wrong");
@@ -149,7 +149,7 @@ impl Connection {
         self.begin_data(cx)
     }
 
-    /// The header is complete: finds out where its data goes.
+    /// Finds the destination of a complete header's data.
     fn begin_data(&mut self, cx: &mut Context) -> bool {
         self.input.crc = 0;
         self.input.collected.clear();
@@ -167,7 +167,7 @@ impl Connection {
         self.state == SessionState::Open
     }
 
-    /// Takes data; false if that takes more bytes.
+    /// Takes data; false if it needs more bytes.
     fn data(
         &mut self,
         cx: &mut Context,
@@ -249,7 +249,8 @@ impl Connection {
             }
         }
         if std::mem::take(&mut self.input.expects_large) {
-            // Little more than the next header, so that its data is not in two places.
+            // Receive little more than the next header, so that its data is not split over two
+            // places.
             cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
         } else {
             cx.reactor.recv(self.stream);
@@ -283,7 +284,7 @@ impl Connection {
     }
 }
 
-/// Moves what fits from the front of `input`; how much that is.
+/// Moves bytes from the front of `input` as far as they fit. Returns their number.
 fn take(to: &mut [u8], input: &mut &[u8]) -> usize {
     let count = to.len().min(input.len());
     let (now, rest) = input.split_at(count);

@@ -1,4 +1,4 @@
-//! Requests that are no SCSI commands: logins, pings, texts, task management, logouts.
+//! Requests other than SCSI commands: logins, pings, texts, task management, logouts.
 
 use super::receive::Destination;
 use super::{Connection, Session, SessionState};
@@ -13,22 +13,22 @@ use crate::wire::{AnyRequest, IMMEDIATE, LoginRequest, LoginResponse, LogoutRequ
 use crate::wire::{NO_TAG, OPCODE, Response, TaskRequest};
 use crate::wire::{data_bytes, flag, function, length, outcome, reject, request, response};
 
-/// Whether a numbered request is carried out.
+/// The decision whether a numbered request is executed.
 enum Turn {
     Now,
-    /// It is out of its window or here for the second time: as if it had not come.
+    /// It is outside of the window or a duplicate: drop it.
     Ignored,
-    /// One is missing, which cannot be on one connection.
+    /// A number is missing, which cannot happen on one connection.
     Broken,
 }
 
-/// Logging out for recovery is not possible, since there is none (RFC 7143, 11.15.1).
+/// Logout for recovery is not supported, since there is none (RFC 7143, 11.15.1).
 const NO_RECOVERY: u8 = 2;
-/// There is no such connection.
+/// The connection does not exist.
 const NO_CONNECTION: u8 = 1;
 
 impl Connection {
-    /// A header is complete: says whom the data is for that follows, if there is any.
+    /// Handles a complete header. Returns the destination of its data, if it has any.
     pub(super) fn begin_pdu(&mut self, cx: &mut Context) -> Destination {
         let opcode = self.input.bhs[0] & OPCODE;
         if !matches!(self.session, Session::FullFeature) {
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Whether it is a request's turn, by its number.
+    /// Decides by its number whether a request is executed.
     fn take_turn(&mut self, opcode: u8) -> Turn {
         let header: AnyRequest = view(&self.input.bhs);
         let numbered = matches!(
@@ -89,7 +89,7 @@ impl Connection {
         Turn::Now
     }
 
-    /// A PDU is complete; `intact`: its data is as it was sent.
+    /// Handles a complete PDU; `intact`: its data is unchanged.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
         let opcode = self.input.bhs[0] & OPCODE;
         if self.input.bhs[0] == IGNORED || self.state != SessionState::Open {
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Rejects the PDU, says so, and closes: what comes next is not to be relied on.
+    /// Rejects the PDU, with a log line, and closes: the bytes that follow are not reliable.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
@@ -139,7 +139,7 @@ impl Connection {
         let is_first = login.initiator.name.is_empty();
         let answer = login.handle(&request, &data, &cx.unit.identity.target);
         if is_first {
-            // The login itself is immediate: the first command has the same number.
+            // The login itself is immediate, so the first command has the same number.
             self.numbers.exp_cmd_sn = request.cmd_sn.get();
             self.numbers.stat_sn = request.exp_stat_sn.get();
         }
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Nobody is in the session's way any more.
+    /// The sessions that this one replaces have ended.
     pub(crate) fn admitted(&mut self, cx: &mut Context) {
         let Session::Admitting(complete) =
             std::mem::replace(&mut self.session, Session::FullFeature)
@@ -206,7 +206,7 @@ impl Connection {
         self.put_data(&answer.text);
     }
 
-    /// Answers a ping with what came with it.
+    /// Answers a ping with its data.
     fn nop(&mut self) {
         let header: AnyRequest = view(&self.input.bhs);
         if header.task_tag.get() == NO_TAG {
@@ -222,7 +222,7 @@ impl Connection {
         self.input.collected = data;
     }
 
-    /// Answers a text: whatever is asked for, there are only targets to be listed.
+    /// Answers a text request: any request lists targets.
     fn text(&mut self, cx: &mut Context) {
         let header: AnyRequest = view(&self.input.bhs);
         if !self.input.text.add(&self.input.collected) {
@@ -254,7 +254,7 @@ impl Connection {
         pdu.flags = flags;
         pdu.lun = header.lun;
         pdu.data_length = length(out.len());
-        // While it goes on, the transfer has a name, which comes back.
+        // While the text continues, the transfer has a tag, which the initiator returns.
         pdu.target_tag = if flags == 0 { 1 } else { NO_TAG }.into();
         self.put_header(&pdu);
         self.put_data(&out);
@@ -284,14 +284,14 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // It has been answered: all that came before this did come.
+            // The task is answered already: earlier requests have all arrived.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;
             }
             function::ABORT_TASK => Abort::Task,
             function::ABORT_TASK_SET => Abort::Session,
-            // Each initiator has a task set of its own, so clearing it is the same.
+            // Each initiator has its own task set, so clearing it is the same.
             function::CLEAR_TASK_SET => Abort::Session,
             function::LUN_RESET | function::TARGET_WARM_RESET => Abort::Everything,
             function::TASK_REASSIGN => {
@@ -326,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// Tasks have been aborted, and have ended.
+    /// Answers a request whose aborted tasks have ended.
     pub(super) fn answer_management(&mut self, cx: &mut Context, request: Management) {
         match request.what {
             Abort::Logout => {
@@ -351,7 +351,7 @@ impl Connection {
         self.put_header(&pdu);
     }
 
-    /// A response with its numbers.
+    /// A response with its sequence numbers.
     fn response(&mut self, opcode: u8, tag: u32) -> Response {
         let mut pdu = Response::default();
         (pdu.opcode, pdu.flags) = (opcode, flag::FINAL);
@@ -376,5 +376,5 @@ impl Connection {
     }
 }
 
-/// In place of an opcode: nothing is done about the PDU.
+/// Replaces the opcode of a PDU that is ignored.
 const IGNORED: u8 = 0xff;

@@ -1,4 +1,4 @@
-//! SCSI commands of a session: taken in, given their data and their turn, carried out, aborted.
+//! SCSI commands of a session: receives, schedules, executes and aborts them.
 
 use super::receive::Destination;
 use super::{Connection, SessionState, token};
@@ -11,18 +11,18 @@ use crate::wire::{DataOut, IMMEDIATE, NO_TAG, ScsiCommand, data_bytes, flag, rej
 use farblock_block::Completion;
 use farblock_reactor::allowance;
 
-/// The task attribute that says that order matters.
+/// The task attribute for an ordered task.
 const ORDERED: u8 = 2;
 
 impl Connection {
-    /// The task that the initiator calls so.
+    /// The task with the initiator's tag.
     pub(super) fn find(&self, tag: u32) -> Option<Slot> {
         let found = |task: &Task| task.tag == tag && task.state != TaskState::Free;
         let index = self.tasks.iter().position(|task| found(task) && !task.is_aborted)?;
         Some(Slot(index as u16))
     }
 
-    /// The header of a command is complete: says where the data goes that comes with it.
+    /// Handles the complete header of a command. Returns the destination of its immediate data.
     pub(super) fn begin_command(&mut self, cx: &mut Context) -> Destination {
         let header: ScsiCommand = view(&self.input.bhs);
         let (tag, data) = (header.task_tag.get(), data_bytes(&self.input.bhs));
@@ -69,14 +69,14 @@ impl Connection {
         task.received = data;
         if task.failure.is_none() {
             let wants = task.command.wants_bytes(cx.unit.geometry.block_size);
-            // More than 32 bits have been refused.
+            // More than 32 bits were refused before.
             task.wanted = if writes { wants.min(expected.into()) as u32 } else { 0 };
             task.prepare(&cx.unit.geometry);
         }
         Destination::Task(slot, 0)
     }
 
-    /// What a command means, and whether it may be carried out.
+    /// Parses a command, and checks whether it may be executed.
     fn judge(
         &mut self,
         cx: &mut Context,
@@ -105,7 +105,7 @@ impl Connection {
         Ok(command)
     }
 
-    /// A command and the data that came with it are here.
+    /// Handles a command whose immediate data is complete.
     pub(super) fn end_command(&mut self, cx: &mut Context) {
         let header: ScsiCommand = view(&self.input.bhs);
         let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
@@ -123,17 +123,17 @@ impl Connection {
         }
     }
 
-    /// The task that data has just come for; it may be aborted.
+    /// The task whose data has just arrived; it may be aborted.
     fn find_payload(&self, tag: u32) -> Option<Slot> {
         let index = self.tasks.iter().position(|task| task.tag == tag && task.in_payload)?;
         Some(Slot(index as u16))
     }
 
-    /// The header of a Data-Out is complete: says where its data goes.
+    /// Handles the complete header of a Data-Out. Returns the destination of its data.
     pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
         let header: DataOut = view(&self.input.bhs);
         let data = data_bytes(&self.input.bhs);
-        // Of a task that was aborted or refused, for example.
+        // For example, of a task that was aborted or refused.
         let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
         let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
         let task = self.entry(slot);
@@ -141,7 +141,7 @@ impl Connection {
         let is_last = header.flags & flag::FINAL != 0;
         let asked = header.target_tag.get() != NO_TAG;
         let end = offset.checked_add(data);
-        // What is asked for is asked for in bursts, which come one after the other.
+        // R2Ts request data in bursts, which arrive one after the other.
         let burst_end = if asked {
             let number = (task.received.saturating_sub(task.asked_from)) / max_burst + 1;
             let end = number.checked_mul(max_burst).and_then(|n| n.checked_add(task.asked_from));
@@ -165,7 +165,7 @@ impl Connection {
             return Destination::Nowhere;
         }
         if offset != task.received || header.data_sn.get() != task.data_sn {
-            // Nothing of the command is carried out, and what still comes is for nobody.
+            // The command is not executed, and data that still arrives is dropped.
             self.answer_failure(slot, Sense::DATA_PHASE.into());
             self.release(cx, slot);
             self.admit_tasks(cx);
@@ -180,7 +180,7 @@ impl Connection {
         Destination::Task(slot, offset)
     }
 
-    /// A Data-Out is here.
+    /// Handles a Data-Out whose data is complete.
     pub(super) fn end_data_out(&mut self, cx: &mut Context) {
         let header: DataOut = view(&self.input.bhs);
         let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// What comes unasked may all be here: goes on with the task if it is.
+    /// Continues with the task if all its unsolicited data has arrived.
     fn gathered(&mut self, cx: &mut Context, slot: Slot) {
         let task = self.entry(slot);
         if task.unasked {
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Lets tasks go ahead that wait for buffers or their turn.
+    /// Starts tasks that wait for buffers or their turn.
     pub(super) fn admit_tasks(&mut self, cx: &mut Context) {
         while let Some(&slot) = self.admission.waiting.front() {
             let geometry = cx.unit.geometry;
@@ -265,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// Asks for as much of a task's data as may be asked for at once.
+    /// Requests as much of a task's data as the limits allow.
     fn ask_for_data(&mut self, slot: Slot) {
         let (max_burst, most) = (self.parameters.max_burst, self.parameters.max_r2t);
         loop {
@@ -282,7 +282,7 @@ impl Connection {
         }
     }
 
-    /// Hands a task to the namespace, with all its data.
+    /// Submits a task with all its data to the namespace.
     fn run(&mut self, cx: &mut Context, slot: Slot) {
         let command = self.entry(slot).command;
         let prepared = match command {
@@ -297,7 +297,7 @@ impl Connection {
                 Ok(())
             }
             Command::TestUnitReady => {
-                // Whether it is ready again shows when it is asked.
+                // A read shows whether the namespace is ready again.
                 let blocks = cx.unit.geometry.blocks.min(1) as u32;
                 self.entry(slot).push(0, blocks, None);
                 Ok(())
@@ -327,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Carries a command out that is all in its parameters.
+    /// Executes a command that consists of its parameters only.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];
@@ -338,7 +338,7 @@ impl Connection {
         Ok(())
     }
 
-    /// One block, or none, is to fill many.
+    /// Prepares the fill of many blocks with one block, or with zeroes.
     fn prepare_fill(
         &mut self,
         cx: &mut Context,
@@ -349,7 +349,8 @@ impl Connection {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
         if has_data && [task.expected, task.wanted] != [geometry.block_size; 2] {
-            // Not the one block that was announced, or the command does not say that data comes.
+            // The data is not the one announced block, or the command does not say that data
+            // follows.
             return Err(Sense::INVALID_FIELD.into());
         }
         if task.parameters.iter().all(|&byte| byte == 0) {
@@ -366,7 +367,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What is to be there, and what is to be written then, has to be all here.
+    /// Checks that the expected and the new data have both arrived.
     fn prepare_compared(
         &mut self,
         cx: &mut Context,
@@ -384,7 +385,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Nothing of others changes anything: begins what waited for that.
+    /// Starts a task that waited to run alone.
     pub(crate) fn begin_alone(&mut self, cx: &mut Context, slot: Slot) {
         let (geometry, key, is_closed) = (cx.unit.geometry, self.key, self.is_closed());
         let task = task_mut(&mut self.tasks, slot);
@@ -407,7 +408,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A block operation ended.
+    /// Handles the completion of a block operation.
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context,
@@ -418,7 +419,8 @@ impl Connection {
         let is_closed = self.is_closed();
         let task = task_mut(&mut self.tasks, slot);
         if is_closed || task.is_aborted {
-            // What is left of a pattern nobody wants, and others wait for its end.
+            // Drop the rest of a pattern: no initiator expects it, and other tasks wait for its
+            // end.
             task.fill.blocks = 0;
         }
         let is_alone = matches!(task.command, Command::CompareWrite { .. });
@@ -438,12 +440,12 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Nothing more happens for a task: answer it.
+    /// Answers a task whose operations have all completed.
     fn finish(&mut self, cx: &mut Context, slot: Slot) {
         let task = self.entry(slot);
         let (command, failure, is_aborted) = (task.command, task.failure, task.is_aborted);
         if is_aborted || self.is_closed() {
-            // Nobody is left to answer.
+            // There is no initiator to answer.
         } else if let Some(failure) = failure {
             self.answer_failure(slot, failure);
         } else if let Command::Read(_) = command {
@@ -455,7 +457,7 @@ impl Connection {
         self.admit_tasks(cx);
     }
 
-    /// Gives a slot back, and the buffers that are still in it.
+    /// Frees a slot, and the buffers that it still has.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         self.uncount(slot);
         let task = task_mut(&mut self.tasks, slot);
@@ -472,7 +474,7 @@ impl Connection {
         self.free.push(slot);
     }
 
-    /// Aborts one task, or all. How many of them the barrier has to wait for.
+    /// Aborts one task, or all. Returns the number of tasks that the barrier must wait for.
     pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
         let mut waiting = 0;
         for index in 0..self.tasks.len() {
@@ -488,7 +490,7 @@ impl Connection {
                 continue;
             }
             self.admission.waiting.retain(|&other| other != slot);
-            // Its data is just coming, and has to go somewhere.
+            // Its data is arriving and needs a destination.
             if !self.tasks[index].in_payload {
                 self.release(cx, slot);
             }

@@ -1,18 +1,18 @@
-//! The other end: an initiator, by which an iSCSI target is driven by the same loads as everything
-//! else, so that a comparison compares protocols and targets and not load generators.
+//! An iSCSI initiator that benchmarks and tests use, so that all targets get the same load. A
+//! comparison then shows protocols and targets, not load generators.
 //!
-//! **What it is.** [`Initiator::connect`] logs in once for each queue that is wanted, and is a
-//! [`Namespace`]: an operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). All that is
-//! to be said goes out with one send, and commands wait here while the target's window is closed.
-//! What comes along with a command is as much as the target takes, the rest of a write goes out
-//! when it asks for it.
+//! **Overview.** [`Initiator::connect`] logs in once for each queue, and is a [`Namespace`]: an
+//! operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). All pending output goes out
+//! with one send, and commands wait here while the target's window is closed. A write's command
+//! carries as much data as the target accepts, and the rest follows on R2T.
 //!
-//! **Contract.** That of [`farblock_block`], without zeroes. A session belongs to one queue and
-//! ends with it: there are as many as [`Config::sessions`] says. When a session is lost, its
-//! operations fail. Whatever a target sends is checked, and ends the session if it makes no sense.
+//! **Contract.** The contract of [`farblock_block`], without zeroes. A session belongs to one queue
+//! and ends with it: there are as many as [`Config::sessions`] says. When a session is lost, its
+//! operations fail. The initiator checks a target's answers, and ends the session if one is
+//! invalid.
 //!
-//! **What it does not do.** Authenticate, take digests, discover, abort, log out, or connect again.
-//! It is for measuring and testing, not for disks that matter.
+//! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. It is
+//! for benchmarks and tests, not for production disks.
 
 mod queue;
 mod session;
@@ -25,10 +25,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Data of one command at most, in bytes.
+/// Limit for the data of one command, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
-/// What to log in to.
+/// The target to log in to.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The target's address.
@@ -37,9 +37,9 @@ pub struct Config {
     pub target: String,
     /// The logical unit.
     pub lun: u8,
-    /// Sessions, and so queues that can be opened.
+    /// Sessions, and so the limit for queues.
     pub sessions: usize,
-    /// Commands that each has under way at most.
+    /// Limit for commands of each session in progress.
     pub depth: u16,
 }
 
@@ -47,7 +47,7 @@ pub struct Config {
 pub struct Initiator {
     geometry: Geometry,
     config: Config,
-    /// Those that no queue had yet.
+    /// Sessions that no queue has taken yet.
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -55,7 +55,7 @@ impl Initiator {
     /// Logs in.
     ///
     /// # Errors
-    /// If the target is not there, or does not let us in.
+    /// If the target does not exist, or refuses the login.
     pub fn connect(config: &Config) -> io::Result<Initiator> {
         let sessions = (0..config.sessions.max(1)).map(|_| Session::log_in(config));
         let mut sessions = sessions.collect::<io::Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! A session on an event loop: commands out, answers in.
+//! A session on an event loop: sends commands, and receives answers.
 
 use super::session::{Agreed, Numbers, SEGMENT_BYTES, Session, command};
 use crate::scsi::sense;
@@ -10,7 +10,7 @@ use farblock_reactor::{Event, Reactor, SendBatch, StreamId, TaskId};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// See the module's text.
+/// A session's queue.
 pub(super) struct SessionQueue {
     geometry: Geometry,
     agreed: Agreed,
@@ -20,33 +20,33 @@ pub(super) struct SessionQueue {
     task: TaskId,
     stream: StreamId,
     events: Vec<Event>,
-    /// By task tag.
+    /// Operations in progress, by task tag.
     flights: Vec<Option<Op>>,
     free: Vec<u32>,
-    /// Without a tag, or the target's leave.
+    /// Operations without a tag, or outside of the target's window.
     waiting: VecDeque<Op>,
     done: Vec<Completion>,
-    /// What is to be said, and nothing while it is being said.
+    /// Pending output; `None` while it is being sent.
     batch: Option<SendBatch>,
-    /// Answers that go before the next commands.
+    /// Answers to send before the next commands.
     later: Vec<u8>,
     parser: Parser,
     is_lost: bool,
 }
 
-/// A PDU that is coming.
+/// A PDU that is arriving.
 struct Parser {
     bhs: Bhs,
-    /// Bytes of it that are there.
+    /// Bytes of it that have arrived.
     have: usize,
-    /// Bytes of its data that are still to come, and of padding after them.
+    /// Bytes of its data that have not arrived, and of the padding after them.
     data_left: usize,
     padding_left: usize,
-    /// Where the next of its data go in the buffer of this task; nowhere, if none.
+    /// The task and offset of its next data; `None` if it has no destination.
     into: Option<(u32, usize)>,
 }
 
-/// It makes no sense.
+/// The error for an invalid PDU.
 struct Nonsense;
 
 impl SessionQueue {
@@ -90,7 +90,7 @@ impl SessionQueue {
         })
     }
 
-    /// What is known at once: a mistake, or that there is nothing to do.
+    /// The result if it is known at once: an error, or an empty operation.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(&self.geometry) {
             return Some(Err(error));
@@ -104,7 +104,7 @@ impl SessionQueue {
         }
     }
 
-    /// Says as much as may be said now.
+    /// Sends as many commands as the window allows.
     fn begin(&mut self) {
         let Some(batch) = &mut self.batch else { return };
         batch.bytes(&self.later);
@@ -133,7 +133,7 @@ impl SessionQueue {
             let numbers = &mut self.numbers;
             let ask = command(cdb, direction, expected, along, self.lun, numbers, tag);
             batch.bytes(ask.as_bytes());
-            // Whole blocks, or as much as a PDU holds: never any padding.
+            // Whole blocks, or the limit of a PDU: never any padding.
             batch.bytes(&data[..along]);
             self.flights[tag as usize] = Some(op);
         }
@@ -194,7 +194,7 @@ impl SessionQueue {
         Ok(())
     }
 
-    /// Where the data of the PDU go whose header is there.
+    /// The destination of the data of a PDU whose header has arrived.
     fn begin_data(&mut self) -> Result<(), Nonsense> {
         let parser = &mut self.parser;
         let length = wire::data_bytes(&parser.bhs) as usize;
@@ -236,7 +236,7 @@ impl SessionQueue {
         &bytes[padding..]
     }
 
-    /// A PDU is complete.
+    /// Handles a complete PDU.
     fn pdu(&mut self) -> Result<(), Nonsense> {
         let bhs = self.parser.bhs;
         let any: Response = wire::view(&bhs);
@@ -280,7 +280,7 @@ impl SessionQueue {
         Ok(())
     }
 
-    /// The target wants more of a write.
+    /// Handles an R2T: the target requests more data of a write.
     fn ready_to_transfer(&mut self, r2t: &R2t) -> Result<(), Nonsense> {
         let flight = self.flights.get(r2t.task_tag.get() as usize).and_then(Option::as_ref);
         let op = flight.filter(|op| op.command == Command::Write).ok_or(Nonsense)?;
@@ -328,12 +328,12 @@ impl SessionQueue {
         self.say(&bytes);
     }
 
-    /// With the next send.
+    /// Adds bytes to the next send.
     fn say(&mut self, bytes: &[u8]) {
         self.later.extend_from_slice(bytes);
     }
 
-    /// Everything that there is fails.
+    /// Fails all operations.
     fn lose(&mut self) {
         self.is_lost = true;
         let flights = self.flights.iter_mut().filter_map(Option::take);

@@ -1,4 +1,4 @@
-//! A session until it has a queue: the login, and what has to be known of the unit.
+//! A session before it has a queue: the login, and queries about the unit.
 
 use super::{Config, TRANSFER_BYTES};
 use crate::limits::{DEFAULT_DATA_SEGMENT_BYTES, MAX_LOGIN_REQUESTS, MAX_TEXT_BYTES};
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// How long the target may take for a login or a question.
+/// Time for the target to answer a login or query.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The longest data segment that is taken, in bytes.
+/// The longest data segment that the initiator accepts, in bytes.
 pub(super) const SEGMENT_BYTES: u32 = 256 << 10;
-/// Both stages that there are after authentication, and straight on to the last.
+/// From the operational stage directly to the full feature phase.
 const OPERATIONAL: u8 = flag::TRANSIT | 1 << 2 | 3;
-/// SCSI: something has happened that every session is told of once.
+/// SCSI status: a unit attention that each session gets once, for example.
 const CHECK_CONDITION: u8 = 2;
-/// Such things that there may be.
+/// Limit for unit attentions.
 const MOST_NEWS: usize = 16;
 
-/// A connection that is logged in.
+/// A connection that has logged in.
 pub(super) struct Session {
     pub(super) stream: TcpStream,
     pub(super) agreed: Agreed,
@@ -32,35 +32,35 @@ pub(super) struct Session {
     pub(super) lun: u64,
 }
 
-/// What both ends take.
+/// The limits that both ends agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
-    /// Of data that comes with a command.
+    /// Limit for the data that goes with a command.
     pub(super) first_bytes: u32,
-    /// Of each PDU's data.
+    /// Limit for the data of a PDU.
     pub(super) segment_bytes: u32,
 }
 
-/// Where the session is.
+/// The sequence numbers of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    /// The next command's.
+    /// The number of the next command.
     pub(super) command: u32,
-    /// The last one that the target takes.
+    /// The last command number that the target accepts.
     pub(super) last: u32,
-    /// The next status.
+    /// The number of the next status.
     pub(super) status: u32,
 }
 
 impl Numbers {
-    /// What every answer says.
+    /// Takes over the window from an answer.
     pub(super) fn heard(&mut self, last: u32) {
         if wire::before(self.last, last) {
             self.last = last;
         }
     }
 
-    /// There is room for another command.
+    /// True if the window has room for another command.
     pub(super) fn is_open(&self) -> bool {
         !wire::before(self.last, self.command)
     }
@@ -134,7 +134,7 @@ impl Session {
         Ok((answer, said))
     }
 
-    /// Hears what every new session is told, until nothing is left of it.
+    /// Receives the unit attentions of a new session until none is left.
     fn clear(&mut self) -> io::Result<()> {
         for _ in 0..MOST_NEWS {
             if self.call([0; 16], 0)?.0 != CHECK_CONDITION {
@@ -144,7 +144,7 @@ impl Session {
         Err(io::Error::other("the unit does not get ready"))
     }
 
-    /// Its size.
+    /// The unit's size.
     pub(super) fn geometry(&mut self) -> io::Result<Geometry> {
         const ASKED: u32 = 32;
         let mut capacity = [0; 16];
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// One command that reads a little, and its status.
+    /// Executes a command that reads little data. Returns its status and data.
     fn call(&mut self, cdb: [u8; 16], expected: u32) -> io::Result<(u8, Vec<u8>)> {
         let ask = command(cdb, flag::READ, expected, 0, self.lun, &mut self.numbers, 1);
         self.stream.write_all(ask.as_bytes())?;
@@ -217,7 +217,7 @@ fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the target says {what}"))
 }
 
-/// A command; takes its number.
+/// Makes a command with the next number.
 pub(super) fn command(
     cdb: [u8; 16],
     direction: u8,
@@ -244,7 +244,7 @@ pub(super) fn command(
     }
 }
 
-/// What is asked for: everything that makes it quick.
+/// The keys to negotiate: the fastest settings.
 fn keys(target: &str) -> Vec<u8> {
     let burst = TRANSFER_BYTES;
     [
@@ -269,7 +269,7 @@ fn keys(target: &str) -> Vec<u8> {
     .collect()
 }
 
-/// What came of it.
+/// The settings in the target's answer.
 fn agree(said: &[u8]) -> io::Result<Agreed> {
     let text = String::from_utf8_lossy(said);
     let value = |key: &str| {
@@ -288,7 +288,7 @@ fn agree(said: &[u8]) -> io::Result<Agreed> {
     let segment_bytes = number("MaxRecvDataSegmentLength", DEFAULT_DATA_SEGMENT_BYTES)?;
     let first = number("FirstBurstLength", 65_536)?.min(number("MaxBurstLength", 262_144)?);
     let is_immediate = value("ImmediateData").is_none_or(|value| value == "Yes");
-    // Whole blocks, so that nothing needs padding.
+    // Whole blocks, so that no padding is needed.
     let first_bytes = if is_immediate { first.min(segment_bytes) & !511 } else { 0 };
     Ok(Agreed { first_bytes, segment_bytes: segment_bytes & !511 })
 }

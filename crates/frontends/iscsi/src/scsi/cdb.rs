@@ -1,8 +1,8 @@
-//! Command descriptor blocks, from bytes to meaning (SBC-3 and SPC-4).
+//! Parses command descriptor blocks (SBC-3 and SPC-4).
 
 use super::sense::Sense;
 
-/// A command descriptor block, shorter ones with zeroes behind them.
+/// A command descriptor block; shorter ones are padded with zeroes.
 pub(crate) type Cdb = [u8; 16];
 
 /// Blocks that a command reads or writes.
@@ -12,25 +12,25 @@ pub(crate) struct Extent {
     pub(crate) blocks: u32,
 }
 
-/// What data is compared with.
+/// The data to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compare {
-    /// Nothing: that it can be read is enough.
+    /// Nothing: the blocks only have to be readable.
     Nothing,
-    /// The data that came.
+    /// The command's data.
     Data,
-    /// The one block that came, each of them.
+    /// The command's single block, with each block.
     OneBlock,
 }
 
-/// What an initiator wants.
+/// An initiator's command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
     TestUnitReady,
     RequestSense {
         allocation: u32,
     },
-    /// `None`: standard data; else a page of vital product data.
+    /// `None`: standard data; otherwise a page of vital product data.
     Inquiry {
         page: Option<u8>,
         allocation: u32,
@@ -55,7 +55,7 @@ pub(crate) enum Command {
         long: bool,
         length: u32,
     },
-    /// Nothing here starts, stops or is taken out.
+    /// Nothing to do: this unit does not start, stop or eject.
     Nothing,
     ReportOpcodes {
         timeouts: bool,
@@ -87,7 +87,7 @@ pub(crate) enum Command {
         extent: Extent,
         compare: Compare,
     },
-    /// Writes the second half of the data if the first is there.
+    /// Writes the second half of the data if the blocks equal the first half.
     CompareWrite {
         extent: Extent,
         fua: bool,
@@ -132,10 +132,10 @@ pub(crate) mod opcode {
     pub(crate) const VERIFY_16: u8 = 0x8f;
     pub(crate) const SYNCHRONIZE_16: u8 = 0x91;
     pub(crate) const WRITE_SAME_16: u8 = 0x93;
-    /// Its service action says what.
+    /// Its service action says which command it is.
     pub(crate) const SERVICE_IN_16: u8 = 0x9e;
     pub(crate) const REPORT_LUNS: u8 = 0xa0;
-    /// Its service action says what.
+    /// Its service action says which command it is.
     pub(crate) const MAINTENANCE_IN: u8 = 0xa3;
     pub(crate) const READ_12: u8 = 0xa8;
     pub(crate) const WRITE_12: u8 = 0xaa;
@@ -160,7 +160,7 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Bytes of a command by its group; the initiator always sends sixteen.
+/// Length of a command, by its group; the initiator always sends sixteen bytes.
 pub(crate) fn length(opcode: u8) -> usize {
     match opcode >> 5 {
         0 => 6,
@@ -170,7 +170,7 @@ pub(crate) fn length(opcode: u8) -> usize {
     }
 }
 
-/// Where a command for the medium says which blocks: it depends on its length only.
+/// The blocks of a command for the medium; their place depends only on the command's length.
 fn extent(cdb: &Cdb) -> Extent {
     match length(cdb[0]) {
         6 => Extent {
@@ -184,14 +184,14 @@ fn extent(cdb: &Cdb) -> Extent {
 }
 
 impl Command {
-    /// What a command descriptor block means. Fields that would ask for something that there is
-    /// not (protection information, linked commands) are refused; reserved ones are let be, as
-    /// old initiators use some.
+    /// Parses a command descriptor block. It refuses fields that request missing features
+    /// (protection information, linked commands), and ignores reserved ones, since old initiators
+    /// use some.
     pub(crate) fn parse(cdb: &Cdb) -> Result<Command, Sense> {
         const NACA: u8 = 4;
         let control = cdb[length(cdb[0]) - 1];
         if cdb[0] == opcode::READ_6 || cdb[0] == opcode::WRITE_6 {
-            // There, old hosts have a flag in it.
+            // Old hosts have a flag there.
         } else if control & NACA != 0 {
             return Err(Sense::in_cdb(length(cdb[0]) as u16 - 1));
         }
@@ -219,7 +219,7 @@ impl Command {
             opcode::SERVICE_IN_16 | opcode::MAINTENANCE_IN => Err(Sense::in_cdb(1)),
             opcode::MODE_SENSE_6 | opcode::MODE_SENSE_10 => Ok(Self::parse_mode_sense(cdb)),
             opcode::MODE_SELECT_6 | opcode::MODE_SELECT_10 => Self::parse_mode_select(cdb),
-            // It cannot be loaded or ejected.
+            // The unit cannot be loaded or ejected.
             opcode::START_STOP if cdb[4] & 2 != 0 => Err(Sense::in_cdb(4)),
             opcode::START_STOP => Ok(Command::Nothing),
             opcode::PREVENT_REMOVAL if cdb[4] & 3 > 1 => Err(Sense::in_cdb(4)),
@@ -238,7 +238,7 @@ impl Command {
         }
     }
 
-    /// Commands for the medium.
+    /// Parses commands for the medium.
     fn parse_medium(cdb: &Cdb) -> Result<Command, Sense> {
         let extent = extent(cdb);
         let fua = cdb[1] & 8 != 0;
@@ -256,7 +256,7 @@ impl Command {
             }
             opcode::COMPARE_AND_WRITE => {
                 unprotected()?;
-                // Its number of blocks is one byte.
+                // Its number of blocks has one byte.
                 let extent = Extent { blocks: cdb[13].into(), ..extent };
                 Ok(Command::CompareWrite { extent, fua })
             }
@@ -319,7 +319,7 @@ impl Command {
 
     fn parse_mode_select(cdb: &Cdb) -> Result<Command, Sense> {
         let long = cdb[0] == opcode::MODE_SELECT_10;
-        // Nothing is saved, and pages are in their format.
+        // Saving is not supported, and pages must be in the standard format.
         const SAVE_PAGES: u8 = 1;
         const PAGE_FORMAT: u8 = 0x10;
         if cdb[1] & SAVE_PAGES != 0 || cdb[1] & PAGE_FORMAT == 0 {
@@ -329,7 +329,7 @@ impl Command {
         Ok(Command::ModeSelect { long, length })
     }
 
-    /// The blocks that it is about, if it is about blocks.
+    /// The blocks that it addresses, if any.
     pub(crate) fn extent(&self) -> Option<Extent> {
         match *self {
             Command::Read(extent) | Command::Flush(extent) => Some(extent),
@@ -342,7 +342,7 @@ impl Command {
         }
     }
 
-    /// Bytes that have to come from the initiator.
+    /// Bytes that the initiator must send.
     pub(crate) fn wants_bytes(&self, block_size: u32) -> u64 {
         let blocks = |blocks: u32| u64::from(blocks) * u64::from(block_size);
         match *self {
@@ -359,7 +359,7 @@ impl Command {
         }
     }
 
-    /// May change blocks, which a read-only unit refuses.
+    /// True if it may change blocks; a read-only unit refuses it.
     pub(crate) fn writes(&self) -> bool {
         matches!(
             self,
@@ -371,7 +371,7 @@ impl Command {
         )
     }
 
-    /// Is carried out whether or not there is a unit attention to report (SAM-5, 5.14).
+    /// True if it runs even with a pending unit attention (SAM-5, 5.14).
     pub(crate) fn ignores_attention(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! What the unit is: standard inquiry data, vital product data and capacity (SPC-4, 6.4 and 7.8;
-//! SBC-3, 5.15, 5.16 and 6.6).
+//! The unit's properties: standard inquiry data, vital product data and capacity (SPC-4, 6.4 and
+//! 7.8; SBC-3, 5.15, 5.16 and 6.6).
 
 use super::sense::Sense;
 use crate::limits;
@@ -10,20 +10,20 @@ const VENDOR: &[u8; 8] = b"FARBLOCK";
 const PRODUCT: &[u8; 16] = b"remote disk     ";
 const REVISION: &[u8; 4] = b"1   ";
 
-/// The byte that says what a unit is where there is none.
+/// The peripheral byte for a unit that does not exist.
 pub(crate) const NO_UNIT: u8 = 0x7f;
 
-/// What tells this unit from others, now and after a restart.
+/// Identifies this unit, now and after a restart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     /// The target's iSCSI name.
     pub(crate) target: String,
-    /// Printable, and not too long.
+    /// Printable, and within the length limit.
     pub(crate) serial: String,
 }
 
 impl Identity {
-    /// A number made of the serial number, marked as one that nobody assigned: NAA 3h leaves 60
+    /// A number made from the serial number. NAA 3h marks it as locally assigned, and leaves 60
     /// bits.
     fn locally_assigned(&self) -> u64 {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, self.serial.as_bytes()).as_u64_pair();
@@ -36,7 +36,7 @@ pub(crate) fn standard() -> Vec<u8> {
     const SPC_4: u8 = 6;
     const FORMAT: u8 = 2;
     const QUEUES: u8 = 2;
-    /// SAM-5, SPC-4, SBC-3, iSCSI.
+    /// Versions of SAM-5, SPC-4, SBC-3 and iSCSI.
     const VERSIONS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
     let mut data = vec![0, 0, SPC_4, FORMAT, 0, 0, 0, QUEUES];
     data.extend(VENDOR);
@@ -79,15 +79,16 @@ fn designators(identity: &Identity) -> Vec<u8> {
     };
     add(BINARY, 3, &identity.locally_assigned().to_be_bytes());
     add(ASCII, 1, &[VENDOR, identity.serial.as_bytes()].concat());
-    // With at least one zero, and a multiple of four (SPC-4, 7.8.6.11). A name has at most 223.
+    // With at least one zero, padded to a multiple of four (SPC-4, 7.8.6.11). A name has at most
+    // 223 bytes.
     let mut target = identity.target.clone().into_bytes();
     target.resize((target.len() + 4) & !3, 0);
     add(UTF_8, OF_TARGET | 8, &target);
     all
 }
 
-/// Blocks that one COMPARE AND WRITE compares at most: as many as the namespace reads at once, and
-/// as its byte for them can say.
+/// Limit for the blocks of one COMPARE AND WRITE: the namespace's limit for a read, and at most the
+/// value of one byte.
 pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
     let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);
     most.min(u8::MAX.into()).min(farblock_frontend::pieces::piece_blocks(geometry))
@@ -123,25 +124,26 @@ fn characteristics() -> Vec<u8> {
 }
 
 fn provisioning(geometry: &Geometry) -> Vec<u8> {
-    // By UNMAP and both kinds of WRITE SAME; thin. What an unmapped block reads as is not said.
+    // Supports UNMAP and both kinds of WRITE SAME, thinly provisioned. It does not promise how an
+    // unmapped block reads.
     if geometry.deallocate { vec![0, 0xe0, 2, 0] } else { vec![0; 4] }
 }
 
-/// The last block, and the block's size.
+/// The last block, and the block size.
 pub(crate) fn capacity_10(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let last = u32::try_from(last).unwrap_or(u32::MAX);
     Ok([last.to_be_bytes(), geometry.block_size.to_be_bytes()].concat())
 }
 
-/// The same for large units, and whether blocks can be given back.
+/// Like `capacity_10`, for large units, and with support for deallocation.
 pub(crate) fn capacity_16(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let mut data = vec![0; 32];
     data[..8].copy_from_slice(&last.to_be_bytes());
     data[8..12].copy_from_slice(&geometry.block_size.to_be_bytes());
     if geometry.preferred_blocks.is_power_of_two() {
-        // Blocks in a physical one, as a power of two in four bits.
+        // Logical blocks in a physical one, as a power of two in four bits.
         data[13] = geometry.preferred_blocks.ilog2().min(15) as u8;
     }
     data[14] = u8::from(geometry.deallocate) << 7;

@@ -1,5 +1,4 @@
-//! SCSI: what the commands that a transport brings mean, and what they are answered (SPC-4, SBC-3).
-//! No I/O happens here.
+//! SCSI: parses the commands of a transport, and makes the answers (SPC-4, SBC-3). It does no I/O.
 
 pub(super) mod cdb;
 pub(super) mod inquiry;

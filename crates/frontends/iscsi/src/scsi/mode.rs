@@ -1,23 +1,23 @@
-//! Mode pages: how the unit behaves (SPC-4, 7.5; SBC-3, 6.5). None of it can be changed; selecting
-//! what is so already is let pass, as some initiators do.
+//! Mode pages: the unit's behaviour (SPC-4, 7.5; SBC-3, 6.5). None can be changed. Selecting the
+//! current values succeeds, since some initiators do that.
 
 use super::cdb::be16;
 use super::sense::Sense;
 use farblock_block::Geometry;
 
-/// Which values MODE SENSE is for.
+/// The values that a MODE SENSE requests.
 const CHANGEABLE: u8 = 1;
 const SAVED: u8 = 3;
-/// Every page.
+/// All pages.
 const ALL: u8 = 0x3f;
 
-/// The pages there are, in order.
+/// The pages, in order.
 fn pages(geometry: &Geometry) -> [Vec<u8>; 4] {
     let mut recovery = vec![0; 12];
     recovery[..2].copy_from_slice(&[0x01, 10]);
     let mut caching = vec![0; 20];
     caching[..3].copy_from_slice(&[0x08, 18, u8::from(geometry.volatile_cache) << 2]);
-    // Each initiator has a task set of its own; commands are reordered without restriction.
+    // Each initiator has its own task set; the unit reorders commands without restriction.
     let mut control = vec![0; 12];
     control[..4].copy_from_slice(&[0x0a, 10, 1 << 5, 1 << 4]);
     let mut exceptions = vec![0; 12];
@@ -52,7 +52,7 @@ pub(crate) fn sense(
         return Err(Sense::in_cdb(2));
     }
     let descriptor = if descriptors { block_descriptor(geometry) } else { Vec::new() };
-    // FUA and DPO are known; whether it can be written.
+    // The unit supports FUA and DPO; the other bit is its write protection.
     let device = 0x10 | u8::from(geometry.read_only) << 7;
     let descriptor_bytes = descriptor.len() as u8;
     let mut data = match long {
@@ -75,7 +75,7 @@ fn block_descriptor(geometry: &Geometry) -> Vec<u8> {
     [blocks.to_be_bytes(), geometry.block_size.to_be_bytes()].concat()
 }
 
-/// Judges the parameters of MODE SELECT.
+/// Checks the parameters of MODE SELECT.
 pub(crate) fn select(geometry: &Geometry, long: bool, parameters: &[u8]) -> Result<(), Sense> {
     if parameters.is_empty() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! REPORT SUPPORTED OPERATION CODES: the commands that there are, and which of their bits mean
-//! something (SPC-4, 6.35).
+//! REPORT SUPPORTED OPERATION CODES: the supported commands, and their significant bits (SPC-4,
+//! 6.35).
 
 use super::cdb::{action, length, opcode};
 use super::sense::Sense;
 
-/// A command: opcode, service action, and the bits that are looked at.
+/// A command: opcode, service action, and its significant bits.
 type Supported = (u8, Option<u8>, &'static [u8]);
 
 const ALL: &[Supported] = &[
@@ -80,10 +80,10 @@ const READ_16: [u8; 16] =
 const VERIFY_16: [u8; 16] =
     [0, 246, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 4];
 
-/// A descriptor of timeouts that names none.
+/// A descriptor of timeouts that specifies none.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Answers the command. `can_unmap`: blocks can be given back.
+/// Answers the command. `can_unmap`: the unit supports deallocation.
 pub(crate) fn report(
     can_unmap: bool,
     timeouts: bool,
@@ -110,7 +110,7 @@ pub(crate) fn report(
     data.push(wanted);
     data.extend(&usage[1..]);
     if let Some(action) = action {
-        // Where a service action is, its own bits are shown.
+        // The service action's field shows its own value.
         data[5] = usage[1] & !31 | action;
     }
     if timeouts {
@@ -140,8 +140,8 @@ mod tests {
     use crate::scsi::Command;
     use crate::scsi::cdb::Cdb;
 
-    /// What is in the table can be parsed, and is as long as its group has it; and nothing that
-    /// can be parsed is missing.
+    /// The parser accepts each command in the table, whose length is right for its group, and the
+    /// table has all commands of the parser.
     #[test]
     fn the_table_is_what_is_parsed() {
         for code in 0..=u8::MAX {

@@ -1,5 +1,5 @@
-//! Persistent reservations (SPC-4, 5.13): initiators that share a unit keep each other from it.
-//! They last while the target runs, as it says.
+//! Persistent reservations (SPC-4, 5.13): initiators that share a unit exclude each other.
+//! Reservations last while the target runs, and the target reports that.
 
 use super::cdb::{Command, be64};
 use super::sense::{Failure, Sense};
@@ -9,7 +9,7 @@ use crate::login::Initiator;
 /// Bytes of the parameters of PERSISTENT RESERVE OUT.
 const PARAMETER_BYTES: usize = 24;
 
-/// What those who do not hold the reservation may not do.
+/// The kind of a reservation: the commands that other initiators may not use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ReservationKind(u8);
 
@@ -18,31 +18,31 @@ impl ReservationKind {
         matches!(code, 1 | 3 | 5..=8).then_some(ReservationKind(code))
     }
 
-    /// Not even read.
+    /// True if others may not even read.
     fn is_exclusive(self) -> bool {
         matches!(self.0, 3 | 6 | 8)
     }
 
-    /// It does not hold for registered initiators.
+    /// True if registered initiators are exempt.
     fn lets_registrants(self) -> bool {
         self.0 >= 5
     }
 
-    /// All registered initiators hold it.
+    /// True if all registered initiators hold it.
     fn is_held_by_all(self) -> bool {
         self.0 >= 7
     }
 }
 
-/// Something that others have to be told.
+/// A notification to another initiator.
 pub(crate) type Notice = (Initiator, Sense);
 
-/// Who registered, and who holds the reservation.
+/// The registered initiators, and the holder of the reservation.
 #[derive(Default, Debug)]
 pub(crate) struct Reservations {
     generation: u32,
     registered: Vec<(Initiator, u64)>,
-    /// Its kind, and who made it; he is always registered.
+    /// Its kind, and the initiator that made it, which is always registered.
     reservation: Option<(ReservationKind, Initiator)>,
 }
 
@@ -57,7 +57,7 @@ impl Reservations {
         })
     }
 
-    /// Whether a command is kept out.
+    /// True if the reservation excludes a command.
     pub(crate) fn conflicts(&self, who: &Initiator, command: &Command) -> bool {
         let Some((kind, holder)) = &self.reservation else { return false };
         if holder == who || kind.lets_registrants() && self.key(who).is_some() {
@@ -89,7 +89,7 @@ impl Reservations {
                     data.extend([0, 0, 0, 0, 0, kind.0, 0, 0]);
                 }
             },
-            // Kinds that there are, and nothing that is optional.
+            // The supported types, and no optional feature.
             2 => data = vec![0, 8, 0, 0x80, 0xea, 1, 0, 0],
             3 => {
                 let all: Vec<u8> =
@@ -102,12 +102,12 @@ impl Reservations {
         Ok(data)
     }
 
-    /// A registration, whether it holds the reservation, and who it is.
+    /// A registration, whether it holds the reservation, and its initiator.
     fn full_status(&self, (who, key): &(Initiator, u64)) -> Vec<u8> {
         const ISCSI_PORT: u8 = 0x45;
         let mut name = format!("{},i,0x", who.name);
         who.isid.iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
-        // With at least one zero, and a multiple of four (SPC-4, 7.6.4.6).
+        // With at least one zero, padded to a multiple of four (SPC-4, 7.6.4.6).
         let mut name = name.into_bytes();
         name.resize((name.len() + 4) & !3, 0);
         let holds = self.holds(who);
@@ -121,7 +121,7 @@ impl Reservations {
         data
     }
 
-    /// Carries PERSISTENT RESERVE OUT out.
+    /// Executes PERSISTENT RESERVE OUT.
     pub(crate) fn change(
         &mut self,
         who: &Initiator,
@@ -135,7 +135,8 @@ impl Reservations {
             return Err(Sense::PARAMETER_LENGTH.into());
         }
         let (key, new_key) = (be64(parameters, 0), be64(parameters, 8));
-        // Neither for other initiators, nor for other ports, nor beyond the target's life.
+        // It supports neither other initiators, nor other ports, nor persistence beyond the
+        // target's life.
         if parameters[20] & 0x0d != 0 {
             return Err(Sense::in_parameters(20).into());
         }
@@ -183,7 +184,7 @@ impl Reservations {
         Ok(notices)
     }
 
-    /// Somebody is not registered any more: what that does to the reservation.
+    /// Updates the reservation after an initiator was unregistered.
     fn left(&mut self, who: &Initiator) -> Vec<Notice> {
         let Some((kind, holder)) = self.reservation.take() else { return Vec::new() };
         if kind.is_held_by_all() {
@@ -238,7 +239,7 @@ impl Reservations {
         notices
     }
 
-    /// Takes the registrations with `key` away, and the reservation if one of them holds it.
+    /// Removes the registrations with `key`, and the reservation if one of them holds it.
     fn preempt(
         &mut self,
         who: &Initiator,
@@ -288,7 +289,7 @@ mod tests {
         [key.to_be_bytes(), new_key.to_be_bytes(), [0; 8]].concat()
     }
 
-    /// Two who are registered, and one who is not.
+    /// Two registered initiators, and one that is not.
     fn two() -> (Reservations, [Initiator; 3]) {
         let mut reservations = Reservations::default();
         let hosts = [host(1), host(2), host(3)];

@@ -1,4 +1,4 @@
-//! Why a command failed, as SCSI says it: sense data in fixed format (SPC-4, 4.5.3).
+//! Sense data: why a command failed, in fixed format (SPC-4, 4.5.3).
 
 use farblock_block::BlockError;
 
@@ -18,20 +18,20 @@ pub(crate) mod status {
 pub(crate) struct Sense {
     key: u8,
     code: u16,
-    /// The byte that is wrong, and whether it is one of the command's (or of its parameters).
+    /// The wrong byte, and whether it is in the command (or else in its parameters).
     field: Option<(bool, u16)>,
-    /// Where in its data a command failed: a byte.
+    /// The byte of its data at which a command failed.
     offset: Option<u32>,
 }
 
-/// How a command ended.
+/// The failure of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// With sense data.
     Check(Sense),
     /// The initiator may try again.
     Busy,
-    /// Somebody has reserved the unit.
+    /// Another initiator has reserved the unit.
     Conflict,
 }
 
@@ -73,22 +73,22 @@ impl Sense {
     pub(crate) const DATA_PHASE: Sense = sense(0xb, 0x4b00);
     pub(crate) const MISCOMPARE: Sense = sense(0xe, 0x1d00);
 
-    /// A field of the command is wrong: the one at this byte.
+    /// The field of the command at this byte is wrong.
     pub(crate) const fn in_cdb(byte: u16) -> Sense {
         Sense { field: Some((true, byte)), ..Sense::INVALID_FIELD }
     }
 
-    /// A field of the parameters is wrong: the one at this byte.
+    /// The field of the parameters at this byte is wrong.
     pub(crate) const fn in_parameters(byte: u16) -> Sense {
         Sense { field: Some((false, byte)), ..Sense::INVALID_PARAMETER }
     }
 
-    /// What is stored differs from the command's data at this byte of it.
+    /// The stored data differs from the command's data at this byte.
     pub(crate) const fn miscompare(offset: u32) -> Sense {
         Sense { offset: Some(offset), ..Sense::MISCOMPARE }
     }
 
-    /// As it is sent.
+    /// The sense data in its form on the wire.
     pub(crate) fn bytes(self) -> [u8; SENSE_BYTES] {
         let mut bytes = [0; SENSE_BYTES];
         bytes[0] = 0x70; // current, fixed format
@@ -122,7 +122,7 @@ impl From<BlockError> for Failure {
             }
             BlockError::NotReady | BlockError::Disconnected => Sense::BECOMING_READY,
             BlockError::NoResources => return Failure::Busy,
-            // Aborted, and what the contract may grow.
+            // Aborted, and errors that the contract may add.
             _ => Sense::ABORTED,
         })
     }

@@ -1,4 +1,4 @@
-//! A target to test, and an initiator that says exactly what it is told to.
+//! A target for tests, and an initiator that sends exactly the given bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
-/// Longer than anything takes that comes at all.
+/// Longer than any expected answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
@@ -41,12 +41,12 @@ pub fn config(engine: EngineKind) -> Config {
     Config { engine, ..Config::new(([127, 0, 0, 1], 0).into(), NAME) }
 }
 
-/// A target at a port of its own.
+/// A target at its own port.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config(engine), namespace).expect("it starts")
 }
 
-/// A PDU that came.
+/// A received PDU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pdu {
     pub bhs: [u8; 48],
@@ -68,14 +68,14 @@ impl Pdu {
 pub struct Reply {
     pub status: u8,
     pub sense: Option<(u8, u16)>,
-    /// Where in its data a command failed.
+    /// The byte of its data at which a command failed.
     pub offset: Option<u32>,
     pub data: Vec<u8>,
     /// Overflow is positive.
     pub residual: i64,
 }
 
-/// What an initiator asks for; all may be changed.
+/// An initiator's requested settings; tests may change all of them.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     pub isid: [u8; 6],
@@ -116,7 +116,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// One that has sent nothing yet.
+    /// A client that has sent nothing yet.
     pub fn raw(server: &Server) -> Client {
         let stream = TcpStream::connect(server.address()).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -126,7 +126,7 @@ impl Client {
         Client { stream, name, wishes: Wishes::default(), digests: false, cmd_sn: 1, tag: 100 }
     }
 
-    /// One that is logged in, and has been told that it is new here.
+    /// A client that has logged in, and has received the unit attention for a new session.
     pub fn new(server: &Server, wishes: &Wishes) -> Client {
         let mut client = Client::raw(server);
         client.wishes = wishes.clone();
@@ -135,14 +135,14 @@ impl Client {
         client
     }
 
-    /// The answer to the request to log in, and that the initiator is new here.
+    /// Expects the login's answer, and then the unit attention for a new session.
     pub fn expect_login(&mut self) {
         let answer = self.take_login();
         assert_eq!(answer.bhs[36..38], [0, 0], "the login's status");
         assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
-    /// The request that does it all, and its answer.
+    /// Sends the only login request, and returns its answer.
     pub fn log_in(&mut self, more: &[&str]) -> Pdu {
         self.send_login(more);
         self.take_login()
@@ -179,7 +179,7 @@ impl Client {
         self.send(bhs, &text);
     }
 
-    /// Sends a PDU with whatever digests were agreed.
+    /// Sends a PDU with the negotiated digests.
     pub fn send(&mut self, mut bhs: [u8; 48], data: &[u8]) {
         bhs[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
         let mut bytes = bhs.to_vec();
@@ -221,7 +221,7 @@ impl Client {
         Pdu { bhs, data }
     }
 
-    /// Nothing more may come for now.
+    /// Checks that no PDU arrives for a while.
     pub fn expect_silence(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         match self.stream.peek(&mut [0]) {
@@ -234,7 +234,7 @@ impl Client {
         self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     }
 
-    /// The target must close, and not say more than it has to.
+    /// Checks that the target closes, and sends no more than it must.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -251,14 +251,14 @@ impl Client {
         self.expect_end();
     }
 
-    /// Sends a command with data that comes along; its tag.
+    /// Sends a command with immediate data. Returns its tag.
     pub fn command(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> u32 {
         let bhs = self.next_command(cdb, flags, expected);
         self.send(bhs, data);
         self.tag
     }
 
-    /// Sends a command without data several times, at once; digests were not agreed.
+    /// Sends a command without data several times at once; needs a session without digests.
     pub fn commands(&mut self, count: usize, cdb: &[u8], flags: u8, expected: u32) {
         let all = (0..count).flat_map(|_| self.next_command(cdb, flags, expected));
         let all: Vec<u8> = all.collect();
@@ -293,7 +293,8 @@ impl Client {
         self.send(bhs, data);
     }
 
-    /// A command and its answer. `data` goes as was agreed: with it, unasked, and when asked for.
+    /// Sends a command, and returns its answer. `data` is sent as negotiated: immediate,
+    /// unsolicited, and on R2T.
     pub fn call(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> Reply {
         let wishes = self.wishes.clone();
         let first = wishes.first_burst.min(wishes.max_burst) as usize;
@@ -325,7 +326,7 @@ impl Client {
         }
     }
 
-    /// The answer to a command, which is given the data that it asks for.
+    /// Waits for a command's answer, and sends the data that the target requests.
     pub fn answer(&mut self, tag: u32, data: &[u8]) -> Reply {
         let mut read = Vec::new();
         loop {
@@ -361,7 +362,7 @@ impl Client {
         self.call(&cdb16(0x8a, 0, lba, blocks), WRITE, data.len() as u32, data)
     }
 
-    /// A request for task management; its answer comes later.
+    /// Sends a task management request. Its answer arrives later.
     pub fn manage(&mut self, function: u8, referenced: u32) -> u32 {
         self.tag += 1;
         let mut bhs = header(0x42, FINAL | function);
@@ -382,7 +383,7 @@ impl Client {
         self.expect_end();
     }
 
-    /// A ping with data, and what came back.
+    /// Sends a ping with data, and returns the answer's data.
     pub fn ping(&mut self, data: &[u8]) -> Vec<u8> {
         let mut bhs = header(0x40, FINAL);
         bhs[16..20].copy_from_slice(&8_u32.to_be_bytes());
@@ -427,7 +428,7 @@ pub fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// A disk whose writes can be made to wait.
+/// A disk that can hold its writes back.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     shared: Arc<GateShared>,
@@ -460,7 +461,7 @@ impl Gate {
         self.shared.wakers.lock().expect("no panic").iter().for_each(Waker::wake);
     }
 
-    /// Waits until so many writes wait.
+    /// Waits until this many writes are held back.
     pub fn holds(&self, count: usize) {
         let waiting = || self.shared.waiting.load(Ordering::SeqCst);
         eventually("a write comes to the disk", || waiting() == count);
