@@ -1,13 +1,15 @@
-//! What `winspd-x64.dll` is to the tests where no build of WinSpd is given: a library of the same
-//! functions, written from what `winspd/winspd.h` documents, with named pipes and without a driver.
+//! A stand-in for `winspd-x64.dll`, for tests without a build of WinSpd. It is a library with the
+//! same functions, written from the documentation in `winspd/winspd.h`, with named pipes and
+//! without a driver.
 //!
-//! It is stricter than it need be: a buffer that a callback was given is overwritten as soon as the
-//! callback has returned, and to delete a unit while one of its threads runs ends the process.
+//! It is stricter than necessary: it overwrites a callback's buffer as soon as the callback has
+//! returned, and it aborts the process if a unit is deleted while one of its threads runs.
 //!
-//! A request of kind 0xee, which WinSpd has not, takes the disk away, as stopping the driver does.
+//! A request of kind 0xee, which WinSpd does not have, takes the disk away, as stopping the driver
+//! does.
 //!
-//! Not a program: `cargo build --example winspd_standin` makes a library of it, and nothing at all
-//! on other systems than Windows.
+//! This is not a program: `cargo build --example winspd_standin` makes a library from it, and an
+//! empty one on systems other than Windows.
 #![cfg(windows)]
 #![allow(non_snake_case, reason = "the library's names")]
 
@@ -43,7 +45,7 @@ type Transfer =
 type Flush = unsafe extern "C" fn(*mut Unit, u64, u32, *mut [u8; STATUS_BYTES]) -> u8;
 type Unmap = unsafe extern "C" fn(*mut Unit, *mut u8, u32, *mut [u8; STATUS_BYTES]) -> u8;
 
-/// The callbacks.
+/// The callbacks of a unit.
 #[repr(C)]
 struct Interface {
     read: Transfer,
@@ -52,7 +54,7 @@ struct Interface {
     unmap: Unmap,
 }
 
-/// What the header declares, and after it what it does not.
+/// The fields in the header, and then private ones.
 #[repr(C)]
 struct Unit {
     version: u16,
@@ -76,7 +78,7 @@ struct Own {
     pipe: OwnedHandle,
     stop: OwnedHandle,
     link: Mutex<Link>,
-    /// Bytes that reads of these hints asked for.
+    /// Bytes that the reads with these hints requested.
     reads: Mutex<HashMap<u64, usize>>,
     running: Mutex<usize>,
     ended: Condvar,
@@ -106,11 +108,11 @@ impl Context {
 }
 
 thread_local! {
-    /// What this thread's callback is about.
+    /// The request that this thread's callback handles.
     static CONTEXT: RefCell<Context> = const { RefCell::new(Context::NONE) };
 }
 
-/// Identities of all units; the index is the target's number.
+/// GUIDs of all units; the index is the target's number.
 static UNITS: Mutex<Vec<Option<[u8; 16]>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,7 +128,7 @@ fn event() -> OwnedHandle {
 }
 
 impl Own {
-    /// Does one call on the pipe; the bytes that it moved, or a number of Windows.
+    /// Does one call on the pipe. Returns the number of bytes, or a Windows error number.
     fn call(&self, begin: impl FnOnce(HANDLE, *mut OVERLAPPED) -> i32) -> Result<usize, u32> {
         let done = event();
         // SAFETY: plain data.
@@ -176,7 +178,7 @@ impl Own {
         })
     }
 
-    /// A client, and which one it is.
+    /// Waits for a client, and returns its number.
     fn connect(&self, params: &[u8]) -> Result<u64, u32> {
         let mut link = lock(&self.link);
         if !link.is_connected {
@@ -211,7 +213,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitCreate(
     name: *const u16,
@@ -280,17 +282,17 @@ pub unsafe extern "C" fn SpdStorageUnitCreate(
     0
 }
 
-/// The unit.
+/// The unit behind a raw pointer.
 ///
 /// # Safety
-/// It is one that was made, and not deleted.
+/// The pointer must be a unit that was created and not deleted.
 unsafe fn unit<'a>(raw: *mut c_void) -> &'a Unit {
     // SAFETY: as the caller says.
     unsafe { &*raw.cast::<Unit>() }
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
     // SAFETY: a unit of the caller's, with an event.
@@ -298,7 +300,7 @@ pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
     // SAFETY: a unit of the caller's.
@@ -311,7 +313,7 @@ pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads: u32) -> u32 {
     // SAFETY: a unit of the caller's.
@@ -329,7 +331,7 @@ pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
     // SAFETY: a unit of the caller's.
@@ -342,7 +344,7 @@ pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitSendResponse(
     raw: *mut c_void,
@@ -364,21 +366,21 @@ pub unsafe extern "C" fn SpdStorageUnitSendResponse(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetOperationContext() -> *const c_void {
     CONTEXT.with(|context| context.as_ptr().cast_const().cast())
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, error: *mut u32) {
     // SAFETY: the caller's.
     unsafe { error.write(unit(raw).error) };
 }
 
-/// A thread that fetches requests.
+/// Runs a thread that fetches requests.
 fn dispatch(handed: &Handed) {
     // SAFETY: the unit is deleted after its threads have ended.
     let unit = unsafe { &*handed.0 };
@@ -387,12 +389,12 @@ fn dispatch(handed: &Handed) {
     let params: &[u8; PARAMS_BYTES] = unsafe { &*unit.params.as_ptr().cast() };
     let (block_bytes, max_bytes) = (number(params, 24), number(params, 56) as usize);
     let mut message = vec![0; MESSAGE_BYTES + max_bytes];
-    // Aligned as descriptors have to be.
+    // With the alignment of descriptors.
     let mut data = vec![0_u64; max_bytes / 8];
     loop {
         let received = own.connect(params).and_then(|generation| {
             own.receive(&mut message).inspect_err(|&error| {
-                // What was answered may not have been read yet when the unit goes.
+                // The client may not have read the last answers yet when the unit is removed.
                 if error != ERROR_OPERATION_ABORTED {
                     own.disconnect(generation);
                 }
@@ -417,7 +419,7 @@ fn dispatch(handed: &Handed) {
     own.ended.notify_all();
 }
 
-/// Has a callback carry a request out, and answers it if that is done at once.
+/// Calls the callback for a request, and answers the request if it is done at once.
 fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usize) {
     // SAFETY: the unit is there while its threads run.
     let (unit, interface) = unsafe { (&*handed.0, &*(*handed.0).interface) };
@@ -452,7 +454,7 @@ fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usi
             }
         }
     };
-    // The buffer is this thread's again, whatever the callback still wants of it.
+    // The buffer belongs to this thread again, even if the callback still uses it.
     buffer.fill(0xa5);
     if done != 0 {
         let mut response = [0; MESSAGE_BYTES];

@@ -1,5 +1,5 @@
-//! The thread that works on WinSpd's requests: a reactor, a queue into the namespace, and a table
-//! of what is under way.
+//! The thread that executes WinSpd's requests: a reactor, a queue into the namespace, and a table
+//! of requests in progress.
 //!
 //! ```text
 //! accepted ──> its operations are with the namespace ──> answered
@@ -7,8 +7,8 @@
 //!     └──> answered at once: out of range, nothing to do
 //! ```
 //!
-//! Answers are given in the order in which operations end, so that as many requests are under way
-//! as WinSpd sends.
+//! It answers requests in the order in which their operations complete, so all requests that WinSpd
+//! sends are in progress at once.
 
 use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Response, Status, TransactKind};
@@ -20,34 +20,34 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-/// The token of the flush at the end; all others are numbers of tasks.
+/// The token of the final flush; all other tokens are task numbers.
 const LAST_FLUSH: u64 = u64::MAX;
 
-/// Who takes answers: WinSpd's library, and in tests a list.
+/// The receiver of answers: WinSpd's library, or a list in tests.
 pub(crate) trait Answer {
-    /// Answers a request. What was read begins `data`, which has the size of a whole transfer; a
-    /// read that failed brings it as well.
+    /// Answers a request. The data read is at the start of `data`, which has the size of a whole
+    /// transfer. A failed read passes it, too.
     fn answer(&mut self, response: &Response, data: Option<&mut [u8]>);
 }
 
-/// A request that is under way.
+/// A request in progress.
 struct Task {
     hint: u64,
     kind: TransactKind,
-    /// Its operations that have not ended.
+    /// Its operations that have not completed.
     operations: usize,
     failure: Option<Status>,
-    /// Its first block, or that of its first range.
+    /// Its first block, or the first block of its first range.
     lba: u64,
-    /// The part of its buffer that no operation has. The other comes before it.
+    /// The part of its buffer that no operation has; it follows the other part.
     rest: Option<Buffer>,
-    /// Ranges that are still to be unmapped.
+    /// Ranges that are not unmapped yet.
     ranges: std::vec::IntoIter<Range>,
-    /// Windows gave it up: another request has its name.
+    /// Windows has given the request up, and another request has its hint.
     is_given_up: bool,
 }
 
-/// See the module's text.
+/// The state of the thread.
 pub(crate) struct Worker<A> {
     // The queue goes first: dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
@@ -63,7 +63,7 @@ pub(crate) struct Worker<A> {
     _finishes: Finishes,
 }
 
-/// Whatever happens, nobody is to wait for a thread that has ended.
+/// Reports the thread's end however it ends, so that no other thread waits for it.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
@@ -73,7 +73,7 @@ impl Drop for Finishes {
 }
 
 impl Task {
-    /// A request that nothing was done for yet.
+    /// A request without operations yet.
     fn new(hint: u64, command: &Command) -> Task {
         let (kind, lba) = match command {
             Command::Read(range) => (TransactKind::Read, range.lba),
@@ -97,7 +97,7 @@ impl Task {
 }
 
 impl<A: Answer> Worker<A> {
-    /// What the calling thread runs.
+    /// Makes the state that the calling thread runs.
     pub(crate) fn new(seat: Seat, shared: Arc<UnitShared>, answers: A) -> Worker<A> {
         let Seat { queue, reactor, .. } = seat;
         Worker {
@@ -118,7 +118,7 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// What Windows has written is to be safe when the disk is gone, flushed or not.
+    /// Flushes the writes of Windows before the disk goes away, even if Windows does not flush.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));
@@ -165,7 +165,7 @@ impl<A: Answer> Worker<A> {
                 );
             }
             Command::Write(range, buffer, fua) => {
-                // Without a cache every write is durable, and the driver asks for it on each.
+                // Without a cache every write is durable, but the driver sets FUA on each.
                 let fua = Fua(fua.0 && geometry.volatile_cache);
                 self.transfer(&mut task, &geometry, (Access::Write, fua), range, buffer, token);
             }
@@ -189,7 +189,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// A read or write; `buffer` is one of a whole transfer.
+    /// Starts a read or write; `buffer` has the size of a whole transfer.
     fn transfer(
         &mut self,
         task: &mut Task,
@@ -212,7 +212,7 @@ impl<A: Answer> Worker<A> {
         self.submit(Op { fua: fua.0, ..op });
     }
 
-    /// Submits as much of a request to unmap as may be with the namespace.
+    /// Submits as many ranges of an unmap request as the limit allows.
     fn unmap(&mut self, task: &mut Task, token: u64) {
         while task.operations < limits::UNMAPS_AT_ONCE && task.failure.is_none() {
             let Some(Range { lba, blocks }) = task.ranges.next() else { return };
@@ -230,7 +230,7 @@ impl<A: Answer> Worker<A> {
             task.failure.get_or_insert(status::failed(error, task.lba));
         }
         if let Some(mut part) = buffer {
-            // The two are a whole transfer's buffer again.
+            // The two parts are a whole transfer's buffer again.
             part.unsplit(task.rest.take().expect("the other part of the buffer"));
             task.rest = Some(part);
         }
@@ -251,7 +251,7 @@ impl<A: Answer> Worker<A> {
             let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
             let mut read = data.as_deref_mut().filter(|_| kind == TransactKind::Read);
             if let Some(bytes) = read.as_mut().filter(|_| failure.is_some()) {
-                // What others have read or written is nobody's business.
+                // Do not leak other requests' data.
                 bytes.fill(0);
             }
             self.answers.answer(&response, read);
@@ -262,7 +262,7 @@ impl<A: Answer> Worker<A> {
 }
 
 impl<A: Answer> Core for Worker<A> {
-    /// Runs until it is told to stop.
+    /// Runs until the server stops.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut requests, mut done) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -277,7 +277,7 @@ impl<A: Answer> Core for Worker<A> {
                     }
                     self.completed(completion);
                 }
-                // Those that came meanwhile may have the names of those that end next.
+                // New requests may reuse the hints of those that end next.
                 if self.shared.has_requests() {
                     self.dirty = true;
                     break;
@@ -290,7 +290,7 @@ impl<A: Answer> Core for Worker<A> {
             }
             let timeout = self.dirty.then_some(std::time::Duration::ZERO);
             self.reactor.poll(timeout, &mut ready)?;
-            // Whoever is ready, the mailbox and the queue are looked at.
+            // Check the mailbox and the queue, whichever is ready.
             self.dirty = true;
             ready.clear();
         }
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Carries requests out, in the order in which they end, and stops.
+    /// Executes requests, in the order in which they complete, and stops.
     fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
         let shared = Arc::new(UnitShared::new(Disk::new(Arc::clone(disk), false), MOST));
         for (hint, command) in requests {
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(data[1536..2048], [0; 512]);
     }
 
-    /// Windows gives a request up and uses its name again: one answer, to the second.
+    /// Windows gives a request up and reuses its hint: there is one answer, to the second request.
     #[test]
     fn a_request_that_was_given_up_is_not_answered() {
         let disk = disk("mem:64KiB");
@@ -421,7 +421,7 @@ mod tests {
         let answers = run(&disk, vec![(1, Command::Read(range(70, 16)))]);
         let data = answers.borrow()[0].3.clone().expect("what was read");
         let kept: Vec<bool> = data.chunks(512).map(|block| block[0] == 1).collect();
-        // Memory gives zeroes.
+        // The memory backend reads zeroes from unmapped blocks.
         let expected: Vec<bool> = (70..86).map(|lba| lba % 2 == 1 || lba >= 80).collect();
         assert_eq!(kept, expected);
     }

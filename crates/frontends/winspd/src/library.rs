@@ -1,14 +1,14 @@
-//! WinSpd's library, loaded at run time: its functions, a storage unit of it, and what it calls.
+//! Loads WinSpd's library at run time: its functions, a storage unit, and the callbacks.
 //!
-//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 0.10: names,
-//! arguments, and the layout of what is shared. None of its code is here.
+//! The only unsafe code of this crate's library. It uses facts from `winspd/winspd.h` of WinSpd
+//! 0.10: names, arguments, and the layout of shared structures. It contains none of WinSpd's code.
 //!
 //! # Whose memory
 //!
-//! The buffer that a callback is given belongs to the calling thread of WinSpd, which uses it for
-//! the next request when the callback returns. So what is to be written is copied out of it before
-//! that, and what was read is answered from a buffer of our own, which the library has only while
-//! `SpdStorageUnitSendResponse` runs. It locks a whole transfer of memory, however short the read.
+//! A callback's buffer belongs to the calling thread of WinSpd, which reuses it for the next
+//! request when the callback returns. So a write's data is copied from it before that. A read is
+//! answered from our own buffer, which the library uses only while `SpdStorageUnitSendResponse`
+//! runs. The library locks a whole transfer of memory, however short the read.
 
 use crate::core::Answer;
 use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};
@@ -29,10 +29,10 @@ use windows_sys::Win32::System::Registry::{
     HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6432KEY, RegGetValueW,
 };
 
-/// The library for 64-bit processes; there is none for other processors than x86's.
+/// The library for 64-bit processes; it exists for x86 only.
 pub(crate) const FILE_NAME: &str = "winspd-x64.dll";
 
-/// `SPD_STORAGE_UNIT`, of which only these are ours to touch.
+/// `SPD_STORAGE_UNIT`; we may access only these fields.
 #[repr(C)]
 struct StorageUnit {
     version: u16,
@@ -42,7 +42,7 @@ struct StorageUnit {
     buffer_alloc: *const c_void,
     buffer_free: *const c_void,
     handle: *mut c_void,
-    /// Bus, target and unit, of which WinSpd numbers only targets.
+    /// Bus, target and unit; WinSpd numbers only targets.
     btl: u32,
     dispatcher_thread_id: u32,
     dispatcher_thread: *mut c_void,
@@ -80,7 +80,7 @@ const _: () = assert!(size_of::<Interface>() == 128);
 
 static INTERFACE: Interface = Interface { read, write, flush, unmap, reserved: [None; 12] };
 
-/// `SPD_STORAGE_UNIT_OPERATION_CONTEXT`, of which the request's hint matters: its first field.
+/// `SPD_STORAGE_UNIT_OPERATION_CONTEXT`, of which we read the request's hint: its first field.
 #[repr(C)]
 struct OperationContext {
     request: *const u64,
@@ -106,29 +106,30 @@ pub(crate) struct Library {
     dispatcher_error: unsafe extern "C" fn(*mut StorageUnit, *mut u32),
 }
 
-/// Why there is no library.
+/// Why the library cannot be used.
 #[derive(Debug)]
 pub(crate) enum LoadError {
-    /// It is nowhere; the last place where it was looked for.
+    /// It was not found; the last path that was tried.
     Missing(PathBuf, io::Error),
-    /// It is there, and lacks a function.
+    /// It exists, but lacks a function.
     Without(&'static str),
 }
 
 impl Library {
-    /// Loads the library in this folder, or else where WinSpd was installed, or else where the
-    /// system looks. It stays loaded as long as the process: its threads may be in it.
+    /// Loads the library from this folder, or else from WinSpd's installation, or else from the
+    /// system's search path. It stays loaded as long as the process: its threads may be running in
+    /// it.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
         let module = match folder {
             Some(folder) => {
-                // Windows asks for a full path with this flag.
+                // Windows needs an absolute path with this flag.
                 let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
                 load_from(&path.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH)
             }
             None => installed()
                 .ok_or(())
                 .and_then(|path| load_from(&path, LOAD_WITH_ALTERED_SEARCH_PATH).map_err(drop))
-                // Not in the folder that the process happens to be in.
+                // But not from the process's working directory.
                 .or_else(|()| load_from(Path::new(FILE_NAME), LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)),
         }?;
         // SAFETY: the types are those that the header declares for these names.
@@ -153,8 +154,8 @@ fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
 
 fn load_from(path: &Path, flags: u32) -> Result<HMODULE, LoadError> {
     let name = wide(path);
-    // SAFETY: `name` ends with a zero. What the library does when it is loaded is its own; it is
-    // the one that the user installed, or named.
+    // SAFETY: `name` ends with a zero. The library's own initialisation is trusted: the user
+    // installed or named this library.
     let module = unsafe { LoadLibraryExW(name.as_ptr(), ptr::null_mut(), flags) };
     match module.is_null() {
         true => Err(LoadError::Missing(path.to_owned(), io::Error::last_os_error())),
@@ -162,7 +163,7 @@ fn load_from(path: &Path, flags: u32) -> Result<HMODULE, LoadError> {
     }
 }
 
-/// Where the installer says that it put the library.
+/// The folder that the installer has registered for the library.
 fn installed() -> Option<PathBuf> {
     let (key, value) = (wide("SOFTWARE\\WinSpd"), wide("InstallDir"));
     let mut text = [0_u16; 1024];
@@ -181,44 +182,45 @@ fn installed() -> Option<PathBuf> {
 /// A function of the library.
 ///
 /// # Safety
-/// `F` is a pointer to a function, of the type that the library has under this name.
+/// `F` must be a pointer to a function, with the type of the library's function of this name.
 unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadError> {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
     // SAFETY: the module is loaded, and stays so.
     let found = unsafe { GetProcAddress(module, name.as_ptr().cast()) };
     let address = found.ok_or_else(|| LoadError::Without(name.to_str().unwrap_or_default()))?;
-    // SAFETY: both are pointers to functions; that it is of this type the caller promises.
+    // SAFETY: both are pointers to functions; the caller promises the type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// What callbacks know.
+/// The data of callbacks.
 struct Context {
     shared: Arc<UnitShared>,
     library: Library,
     block_length: u32,
 }
 
-/// A storage unit of WinSpd. Dropping it deletes it, after the last thread of its dispatcher.
+/// A WinSpd storage unit. Dropping it deletes it, after the last thread of its dispatcher has
+/// ended.
 pub(crate) struct Unit {
     library: Library,
     raw: *mut StorageUnit,
-    /// What the unit's `user_context` points to.
+    /// The target of the unit's `user_context`.
     context: Box<Context>,
-    /// Threads of the library may run.
+    /// Threads of the library may be running.
     is_started: AtomicBool,
-    /// Why they ended.
+    /// The error with which they ended.
     end: OnceLock<u32>,
 }
 
-// SAFETY: the library's functions may be called by any thread; of the unit's fields only those are
-// read that do not change after `create`.
+// SAFETY: any thread may call the library's functions; the unit's fields that we read do not change
+// after `create`.
 unsafe impl Send for Unit {}
 // SAFETY: as above.
 unsafe impl Sync for Unit {}
 
 impl Unit {
-    /// Makes a disk of `device` (by default the driver's), which answers nobody yet. The error is a
-    /// number of Windows.
+    /// Creates a disk at `device` (by default the driver's), which does not answer requests yet.
+    /// The error is a Windows error number.
     pub(crate) fn create(
         library: Library,
         device: Option<&str>,
@@ -228,8 +230,8 @@ impl Unit {
         let device = device.map(wide);
         let name = device.as_ref().map_or(ptr::null(), |name| name.as_ptr());
         let mut raw = ptr::null_mut();
-        // SAFETY: the name ends with a zero, and the library copies the parameters; the interface
-        // is there for ever.
+        // SAFETY: the name ends with a zero, the library copies the parameters, and the interface
+        // is static.
         let error = unsafe { (library.create)(name, params, &INTERFACE, &mut raw) };
         if error != 0 {
             return Err(error);
@@ -241,7 +243,7 @@ impl Unit {
         Ok(Unit { library, raw, context, is_started, end })
     }
 
-    /// Has the library call us, from this many threads.
+    /// Starts the library's threads, this many, which call us.
     pub(crate) fn start(&self, threads: u32) -> Result<(), u32> {
         // SAFETY: the unit is not deleted before `self` is dropped; so below.
         match unsafe { (self.library.start_dispatcher)(self.raw, threads) } {
@@ -259,18 +261,19 @@ impl Unit {
         unsafe { (*self.raw).btl >> 8 & 0xff }
     }
 
-    /// Takes the disk away: what is under way fails, and the library's threads come to their end.
+    /// Takes the disk away: requests in progress fail, and the library's threads end.
     pub(crate) fn shut_down(&self) {
         // SAFETY: as above.
         unsafe { (self.library.shutdown)(self.raw) }
     }
 
-    /// Waits for the library's threads, and says why they ended. The library may be asked by one
-    /// thread, and once: others wait for that one.
+    /// Waits for the library's threads, and returns the error with which they ended. Only one
+    /// thread may ask the library, and only once: other callers wait for that thread.
     pub(crate) fn wait(&self) -> u32 {
         *self.end.get_or_init(|| {
             let mut error = 0;
-            // SAFETY: as above; the library closes its threads' handles, and here nobody else does.
+            // SAFETY: as above; the library closes its threads' handles, and this is the only
+            // caller.
             unsafe {
                 (self.library.wait_dispatcher)(self.raw);
                 (self.library.dispatcher_error)(self.raw, &mut error);
@@ -286,8 +289,8 @@ impl Drop for Unit {
             self.shut_down();
             self.wait();
         }
-        // SAFETY: nobody uses it any more: whoever could has a share of what is dropped here, and
-        // the library's threads, which have the context, have ended.
+        // SAFETY: the unit has no users any more: they would own a reference to the value dropped
+        // here, and the library's threads, which use the context, have ended.
         unsafe { (self.library.delete)(self.raw) }
     }
 }
@@ -305,21 +308,21 @@ impl Answer for Arc<Unit> {
 /// The unit's context.
 ///
 /// # Safety
-/// To be called by callbacks only, with what they were given: the unit is not deleted, nor its
-/// context dropped, while a thread of the library runs.
+/// Only callbacks may call it, with their own argument: the unit is not deleted, nor its context
+/// dropped, while a thread of the library runs.
 unsafe fn context<'a>(unit: *mut StorageUnit) -> &'a Context {
     // SAFETY: `create` set it before the library's first thread began.
     unsafe { &*(*unit).user_context.cast::<Context>() }
 }
 
 impl Context {
-    /// The name of the request that the calling thread of the library has. 0: none.
+    /// The hint of the request that the calling library thread handles. 0: none.
     fn hint(&self) -> u64 {
         // SAFETY: in a callback the library has a context, and a request that begins with the hint.
         unsafe { (*(self.library.operation_context)()).request.read() }
     }
 
-    /// The bytes of that many blocks, if they are at most a whole transfer.
+    /// The bytes of this many blocks, if they are at most a whole transfer.
     fn bytes(&self, blocks: u32) -> Option<usize> {
         let bytes = u64::from(blocks) * u64::from(self.block_length);
         usize::try_from(bytes).ok().filter(|_| bytes <= self.max_bytes())
@@ -329,17 +332,17 @@ impl Context {
         u64::from(self.shared.max_transfer_bytes())
     }
 
-    /// Takes a request, or says what to answer at once.
+    /// Accepts a request, or returns the status to answer at once.
     fn accept(&self, command: Command) -> Result<(), Status> {
         let request = SpdRequest { hint: self.hint(), command };
         if self.shared.accept(request) { Ok(()) } else { Err(status::GONE) }
     }
 }
 
-/// What a callback returns: not done, an answer will be sent; or done, with this status.
+/// The return value of a callback: pending, with an answer to follow, or done with this status.
 ///
 /// # Safety
-/// `status` is what the callback was given.
+/// `status` must be the callback's argument.
 unsafe fn outcome(result: Result<(), Status>, status: *mut Status) -> u8 {
     match result {
         Ok(()) => 0,
@@ -401,7 +404,7 @@ unsafe extern "C" fn flush(
 ) -> u8 {
     // SAFETY: a callback's arguments.
     let context = unsafe { context(unit) };
-    // The library's last call has no request; there is a last flush without it.
+    // The library's last call has no request, and the worker does the final flush without it.
     if context.hint() == 0 {
         return 1;
     }
@@ -421,8 +424,8 @@ unsafe extern "C" fn unmap(
     let result = if bytes > context.max_bytes() {
         Err(status::INVALID_FIELD)
     } else {
-        // SAFETY: they are in the library's buffer, which has the size of a whole transfer; the
-        // heap's alignment is that of any type.
+        // SAFETY: they are in the library's buffer, which has the size of a whole transfer; heap
+        // memory is aligned for any type.
         let theirs = unsafe { slice::from_raw_parts(descriptors, count as usize) };
         let range = |d: &UnmapDescriptor| Range { lba: d.block_address, blocks: d.block_count };
         context.accept(Command::Unmap(theirs.iter().map(range).collect()))
@@ -431,7 +434,7 @@ unsafe extern "C" fn unmap(
     unsafe { outcome(result, status) }
 }
 
-/// Threads that fetch requests: they do little but copying.
+/// The number of threads that fetch requests; they do little except copying.
 pub(crate) fn dispatchers() -> u32 {
     let processors = farblock_reactor::allowance::loops();
     processors.min(limits::MAX_DISPATCHERS) as u32

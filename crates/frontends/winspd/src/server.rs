@@ -1,4 +1,4 @@
-//! Starting and stopping a disk of WinSpd.
+//! Starts and stops a WinSpd disk.
 
 use crate::core::Worker;
 use crate::library::{self, Library, LoadError, Unit};
@@ -20,14 +20,14 @@ use windows_sys::Win32::Foundation::{
     ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
 };
 
-/// The start of the name of every thread of a server; what CPU accounting goes by.
+/// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "winspd";
 const WORKER_NAME_PREFIX: &str = "winspd-";
 
-/// Few systems know larger blocks, and Windows none.
+/// Few systems support larger blocks, and Windows does not.
 const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
 
-/// What the disk is a disk of.
+/// Where a disk appears.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Device {
     /// Windows, through WinSpd's driver.
@@ -36,27 +36,27 @@ pub enum Device {
     Pipe(String),
 }
 
-/// What to serve, and how.
+/// The configuration of a disk.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the disk is to be.
+    /// Where the disk appears.
     pub device: Device,
-    /// What Windows knows the disk again by. Two disks must not have the same.
+    /// The GUID by which Windows recognises the disk. Two disks must not have the same.
     pub guid: [u8; 16],
-    /// What people know it by, after WinSpd's name: up to 16 letters and the like.
+    /// The disk's name for people, shown after WinSpd's name: up to 16 letters and the like.
     pub product: String,
-    /// Refuse writes, even if the namespace would take them.
+    /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
-    /// Which event loop.
+    /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time it may spend on looking for work.
+    /// How much processor time the server may spend on polling.
     pub polling: Polling,
-    /// The folder of WinSpd's library. Without it: where WinSpd was installed.
+    /// The folder of WinSpd's library. `None`: WinSpd's installation folder.
     pub library: Option<PathBuf>,
 }
 
 impl Options {
-    /// The usual: as writable as the namespace, known by this name.
+    /// Defaults: as writable as the namespace, with this name.
     #[must_use]
     pub fn new(device: Device, name: &str) -> Options {
         let product = name.chars().take(PRODUCT_BYTES);
@@ -69,40 +69,41 @@ impl Options {
 
 const PRODUCT_BYTES: usize = 16;
 
-/// A GUID of a name: the same for the same name. Windows keeps its first half little-endian.
+/// A GUID made from a name: the same for the same name. Windows stores its first half
+/// little-endian.
 fn guid(name: &str) -> [u8; 16] {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_bytes_le()
 }
 
-/// Why a disk did not start. Shown, it says what to do.
+/// Why a disk did not start. Its text says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// WinSpd is not there: where its library was looked for last, and what Windows said.
+    /// WinSpd is not installed: the last path tried for its library, and Windows' error.
     NotInstalled(PathBuf, io::Error),
-    /// WinSpd's library is not the one that it should be: it has no such function.
+    /// WinSpd's library lacks this function.
     OtherLibrary(&'static str),
-    /// Its library is there, and its driver is not.
+    /// Its library is installed, but its driver is not.
     NoDriver,
     /// Windows lets only administrators do this.
     Denied,
-    /// Somebody has a disk with this GUID.
+    /// Another process has a disk with this GUID.
     InUse,
-    /// Somebody listens at this pipe.
+    /// Another process listens at this pipe.
     PipeInUse(String),
-    /// WinSpd has as many disks as it takes.
+    /// WinSpd has reached its limit of disks.
     TooMany,
-    /// That is not a name of a pipe.
+    /// Not a valid pipe name.
     PipeName(String),
-    /// That cannot be a disk's name.
+    /// Not a valid disk name.
     Product(String),
-    /// The blocks are of a size that Windows does not know.
+    /// Windows does not support this block size.
     BlockSize(u32),
-    /// There is not one block.
+    /// The namespace has no blocks.
     Empty,
-    /// The threads do not start.
+    /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system does not provide a thread, or something else that WinSpd needs.
+    /// The system refused a thread, or another resource of WinSpd.
     System(io::Error),
 }
 
@@ -176,10 +177,10 @@ impl From<LoadError> for StartError {
 }
 
 impl StartError {
-    /// What WinSpd meant by a number of Windows.
+    /// The meaning of a Windows error number from WinSpd.
     fn from_number(device: &Device, number: u32) -> StartError {
         match (number, device) {
-            // The pipe is there, and another instance of it is refused.
+            // The pipe exists, and Windows refused a second instance.
             (ERROR_ACCESS_DENIED | ERROR_PIPE_BUSY, Device::Pipe(name)) => {
                 StartError::PipeInUse(name.clone())
             }
@@ -205,10 +206,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether WinSpd's library is installed.
+    /// Checks whether WinSpd's library is installed.
     ///
     /// # Errors
-    /// What [`Server::start`] would say.
+    /// The error that [`Server::start`] would return.
     pub fn available() -> Result<(), StartError> {
         Library::load(None)?;
         Ok(())
@@ -217,7 +218,7 @@ impl Server {
     /// Loads WinSpd, opens the namespace, makes a disk of it and serves it.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn start(options: &Options, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
@@ -236,7 +237,7 @@ impl Server {
         let unit = Arc::new(unit);
         let worker =
             start_worker(ReactorConfig::new(options.engine, options.polling), &shared, &unit)?;
-        // From here on, dropping it ends everything.
+        // From here on, dropping it stops all of it.
         let device = options.device.clone();
         let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
         let told = Arc::clone(&server.shared);
@@ -247,7 +248,7 @@ impl Server {
     }
 
     fn start_dispatcher(&mut self) -> Result<(), StartError> {
-        // The thread goes first: one that runs must be waited for.
+        // Start the thread first: a running unit must be waited for.
         let (sender, receiver) = mpsc::channel();
         let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
         let name = format!("{THREAD_NAME_PREFIX}-wait");
@@ -268,7 +269,7 @@ impl Server {
         Ok(())
     }
 
-    /// Where the disk is: a pipe's full name, or how WinSpd calls it.
+    /// The disk's location: a pipe's full name, or WinSpd's name for it.
     #[must_use]
     pub fn location(&self) -> String {
         match (&self.device, self.unit.target()) {
@@ -277,41 +278,40 @@ impl Server {
         }
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.worker.engine()
     }
 
-    /// Requests that are not answered yet.
+    /// The number of requests that are not answered yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.shared.accepted()
     }
 
-    /// Whether the disk is there no more although nobody stopped the server: WinSpd's driver was
-    /// stopped or removed.
+    /// True if the disk is gone without a stop of this server: WinSpd's driver was stopped or
+    /// removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.has_dispatched_all()
     }
 
-    /// The namespace has another size now, or is writable or not any more, as the server hears by
-    /// itself of one that tells of its changes. Requests are held against that at once. WinSpd has
-    /// no way to tell Windows, which sees the new size when the disk is detached and attached
-    /// again.
+    /// Takes over a new size or write protection of the namespace. The server calls it itself if
+    /// the namespace reports its changes. Requests are checked against it at once. WinSpd cannot
+    /// notify Windows, which sees the new size when the disk is detached and attached again.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
-    /// Stops. What programs have written and Windows has not is lost with it: volumes are to be
-    /// dismounted before, which nothing here looks after. New requests are refused, those that were
-    /// accepted are finished and answered, what was written is flushed, and the disk is taken away.
-    /// If that takes longer than [`limits::DRAIN_TIME`], or with `force`, the disk is taken away at
-    /// once; requests that were not answered may or may not have been carried out.
+    /// Stops the server. It loses the data that programs have written and Windows still caches: the
+    /// caller must dismount volumes first, since nothing here checks them. The server refuses new
+    /// requests, finishes and answers the accepted ones, flushes the written data, and takes the
+    /// disk away. If that takes longer than [`limits::DRAIN_TIME`], or with `force`, it takes the
+    /// disk away at once; requests without an answer may or may not have been executed.
     ///
     /// # Errors
-    /// If the event loop, or the last flush, had failed.
+    /// If the event loop or the final flush had failed.
     pub fn stop(mut self, force: bool) -> io::Result<()> {
         self.stop_threads(force)
     }
@@ -326,7 +326,7 @@ impl Server {
             let left = self.shared.accepted();
             tracing::warn!("{left} requests of WinSpd did not end: the disk is taken away");
         }
-        // An answer that nobody takes ends with this as well.
+        // This also ends an answer that the client does not read.
         self.unit.shut_down();
         self.shared.stop(End::Forced);
         let result = self.worker.join();
@@ -347,7 +347,7 @@ impl Drop for Server {
     }
 }
 
-/// What the disk is, if it can be one.
+/// The properties of the disk, if they are valid.
 fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> {
     let Geometry { block_size, blocks, .. } = *geometry;
     if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -392,7 +392,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
     })
 }
 
-/// Starts the thread that works on requests. The worker's end is told by the worker.
+/// Starts the thread that executes requests. The worker itself reports its end.
 fn start_worker(
     reactor: ReactorConfig,
     shared: &Arc<UnitShared>,
@@ -410,7 +410,7 @@ fn start_worker(
 mod tests {
     use super::*;
 
-    /// Windows knows a disk again by this, and with it letters and mount points.
+    /// Windows recognises a disk by this, and assigns it the same letters and mount points.
     #[test]
     fn a_name_gives_the_same_identity_for_ever() {
         let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
@@ -419,7 +419,7 @@ mod tests {
         assert_ne!(guid("disk")[..8], guid("disk")[8..]);
     }
 
-    /// A transfer is of whole blocks and no more than the namespace takes.
+    /// A transfer has whole blocks, and does not exceed the namespace's limit.
     #[test]
     fn transfers() {
         let length = |block_size, max_blocks| {

@@ -1,5 +1,5 @@
-//! What WinSpd's threads, the one that works on their requests, and whoever started them share: a
-//! mailbox, spare buffers, and how far the end has come.
+//! The state that WinSpd's threads, the worker and the server share: a mailbox, spare buffers, and
+//! the progress of a stop.
 
 use crate::limits;
 use farblock_block::Geometry;
@@ -15,32 +15,32 @@ pub(crate) struct Range {
     pub(crate) blocks: u32,
 }
 
-/// What is to be done.
+/// The command of a request.
 pub(crate) enum Command {
     Read(Range),
-    /// The data are the first bytes of the buffer, which has the size of a whole transfer.
+    /// The data is at the start of the buffer, which has the size of a whole transfer.
     Write(Range, Buffer, Fua),
     Flush,
     Unmap(Vec<Range>),
 }
 
-/// Whether a write has to be durable when it is answered.
+/// True if a write must be durable when it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fua(pub(crate) bool);
 
 /// A request of WinSpd.
 pub(crate) struct SpdRequest {
-    /// Its name. Windows gives it to another request when it has given this one up.
+    /// Its hint. Windows reuses it for another request after it has given this one up.
     pub(crate) hint: u64,
     pub(crate) command: Command,
 }
 
-/// How it all ends.
+/// How the server stops.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
-    /// It does not.
+    /// It does not stop.
     Never,
-    /// When what was accepted is answered, and flushed.
+    /// When the accepted requests are answered and flushed.
     Drained,
     /// At once.
     Forced,
@@ -49,11 +49,11 @@ pub(crate) enum End {
 #[derive(Debug)]
 struct UnitState {
     requests: Vec<SpdRequest>,
-    /// Requests that were accepted and not answered.
+    /// Requests that are accepted and not answered.
     accepted: usize,
     end: End,
     resized: bool,
-    /// The thread that works on requests is at its end.
+    /// The worker has ended.
     finished: bool,
     /// WinSpd sends no more requests: the disk is gone.
     dispatched_all: bool,
@@ -65,12 +65,12 @@ impl std::fmt::Debug for SpdRequest {
     }
 }
 
-/// See the module's text.
+/// The state that all threads of a server share.
 pub(crate) struct UnitShared {
     disk: Disk,
     max_transfer_bytes: u32,
     state: Mutex<UnitState>,
-    /// There is room for a request, or the end has come nearer.
+    /// Signals that there is room for a request, or that the stop has advanced.
     changed: Condvar,
     spares: Mutex<Vec<Buffer>>,
     waker: OnceLock<Waker>,
@@ -108,7 +108,7 @@ impl UnitShared {
         self.disk.geometry()
     }
 
-    /// Bytes of data that one request moves at most.
+    /// Limit for the data of one request, in bytes.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
         self.max_transfer_bytes
     }
@@ -123,8 +123,8 @@ impl UnitShared {
         }
     }
 
-    /// Takes a request, as soon as there is room for it. False, when the end has come: nobody will
-    /// answer it.
+    /// Accepts a request, and waits while there is no room for it. False once the server has
+    /// stopped: it will not be answered.
     pub(crate) fn accept(&self, request: SpdRequest) -> bool {
         let mut state = self.state();
         while state.accepted >= limits::MAX_REQUESTS && state.end == End::Never {
@@ -137,14 +137,14 @@ impl UnitShared {
         let is_first = state.requests.is_empty();
         state.requests.push(request);
         drop(state);
-        // Whoever was woken takes all that is there.
+        // The thread that was woken takes all requests.
         if is_first {
             self.wake();
         }
         true
     }
 
-    /// Moves what has come into `requests`, which must be empty, and says how it is to end.
+    /// Moves the requests into `requests`, which must be empty, and returns how the server stops.
     pub(crate) fn take_requests(&self, requests: &mut Vec<SpdRequest>) -> End {
         let mut state = self.state();
         std::mem::swap(&mut state.requests, requests);
@@ -157,12 +157,12 @@ impl UnitShared {
         state.end
     }
 
-    /// Whether requests have come that nobody has taken yet.
+    /// True if there are requests that the worker has not taken yet.
     pub(crate) fn has_requests(&self) -> bool {
         !self.state().requests.is_empty()
     }
 
-    /// This many requests were answered, or will not be.
+    /// Counts down requests that were answered or never will be.
     pub(crate) fn answered(&self, count: usize) {
         let mut state = self.state();
         state.accepted -= count;
@@ -179,7 +179,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// Asks for the end. What was asked for stays, or becomes more urgent.
+    /// Asks for a stop. An earlier order stays, or becomes more urgent.
     pub(crate) fn stop(&self, end: End) {
         let mut state = self.state();
         state.end = state.end.max(end);
@@ -188,7 +188,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// The thread that works on requests is at its end.
+    /// Records that the worker has ended.
     pub(crate) fn finish(&self) {
         let mut state = self.state();
         state.finished = true;
@@ -197,16 +197,16 @@ impl UnitShared {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread is at its end, or for this long. True if it is.
+    /// Waits until the worker has ended, up to this time. True if it has.
     pub(crate) fn wait_finished(&self, time: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.finished);
         waited.unwrap_or_else(PoisonError::into_inner).0.finished
     }
 
-    /// WinSpd sends no more requests.
+    /// Records that WinSpd sends no more requests.
     pub(crate) fn dispatched_all(&self) {
         self.state().dispatched_all = true;
-        // What was written is to be safe, even if nobody looks after the server for a while.
+        // Flush the written data, even if the caller does not check the server for a while.
         self.stop(End::Drained);
     }
 
@@ -214,13 +214,13 @@ impl UnitShared {
         self.state().dispatched_all
     }
 
-    /// A buffer of a whole transfer, with anything in it.
+    /// A buffer of a whole transfer, with undefined content.
     pub(crate) fn take_buffer(&self) -> Buffer {
         let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Buffer::new(self.max_transfer_bytes as usize))
     }
 
-    /// Keeps a buffer of a whole transfer for the next request.
+    /// Keeps a buffer of a whole transfer for a later request.
     pub(crate) fn give_buffer(&self, buffer: Buffer) {
         assert!(buffer.len() == self.max_transfer_bytes as usize, "a whole transfer's buffer");
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! How a request ended, in SCSI's words. WinSpd takes a sense key and an additional code for
-//! whatever is not good: its driver knows no other status.
+//! The SCSI status of a request. WinSpd takes a sense key and an additional code for every failure:
+//! its driver supports no other status.
 
 use crate::uapi::{INFORMATION_VALID, Status};
 use farblock_block::BlockError;
@@ -7,11 +7,11 @@ use farblock_block::BlockError;
 /// `CHECK CONDITION` (SAM-5, 5.3).
 const CHECK_CONDITION: u8 = 2;
 
-/// All is well.
+/// Success.
 pub(crate) const GOOD: Status = Status { scsi_status: 0, ..check(0, 0) };
 /// The disk is being taken away: medium not present (SPC-4, table F.2).
 pub(crate) const GONE: Status = check(0x2, 0x3a00);
-/// The request is larger than a request may be, or has an impossible count: invalid field in CDB.
+/// The request is too large, or has an impossible count: invalid field in CDB.
 pub(crate) const INVALID_FIELD: Status = check(0x5, 0x2400);
 
 const fn check(key: u8, code: u16) -> Status {
@@ -29,7 +29,7 @@ const fn check(key: u8, code: u16) -> Status {
     }
 }
 
-/// What `error` is called, on the way to or from the block at `lba`.
+/// The status for `error`, when it accessed the block at `lba`.
 pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
     let status = match error {
         BlockError::OutOfRange => check(0x5, 0x2100),
@@ -40,16 +40,16 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
             INVALID_FIELD
         }
-        // Access denied, no access rights: the driver does not know SCSI's reservation conflict.
+        // Access denied, no access rights: the driver does not support SCSI's reservation conflict.
         BlockError::Conflict | BlockError::Denied => check(0x5, 0x2002),
         // In process of becoming ready.
         BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
-        // Aborted, no resources, and what the contract may grow: Windows tries again.
+        // Aborted, no resources, and errors that the contract may add: Windows retries.
         _ => check(0xb, 0x0000),
     };
     let of_a_block =
         matches!(error, BlockError::OutOfRange | BlockError::ReadFailed | BlockError::WriteFailed);
-    // The driver has 32 bits for it, and says them without a look at the rest.
+    // The driver has 32 bits for the block, and ignores the rest.
     match u32::try_from(lba) {
         Ok(lba) if of_a_block => {
             Status { information: u64::from(lba), flags: INFORMATION_VALID, ..status }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(GOOD, Status::default());
     }
 
-    /// The block is told where the driver can say it.
+    /// The status has the block if the driver can express it.
     #[test]
     fn where_it_failed() {
         let told = |error, lba| {

@@ -1,6 +1,6 @@
-//! What WinSpd's library and this one say to each other, as `winspd/ioctl.h` and `winspd/winspd.h`
-//! of WinSpd 0.10 have it for 64-bit systems. Every size and offset is asserted: these are the
-//! library's, and no compiler of ours sees its headers.
+//! Structures shared with WinSpd's library, from `winspd/ioctl.h` and `winspd/winspd.h` of WinSpd
+//! 0.10 for 64-bit systems. Assertions check every size and offset, since our compiler does not see
+//! the library's headers.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -17,15 +17,15 @@ pub(crate) enum TransactKind {
 
 /// `WriteProtected`.
 pub(crate) const WRITE_PROTECTED: u32 = 1 << 0;
-/// `CacheSupported`: without it the driver asks for every write to be durable, and never flushes.
+/// `CacheSupported`: without it the driver sets FUA on every write, and never flushes.
 pub(crate) const CACHE_SUPPORTED: u32 = 1 << 1;
 /// `UnmapSupported`.
 pub(crate) const UNMAP_SUPPORTED: u32 = 1 << 2;
-/// `EjectDisabled`: Explorer does not offer to end the process that answers for the disk, which
-/// works only with those that WinSpd's launcher started.
+/// `EjectDisabled`: Explorer does not offer to stop the disk's process. That works only with
+/// processes that WinSpd's launcher started.
 pub(crate) const EJECT_DISABLED: u32 = 1 << 3;
 
-/// `SPD_STORAGE_UNIT_PARAMS`: what a disk is.
+/// `SPD_STORAGE_UNIT_PARAMS`: the properties of a disk.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Params {
@@ -59,7 +59,7 @@ const _: () = {
 /// `InformationValid`, the bit after `ReservedFRU`.
 pub(crate) const INFORMATION_VALID: u32 = 1 << 8;
 
-/// `SPD_STORAGE_UNIT_STATUS`: how a request ended, as SCSI says it.
+/// `SPD_STORAGE_UNIT_STATUS`: the SCSI status of a request.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -88,7 +88,7 @@ const _: () = {
     assert!(offset_of!(Status, flags) == 28);
 };
 
-/// `SPD_UNMAP_DESCRIPTOR`: a range that is not needed any more.
+/// `SPD_UNMAP_DESCRIPTOR`: a range to unmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct UnmapDescriptor {
@@ -107,9 +107,9 @@ const _: () = {
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Response {
-    /// The request's.
+    /// The request's hint.
     pub(crate) hint: u64,
-    /// The request's.
+    /// The request's kind.
     pub(crate) kind: u8,
     pub(crate) padding: [u8; 7],
     pub(crate) status: Status,

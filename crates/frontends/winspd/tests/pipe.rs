@@ -1,6 +1,6 @@
-//! A disk through WinSpd, as a client of its pipes sees it: the server loads the library, the
-//! library serves a pipe, and the client knows nothing but the documented messages. With the
-//! stand-in of the examples, and with a build of WinSpd where `FARBLOCK_WINSPD` names one.
+//! A disk through WinSpd, from the view of a client of its pipes. The server loads the library, the
+//! library serves a pipe, and the client uses only the documented messages. Runs with the stand-in
+//! of the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
 #![cfg(windows)]
 
 #[path = "support/gate.rs"]
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// So long that a busy machine is not blamed.
+/// Long enough for a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 /// Requests at once; WinSpd's driver has at most 254.
 const DEPTH: usize = 128;
@@ -28,7 +28,7 @@ fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A pipe of its own.
+/// Options with a new pipe.
 fn options(library: &Library) -> Options {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ fn the_disk_is_shown_as_it_is() {
     }
 }
 
-/// Everything that a disk does, against a model.
+/// All operations of a disk, compared with a model.
 #[test]
 fn all_of_a_disk() {
     for library in libraries() {
@@ -90,7 +90,7 @@ fn all_of_a_disk() {
                 0 => {
                     let rest = blocks as u32 - 1;
                     assert!(client.unmap(&[(lba, 1), (lba + 1, rest)]).is_good());
-                    // Memory gives zeroes.
+                    // The memory backend reads zeroes from unmapped blocks.
                     model[range].fill(0);
                 }
                 1 => {
@@ -110,8 +110,8 @@ fn all_of_a_disk() {
     }
 }
 
-/// Requests are under way side by side, however few threads the library has, and answered in the
-/// order in which they end.
+/// Requests run concurrently, however few threads the library has, and are answered in the order in
+/// which they complete.
 #[test]
 fn full_queue_depth() {
     for library in libraries() {
@@ -146,7 +146,7 @@ fn full_queue_depth() {
     }
 }
 
-/// A write with FUA, a flush, and the last flush of all reach the namespace.
+/// A write with FUA, a flush, and the final flush reach the namespace.
 #[test]
 fn what_has_to_be_durable() {
     for library in libraries() {
@@ -197,7 +197,7 @@ fn errors_have_sense() {
         assert_eq!(sense(client.write(u64::MAX, &[0; 1024], false)), ((5, 0x21, 0), None));
         assert_eq!(sense(client.unmap(&[(0, 1), (2048, 1)])).0, (5, 0x21, 0));
         assert!(client.read(2047, 1).is_good());
-        // The same names again: nothing is left of what failed.
+        // The same hints again: nothing remains of the failed requests.
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
@@ -212,7 +212,7 @@ fn errors_have_sense() {
     }
 }
 
-/// More than a transfer may be, which the library's buffer has no room for.
+/// More data than the limit of a transfer, for which the library's buffer has no room.
 #[test]
 fn nonsense_is_refused() {
     // WinSpd's own library does not answer some of it.
@@ -233,7 +233,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A stop waits for what was accepted; a forced one does not.
+/// A stop waits for accepted requests; a forced one does not.
 #[test]
 fn stopping_with_requests_under_way() {
     for library in libraries() {
@@ -251,7 +251,7 @@ fn stopping_with_requests_under_way() {
         let answers: Vec<Answer> = std::iter::from_fn(|| client.receive()).collect();
         stopper.join().expect("no panic").expect("it stops");
         assert!(answers.iter().all(Answer::is_good));
-        // WinSpd's library throws away what the client has not read when the disk goes.
+        // WinSpd's library drops answers that the client has not read when the disk goes away.
         assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
         assert_eq!(gate.seen().len(), 8 + 1, "eight writes and the last flush");
 
@@ -267,10 +267,10 @@ fn stopping_with_requests_under_way() {
     }
 }
 
-/// WinSpd's driver was stopped, say: what was written is flushed, and the server knows.
+/// WinSpd's driver was stopped, for example: the written data is flushed, and the server notices.
 #[test]
 fn the_driver_is_stopped() {
-    // The stand-in does it when a client asks for it; WinSpd's has no such request.
+    // The stand-in does it on request of a client; WinSpd's library has no such request.
     let library = &libraries()[0];
     let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
     gate.open_up();
@@ -285,7 +285,7 @@ fn the_driver_is_stopped() {
     server.stop(false).expect("it stops");
 }
 
-/// Clients come and go, also in the middle of things, and the disk stays.
+/// Clients connect and disconnect, even in the middle of requests, and the disk stays.
 #[test]
 fn clients_come_and_go() {
     for library in libraries() {
@@ -298,7 +298,7 @@ fn clients_come_and_go() {
             assert!(client.write(0, &[round; 512], false).is_good());
         }
         server.stop(false).expect("it stops");
-        // Nobody was ever there.
+        // No client ever connected.
         serve(&library, disk("mem:1MiB", 512)).stop(false).expect("it stops");
         drop(serve(&library, disk("mem:1MiB", 512)));
     }
@@ -328,7 +328,7 @@ fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, Str
     (error, text)
 }
 
-/// Each says what to do.
+/// Each error says what to do.
 #[test]
 fn what_does_not_start() {
     for library in libraries() {

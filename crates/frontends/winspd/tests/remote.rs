@@ -1,5 +1,5 @@
-//! What it is all for: a disk that is somewhere else, through a real target and a real host, whose
-//! connections are cut again and again.
+//! The purpose of all this: a remote disk, through a real target and a real host, whose connections
+//! are cut again and again.
 #![cfg(windows)]
 
 mod support;
@@ -19,7 +19,7 @@ use support::*;
 
 const NQN: &str = "nqn.2026-11.org.farblock:winspd";
 
-/// Connections to a target that can be cut.
+/// Connections to a target that the test can cut.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,

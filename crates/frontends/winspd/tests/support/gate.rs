@@ -1,4 +1,4 @@
-//! A namespace that holds operations until it is told to let them pass, and remembers them.
+//! A namespace that holds operations until the test opens it, and records them.
 
 #![allow(unreachable_pub, reason = "of one test binary")]
 
@@ -6,7 +6,7 @@ use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Q
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// See the module's text.
+/// A namespace that holds operations.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     geometry: Geometry,
@@ -17,12 +17,12 @@ pub struct Gate {
 struct GateState {
     is_open: bool,
     wakers: Vec<Waker>,
-    /// Commands that came, with their FUA.
+    /// The received commands, with their FUA.
     seen: Vec<(Command, bool)>,
 }
 
 impl Gate {
-    /// Closed. What it says of itself besides its size is as `change` makes it.
+    /// Makes a closed gate. `change` adjusts its properties, except the size.
     pub fn new(inner: Arc<dyn Namespace>, change: impl FnOnce(&mut Geometry)) -> Gate {
         let mut geometry = inner.geometry();
         change(&mut geometry);
@@ -75,7 +75,7 @@ impl Queue for GateQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.state.lock().expect("a lock").is_open {
-            // Out of order, as operations may end.
+            // Out of order, as operations may complete.
             self.held.drain(..).rev().for_each(|op| self.inner.submit(op));
         }
         self.inner.poll(done);

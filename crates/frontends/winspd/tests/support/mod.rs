@@ -1,5 +1,6 @@
-//! A client of WinSpd's pipes, written from what `winspd/ioctl.h` documents and with nothing of the
-//! crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message with data.
+//! A client of WinSpd's pipes, written from the documentation in `winspd/ioctl.h`, without code of
+//! the crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message with
+//! data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -15,17 +16,17 @@ pub const READ: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
-/// Of the stand-in alone: takes the disk away.
+/// Only for the stand-in: takes the disk away.
 pub const TAKE_AWAY: u8 = 0xee;
 
-/// A library to test with, by what it is called in messages.
+/// A library to test with, and its name in messages.
 #[derive(Clone, Debug)]
 pub struct Library {
     pub name: &'static str,
     pub folder: PathBuf,
 }
 
-/// The stand-in, and WinSpd's own where `FARBLOCK_WINSPD` names a folder with a build of it.
+/// The stand-in, and WinSpd's own library if `FARBLOCK_WINSPD` names a folder with a build of it.
 pub fn libraries() -> Vec<Library> {
     let mut all = vec![Library { name: "stand-in", folder: stand_in() }];
     match std::env::var_os("FARBLOCK_WINSPD") {
@@ -38,7 +39,7 @@ pub fn libraries() -> Vec<Library> {
     all
 }
 
-/// A folder of this test program with the stand-in, under the library's name.
+/// A folder of this test program with the stand-in, under the library's file name.
 fn stand_in() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -56,7 +57,7 @@ fn stand_in() -> PathBuf {
     FOLDER.get_or_init(make).clone()
 }
 
-/// How a request was answered.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     pub hint: u64,
@@ -125,7 +126,7 @@ impl Client {
         String::from_utf8_lossy(&self.params[28..44]).into_owned()
     }
 
-    /// Write-protected, with a cache, with unmap, not to be ejected.
+    /// The disk's flags: write-protected, with a cache, with unmap, not to be ejected.
     pub fn flags(&self) -> u32 {
         number(&self.params, 52)
     }
@@ -134,7 +135,7 @@ impl Client {
         number(&self.params, 56) as usize
     }
 
-    /// Sends a request, and gives its hint.
+    /// Sends a request, and returns its hint.
     pub fn send(&mut self, kind: u8, lba: u64, blocks: u32, fua: bool, data: &[u8]) -> u64 {
         let hint = self.next_hint;
         self.next_hint += 1;
@@ -157,7 +158,7 @@ impl Client {
             data.extend_from_slice(&blocks.to_le_bytes());
             data.extend_from_slice(&[0; 4]);
         }
-        // The count is where others have the address.
+        // The count is in the field that has the address in other requests.
         self.send(UNMAP, ranges.len() as u64, 0, false, &data)
     }
 
@@ -184,7 +185,7 @@ impl Client {
         })
     }
 
-    /// The answer to this request, which must be the next one.
+    /// Receives the answer to this request, which must be the next one.
     pub fn answer(&mut self, hint: u64, kind: u8) -> Answer {
         let answer = self.receive().expect("an answer");
         assert_eq!((answer.hint, answer.kind), (hint, kind));
