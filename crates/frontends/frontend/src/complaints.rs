@@ -1,19 +1,19 @@
-//! What a server logs about those who use it, in bounds: strangers can cause any number of lines.
+//! Limits the warnings that a server logs about its peers: strangers can cause any number of lines.
 
 use farblock_reactor::notices::Notices;
 use farblock_reactor::os;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A server's warnings about its peers: some for each kind and peer in a while, and then how many
-/// there were besides ([`farblock_reactor::notices`]).
+/// A server's warnings about its peers. It logs a few of each kind and peer in a period, and then
+/// the number of the others ([`farblock_reactor::notices`]).
 #[derive(Default)]
 pub struct Complaints(Notices<&'static str>);
 
 impl Complaints {
-    /// Logs a warning about a peer, or counts it; `kind` says what there are more of. Whoever has
-    /// no address shares one with all that have none.
+    /// Logs a warning about a peer, or counts it; `kind` groups the warnings. All peers without an
+    /// address count as one.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
-        // Whatever is left out is told when the next one is logged, or at the end.
+        // The next logged warning, or the last one, reports the number of suppressed ones.
         self.0.say(kind, address(peer), os::now(), log);
     }
 }
@@ -24,7 +24,7 @@ impl Drop for Complaints {
     }
 }
 
-/// The address of a peer that may have a port.
+/// The address of a peer, without its port if it has one.
 fn address(peer: &str) -> IpAddr {
     let with_port = peer.parse::<SocketAddr>().map(|peer| peer.ip());
     with_port.or_else(|_| peer.parse()).unwrap_or(Ipv4Addr::UNSPECIFIED.into())

@@ -1,13 +1,13 @@
-//! The table of a thread's connections.
+//! A thread's table of connections.
 
 use farblock_reactor::{TaskId, TaskMap};
 use slab::Slab;
 
-/// Names a connection in its thread's table; another may have the name after it.
+/// The number of a connection in its thread's table. A later connection may reuse it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionKey(pub u32);
 
-/// Connections by their keys, and by the tasks whose events are theirs.
+/// Connections, by key and by the task that receives their events.
 pub struct Connections<C> {
     entries: Slab<Box<C>>,
     by_task: TaskMap<ConnectionKey>,
@@ -20,7 +20,7 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C> Connections<C> {
-    /// Takes a connection in, which is made with its key.
+    /// Adds a connection, which `make` makes from its key.
     pub fn insert(&mut self, task: TaskId, make: impl FnOnce(ConnectionKey) -> C) -> ConnectionKey {
         let entry = self.entries.vacant_entry();
         let key = ConnectionKey(entry.key() as u32);
@@ -29,13 +29,13 @@ impl<C> Connections<C> {
         key
     }
 
-    /// Lets a connection go.
+    /// Removes a connection.
     pub fn remove(&mut self, key: ConnectionKey, task: TaskId) {
         self.by_task.remove(task);
         self.entries.try_remove(key.0 as usize);
     }
 
-    /// Whose events a task has.
+    /// The connection that a task's events belong to.
     #[must_use]
     pub fn of_task(&self, task: TaskId) -> Option<ConnectionKey> {
         self.by_task.get(task).copied()
@@ -52,25 +52,25 @@ impl<C> Connections<C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }
 
-    /// A connection that has events or operations, so that it is there.
+    /// A connection that has events or operations, so that it must exist.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it does not exist.
     pub fn alive(&mut self, key: ConnectionKey) -> &mut C {
         self.get_mut(key).expect("a connection outlives its events and operations")
     }
 
-    /// All that are there, with their keys.
+    /// All connections, with their keys.
     pub fn iter(&self) -> impl Iterator<Item = (ConnectionKey, &C)> {
         self.entries.iter().map(|(index, entry)| (ConnectionKey(index as u32), &**entry))
     }
 
-    /// All that are there, with their keys.
+    /// All connections, with their keys.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut C)> {
         self.entries.iter_mut().map(|(index, entry)| (ConnectionKey(index as u32), &mut **entry))
     }
 
-    /// How many there are.
+    /// The number of connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.entries.len()

@@ -1,4 +1,5 @@
-//! A server's threads: each with a reactor and a queue into the namespace, all or none.
+//! A server's threads, each with a reactor and a queue into the namespace. Either all of them start
+//! or none.
 //!
 //! ```text
 //! each thread:  reactor, queue, what the server makes of them ──> ready ──gate──> runs ──> ends
@@ -14,43 +15,44 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// What a server's threads are to be.
+/// The configuration of a server's threads.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Their names: this, and the thread's number; what CPU accounting goes by.
+    /// Prefix of their names, before the thread's number; CPU accounting uses it.
     pub prefix: &'static str,
-    /// How many.
+    /// The number of threads.
     pub count: usize,
     /// Their event loops.
     pub reactor: Config,
-    /// What each thread does first.
+    /// A function that each thread calls first.
     pub begin: fn(),
 }
 
-/// What one thread has to work with.
+/// The resources of one thread.
 pub struct Seat {
-    /// Its number, from 0.
+    /// The thread's number, from 0.
     pub index: usize,
-    /// How many there are.
+    /// The number of threads.
     pub count: usize,
-    /// Into the namespace. It goes before the reactor, which it may still need while it is dropped.
+    /// The queue into the namespace. It is dropped before the reactor, which it may still need for
+    /// that.
     pub queue: Box<dyn Queue>,
-    /// Whose readiness means that something may have completed.
+    /// The task that becomes ready when operations may have completed.
     pub queue_task: TaskId,
     /// Its event loop.
     pub reactor: Reactor,
-    /// Whose waker the others have.
+    /// The task that the other threads' waker wakes.
     pub mail: TaskId,
 }
 
-/// Why they did not start.
+/// Why the threads did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The namespace cannot be used.
+    /// Opening the namespace failed.
     Open(BlockError),
-    /// The event loop does not start.
+    /// The event loop did not start.
     Reactor(EngineKind, io::Error),
-    /// A thread, or something it needs, is missing.
+    /// The system refused a thread or one of its resources.
     System(io::Error),
 }
 
@@ -68,28 +70,28 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// What the threads of a server run: made on its thread, from its seat.
+/// The state that a thread of a server runs. The thread itself makes it, from its seat.
 pub trait Core: Sized {
-    /// Runs until it is told to stop.
+    /// Runs until the server stops it.
     ///
     /// # Errors
     /// If the event loop fails.
     fn run(self) -> io::Result<()>;
 }
 
-/// A server's running threads. They have to be told to end before they are joined.
+/// A server's running threads. The caller must stop them before it joins them.
 pub struct Cores {
     threads: Vec<JoinHandle<io::Result<()>>>,
     engine: EngineKind,
 }
 
 impl Cores {
-    /// Starts all of them. `make` makes a core on its thread, before any runs; then `ready` gets
-    /// the wakers of all. `failed` is called by a thread that ends before its time, with
-    /// its number: the others would go on to rely on it.
+    /// Starts all threads. Each makes its core with `make`, before any core runs. Then `ready`
+    /// receives the wakers of all. A thread that fails calls `failed` with its number, since the
+    /// others would still rely on it.
     ///
     /// # Errors
-    /// Nothing runs then.
+    /// After an error nothing runs.
     pub fn start<C: Core>(
         plan: &Plan,
         namespace: &Arc<dyn Namespace>,
@@ -138,31 +140,31 @@ impl Cores {
         Ok(cores)
     }
 
-    /// The event loop that was chosen.
+    /// The event loop in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// Whether they were all joined.
+    /// True if all threads were joined.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// Whether there are some, and none has ended.
+    /// True if there are threads, and none has ended.
     #[must_use]
     pub fn are_all_running(&self) -> bool {
         !self.threads.is_empty() && self.threads.iter().all(|thread| !thread.is_finished())
     }
 
-    /// Waits for all of them.
+    /// Waits for all threads.
     ///
     /// # Errors
     /// The first error of an event loop.
     ///
     /// # Panics
-    /// If one of them did.
+    /// If a thread panicked.
     pub fn join(&mut self) -> io::Result<()> {
         self.threads
             .drain(..)
@@ -171,7 +173,7 @@ impl Cores {
     }
 }
 
-/// What a thread starts with.
+/// The start parameters of a thread.
 struct Start {
     index: usize,
     plan: Plan,
@@ -223,7 +225,7 @@ impl Start {
     }
 }
 
-/// Calls it when it is dropped, also by a panic, unless that was prevented.
+/// Calls the function when it is dropped, even by a panic, unless that was disarmed.
 struct TellsOfFailure<F: Fn(usize)>(Option<Arc<F>>, usize);
 
 impl<F: Fn(usize)> Drop for TellsOfFailure<F> {

@@ -1,9 +1,9 @@
-//! The namespace as it is served.
+//! The namespace that a server serves.
 
 use farblock_block::{Geometry, Namespace};
 use std::sync::Arc;
 
-/// A namespace, and whether it is served read-only.
+/// A namespace, and whether the server refuses writes.
 #[derive(Clone)]
 pub struct Disk {
     namespace: Arc<dyn Namespace>,
@@ -11,7 +11,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The namespace; with `read_only` it is not written, even if it could be.
+    /// Wraps a namespace; with `read_only` the server refuses writes even to a writable one.
     #[must_use]
     pub fn new(namespace: Arc<dyn Namespace>, read_only: bool) -> Disk {
         Disk { namespace, read_only }
@@ -23,7 +23,7 @@ impl Disk {
         &self.namespace
     }
 
-    /// As of now, and as writable as it is to be.
+    /// The current geometry, read-only if the server refuses writes.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let mut geometry = self.namespace.geometry();

@@ -1,15 +1,14 @@
-//! What every server of a disk shares, whatever its protocol.
+//! Shared parts of all disk servers, whatever their protocol.
 //!
-//! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
-//! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
-//! table of a thread's connections, and [`Turns`] says which of them has something to do when a
-//! tick ends. [`Complaints`] keeps a server's warnings about strangers in bounds. [`Line`] tells
-//! whether a client has hung up. [`Disk`] is the namespace as it is served, and [`GeometryWatch`]
-//! how a server hears that it has changed. [`pieces`] makes operations on whole blocks of a request
-//! for any range of bytes, and [`writes`] keeps other writes away while a part of a block is
-//! changed.
+//! **Overview.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
+//! namespace, all or none. [`Mailboxes`] carry messages to them. [`Connections`] is the table of a
+//! thread's connections, and [`Turns`] lists those that have work at the end of a tick.
+//! [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a client has
+//! hung up. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the
+//! server. [`pieces`] turns a request for any range of bytes into operations on whole blocks.
+//! [`writes`] holds other writes back during a read-modify-write.
 //!
-//! **Not implemented.** Any protocol, and any connection's life: those are the frontends' own.
+//! **Not implemented.** Protocols and the states of a connection: each frontend has its own.
 
 mod complaints;
 mod connections;
@@ -23,7 +22,7 @@ pub mod modules;
 pub mod pieces;
 #[cfg(target_os = "linux")]
 mod resident;
-/// What threads share, for [`mailboxes`].
+/// Synchronisation for [`mailboxes`].
 mod sync {
     pub(crate) use farblock_reactor::Waker;
     pub(crate) use std::sync::{Mutex, MutexGuard};

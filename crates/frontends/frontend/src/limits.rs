@@ -1,8 +1,8 @@
-//! Limits that several ways to attach share, with their units.
+//! Limits that several frontends share, with their units.
 
-/// Data that one block operation moves at most, in bytes, so that the buffers of large requests
-/// come from the pool. Larger requests become several operations.
+/// Data of one block operation, in bytes, so that the buffers of large requests come from the pool.
+/// Larger requests become several operations.
 pub const PIECE_BYTES: u32 = 1 << 20;
 
-/// Unaligned writes that a thread carries out while all other writes wait.
+/// Unaligned writes that a thread executes while all other writes wait.
 pub const MERGES_PER_TURN: usize = 32;

@@ -1,25 +1,25 @@
-//! Whether a client has hung up, asked of the system.
+//! Asks the system whether a client has hung up.
 
 use std::net::TcpStream;
 
-/// A second descriptor of a connection's socket, to see that the client is gone while what it sent
-/// before, or its end, is still to be read. It has to be dropped for the connection to close.
+/// A second descriptor of a connection's socket. It shows that the client is gone while its last
+/// data, or its end, is still unread. It must be dropped for the connection to close.
 #[derive(Debug)]
 pub struct Line(Option<TcpStream>);
 
 impl Line {
-    /// Without another descriptor the client is there until its last bytes were read.
+    /// Without a second descriptor, the client counts as connected until its last bytes are read.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Line {
         let copy = stream.try_clone().ok();
-        // Here it is looked at by a read, which must not wait.
+        // Here a read does the check, and must not block.
         #[cfg(not(target_os = "linux"))]
         let copy = copy.filter(|copy| copy.set_nonblocking(true).is_ok());
         Line(copy)
     }
 
-    /// Whether the client is gone. A client that is silent is not; nor is one whose end has not
-    /// arrived here.
+    /// True if the client is gone. A silent client is not, nor is one whose end has not arrived
+    /// here.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -30,8 +30,8 @@ impl Line {
         poll(&mut looked, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether the client is gone, and everything that it sent was read. A client that is silent is
-    /// not; nor is one whose end has not arrived here.
+    /// True if the client is gone, and all its data was read. A silent client is not, nor is one
+    /// whose end has not arrived here.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -54,7 +54,7 @@ mod tests {
         (client, listener.accept().expect("it came").0)
     }
 
-    /// Waits for what the system does in its own time.
+    /// Waits for the system to report the end.
     fn becomes_cut(line: &Line) {
         while !line.is_cut() {
             std::thread::yield_now();

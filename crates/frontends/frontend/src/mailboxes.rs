@@ -1,17 +1,17 @@
-//! How a server's threads are told something: a mailbox each.
+//! Mailboxes: each thread of a server has one for messages.
 
-// The standard library's and the reactor's; `tests/mailboxes.rs` has others that try every order of
-// threads.
+// From the standard library and the reactor; `tests/mailboxes.rs` replaces them to try every order
+// of threads.
 use crate::sync::{Mutex, MutexGuard, Waker};
 use std::sync::{OnceLock, PoisonError};
 
-/// The mailboxes of a server's threads. Until [`Mailboxes::open`] there are none.
+/// The mailboxes of a server's threads. There are none before [`Mailboxes::open`].
 pub struct Mailboxes<M> {
     all: OnceLock<Vec<Mailbox<M>>>,
 }
 
 struct Mailbox<M> {
-    /// None after its thread has ended: nobody would read them.
+    /// `None` after its thread has ended: no thread would read them.
     messages: Mutex<Option<Vec<M>>>,
     waker: Waker,
 }
@@ -29,17 +29,17 @@ impl<M> Default for Mailboxes<M> {
 }
 
 impl<M> Mailboxes<M> {
-    /// Makes one for each thread; the waker has it looked at.
+    /// Makes a mailbox for each thread. The waker wakes the thread that reads it.
     ///
     /// # Panics
-    /// The second time.
+    /// If they are open already.
     pub fn open(&self, wakers: Vec<Waker>) {
         let empty = || Mutex::new(Some(Vec::new()));
         let all = wakers.into_iter().map(|waker| Mailbox { messages: empty(), waker });
         assert!(self.all.set(all.collect()).is_ok(), "the mailboxes are opened once");
     }
 
-    /// How many there are: none until the threads run.
+    /// The number of mailboxes: none until the threads run.
     #[must_use]
     pub fn count(&self) -> usize {
         self.all.get().map_or(0, Vec::len)
@@ -49,10 +49,10 @@ impl<M> Mailboxes<M> {
         &self.all.get().expect("opened before any thread runs")[core]
     }
 
-    /// Tells a thread something. What a thread that has ended would be told is dropped.
+    /// Sends a message to a thread. A message to a thread that has ended is dropped.
     ///
     /// # Panics
-    /// If there is no such thread.
+    /// If the thread does not exist.
     pub fn post(&self, core: usize, message: M) {
         let mailbox = self.of(core);
         if let Some(messages) = &mut *mailbox.lock() {
@@ -61,25 +61,25 @@ impl<M> Mailboxes<M> {
         mailbox.waker.wake();
     }
 
-    /// Tells all of them; nobody, if the server does not even start.
+    /// Sends a message to all threads; there are none if the server did not start.
     pub fn post_all(&self, message: impl Fn() -> M) {
         (0..self.count()).for_each(|core| self.post(core, message()));
     }
 
-    /// What came for a thread, oldest first.
+    /// Takes a thread's messages, oldest first.
     ///
     /// # Panics
-    /// If there is no such thread.
+    /// If the thread does not exist.
     #[must_use]
     pub fn take(&self, core: usize) -> Vec<M> {
         self.of(core).lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A thread has ended: nothing that it was or will be told is kept, so that whoever waits for
-    /// an answer sees that there is none.
+    /// Closes the mailbox of a thread that has ended. Unread and later messages are dropped, so
+    /// that their senders see that no answer will come.
     pub fn close(&self, core: usize) {
         if self.all.get().is_some() {
-            // They are dropped when the lock is free again: what a message does then may post.
+            // Drop them after the lock is released: dropping a message may post another.
             let unread = self.of(core).lock().take();
             drop(unread);
         }

@@ -1,10 +1,9 @@
-//! Modules of the kernel's that nothing loads by itself.
+//! Loads kernel modules that are not loaded on demand.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Has a module loaded if its device is missing. Whether that has helped shows when the device is
-/// opened.
+/// Loads a module if its device is missing. Opening the device shows whether that helped.
 pub fn load_for(device: &Path, module: &str) {
     if device.exists() || !rustix::process::geteuid().is_root() {
         return;

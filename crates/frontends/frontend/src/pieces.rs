@@ -1,47 +1,46 @@
-//! A request for any range of bytes as operations on whole blocks.
+//! Turns a request for any range of bytes into operations on whole blocks.
 //!
-//! [`cut`] makes pieces of a range; each piece is one operation ([`Piece::begin`]), or, where less
-//! than a block is to be written, a read and then a write ([`Piece::end`]). The latter must happen
-//! while nobody else writes: that is the business of [`writes`](crate::writes).
+//! [`cut`] makes pieces from a range. Each piece is one operation ([`Piece::begin`]), or, for a
+//! write of less than a block, a read and then a write ([`Piece::end`]). No other write may run
+//! between those two: [`writes`](crate::writes) takes care of that.
 
 use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
 use farblock_reactor::{Buffer, BufferPool};
 
-/// A part of a request: what one block operation does.
+/// The part of a request that one block operation does.
 pub struct Piece {
     /// Its first block.
     pub lba: u64,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u32,
-    /// Where in the first block the request's bytes begin. Only a piece of one block has less than
-    /// all of it.
+    /// Offset of the request's bytes in the first block. Only a piece of one block can be partial.
     pub start: u32,
-    /// The request's bytes.
+    /// Length of the request's bytes.
     pub length: u32,
-    /// The data, of whole blocks; with the namespace while that reads or writes all of it.
+    /// The data, in whole blocks. The namespace has it while it reads or writes it.
     pub buffer: Option<Buffer>,
     step: Step,
 }
 
-/// What is being done for a piece.
+/// The current step of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Its command, on all of its blocks.
+    /// The command runs on all of its blocks.
     Whole,
-    /// The block that a part of is to be written is being read,
+    /// A partly written block is being read.
     ReadBlock,
-    /// or written back.
+    /// The block is being written back.
     WriteBlock,
 }
 
 impl Piece {
-    /// Whether it has less than whole blocks.
+    /// True if it is shorter than a block.
     pub fn is_part(&self, block_size: u32) -> bool {
         self.length < block_size
     }
 
-    /// The operation to begin with. A part of a block that is to be changed is read first.
+    /// The first operation. A partly written block is read first.
     pub fn begin(
         &mut self,
         command: Command,
@@ -59,8 +58,8 @@ impl Piece {
         Op { fua: fua && command.writes(), ..op }
     }
 
-    /// An operation ended, and this is its buffer: the next operation, if there is one to do.
-    /// `None`: the piece is done, well or not, and has its data.
+    /// Handles a completed operation, and takes its buffer. Returns the next operation. `None`: the
+    /// piece is done, successfully or not, and has its data.
     pub fn end(&mut self, done: &mut Completion, fua: bool, pool: &BufferPool) -> Option<Op> {
         let buffer = done.buffer.take();
         match std::mem::replace(&mut self.step, Step::Whole) {
@@ -83,14 +82,14 @@ impl Piece {
     }
 }
 
-/// Blocks that one operation moves at most.
+/// Limit for the blocks of one operation.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }
 }
 
-/// Cuts a range of bytes into pieces: whole blocks, as many as one operation takes, and what is
-/// less than a block before and after them. Appends them in order.
+/// Cuts a range of bytes into pieces: whole blocks, as many as one operation may have, and the
+/// partial blocks before and after. Appends them in order.
 pub fn cut(
     command: Command,
     offset: u64,
@@ -108,7 +107,7 @@ pub fn cut(
         let length = if blocks == 1 { (block_size - start).min(left) } else { blocks * block_size };
         let lba = offset / u64::from(block_size);
         let piece = Piece { lba, blocks, start, length, buffer: None, step: Step::Whole };
-        // Nobody asked for all of the block to be given back.
+        // A deallocation may not include a block that the request covers only in part.
         if command != Command::Deallocate || !piece.is_part(block_size) {
             pieces.push(piece);
         }
@@ -121,7 +120,7 @@ pub fn cut(
 mod tests {
     use super::*;
 
-    /// Pieces cover the range once, in order, and none is more than it may be.
+    /// Pieces cover the range once, in order, and none exceeds its limit.
     #[test]
     fn pieces_cover_the_range() {
         for (block_size, max_blocks) in [(512, 0), (512, 3), (4096, 0), (4096, 1), (65_536, 7)] {

@@ -1,5 +1,5 @@
-//! Whose turn it is at the end of a tick: a connection with something to do then has one, however
-//! often it asks for it, and all that it has to say goes out at once.
+//! Lists the connections that have work at the end of a tick. Each gets one turn, however often it
+//! asks, and sends all its output at once.
 
 use crate::connections::{ConnectionKey, Connections};
 use farblock_reactor::{Reactor, TaskId};
@@ -9,12 +9,12 @@ use farblock_reactor::{Reactor, TaskId};
 pub struct Turns {
     listed: Vec<ConnectionKey>,
     is_listed: Vec<bool>,
-    /// The other vector: the two change places, so that neither is allocated again.
+    /// The other vector. The two are swapped, so that neither is allocated again.
     spare: Vec<ConnectionKey>,
 }
 
 impl Turns {
-    /// Gives a connection a turn, if it has none.
+    /// Gives a connection a turn, unless it has one.
     pub fn list(&mut self, key: ConnectionKey) {
         let index = key.0 as usize;
         if index >= self.is_listed.len() {
@@ -25,18 +25,18 @@ impl Turns {
         }
     }
 
-    /// Nobody has a turn.
+    /// True if no connection has a turn.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// Those that have a turn now. They are to be given back, by [`Turns::end_round`].
+    /// Takes the connections that have a turn now. Return the vector to [`Turns::end_round`].
     pub fn begin_round(&mut self) -> Vec<ConnectionKey> {
         std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare))
     }
 
-    /// All have had it.
+    /// Takes back the vector after all have had their turn.
     pub fn end_round(&mut self, mut round: Vec<ConnectionKey>) {
         round.clear();
         self.spare = round;
@@ -51,9 +51,9 @@ impl Turns {
     }
 }
 
-/// What the connections of a thread need of it.
+/// The state of a thread that its connections use.
 pub trait TickContext {
-    /// Whose turn it is.
+    /// The thread's list of turns.
     fn turns(&mut self) -> &mut Turns;
 
     /// The thread's event loop.
@@ -62,26 +62,27 @@ pub trait TickContext {
 
 /// A connection that has turns.
 pub trait TickConnection {
-    /// What it needs of its thread.
+    /// The thread's state for it.
     type Context: TickContext;
 
-    /// Does what there is to do at the end of a tick.
+    /// Does its work at the end of a tick.
     fn finish_tick(&mut self, cx: &mut Self::Context);
 
-    /// Whether nothing of it is left anywhere.
+    /// True if no part of it remains anywhere.
     fn is_gone(&self) -> bool;
 
-    /// Whose events are its own.
+    /// The task that receives its events.
     fn task(&self) -> TaskId;
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Has a connection its turn, and lets it go if nothing of it is left: then true.
+    /// Gives a connection its turn, and removes it if nothing of it remains. True if it was
+    /// removed.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };
         connection.finish_tick(cx);
-        // One that still has something to do would be found gone when it is its turn.
+        // If it still has a turn, that turn would not find it.
         if !connection.is_gone() || cx.turns().has(key) {
             return false;
         }
@@ -103,7 +104,7 @@ mod tests {
         keys.iter().for_each(|&key| turns.list(key));
         let round = turns.begin_round();
         assert_eq!(round, [ConnectionKey(3), ConnectionKey(0)]);
-        // One asks before its turn, for which it has one already; the other after it.
+        // One asks during its own turn, and has one already; the other asks after it.
         turns.take(ConnectionKey(3));
         turns.list(ConnectionKey(0));
         turns.list(ConnectionKey(3));

@@ -1,4 +1,5 @@
-//! Who uses a file or a block device: asked of `/proc` and `/sys`, before something is taken away.
+//! Finds the users of a file or a block device in `/proc` and `/sys`, so that a server can check
+//! them before it takes a disk away.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,20 +8,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Somebody who uses a disk. Shown, it is a part of a sentence: `fio (process 123) has
-/// /dev/loop0 open`.
+/// A user of a disk. Its text is a part of a sentence: `fio (process 123) has /dev/loop0 open`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// The process; none if it is the kernel: a mount, swap, another device.
+    /// The process; `None` for the kernel: a mount, swap, another device.
     pub pid: Option<u32>,
     /// The process's command; empty for the kernel.
     pub command: String,
-    /// What it does with the disk.
+    /// How it uses the disk.
     pub what: String,
 }
 
 impl User {
-    /// The kernel itself, and what it does with the disk.
+    /// The kernel itself, and how it uses the disk.
     #[must_use]
     pub fn kernel(what: String) -> User {
         User { pid: None, command: String::new(), what }
@@ -36,7 +36,7 @@ impl fmt::Display for User {
     }
 }
 
-/// Users for people, in one line.
+/// A list of users for people, in one line.
 pub struct Listed<'a>(pub &'a [User]);
 
 impl fmt::Display for Listed<'_> {
@@ -51,8 +51,8 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// Processes that have one of these paths, or something below it, open, mapped, or as their
-/// directory. Only links are read, so that nothing waits for a server that does not answer.
+/// Processes that have one of these paths, or a file below it, open, mapped, or as their directory.
+/// It only reads links, so that it never waits for a server that does not answer.
 pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -68,7 +68,7 @@ pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     found
 }
 
-/// What a process does with one of the paths, if it does something.
+/// How a process uses one of the paths, if it does.
 fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
     let below = |file: &Path| paths.iter().any(|path| file.starts_with(path));
     for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
@@ -82,7 +82,7 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
         }
     }
     let maps = fs::read(process.join("maps")).unwrap_or_default();
-    // The sixth field of a line, which alone has a slash.
+    // The sixth field of a line, the only one with a slash.
     let mapped = maps.split(|&byte| byte == b'\n').find_map(|line| {
         let path = &line[line.iter().position(|&byte| byte == b'/')?..];
         Some(Path::new(OsStr::from_bytes(path))).filter(|path| below(path))
@@ -95,22 +95,22 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
 pub struct Mount {
     /// `major:minor`
     pub device: String,
-    /// Where it is mounted.
+    /// The mountpoint.
     pub mountpoint: PathBuf,
-    /// The file system's kind.
+    /// The file system type.
     pub kind: String,
-    /// What is mounted.
+    /// The mounted source.
     pub source: PathBuf,
 }
 
-/// What is mounted, in order.
+/// All mounts, in order.
 pub fn mounts() -> Vec<Mount> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     text.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
 }
 
-/// Who has this file system (`major:minor`) mounted in another mount namespace than this process:
-/// one process of each.
+/// Processes that have this file system (`major:minor`) mounted in another mount namespace than
+/// this process, one process for each namespace.
 pub fn elsewhere(device: &str) -> Vec<User> {
     let user = |(pid, mount): (u32, Mount)| {
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -155,7 +155,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     Some(Mount { device, mountpoint, kind: text(rest.next()?), source: unescape(rest.next()?) })
 }
 
-/// Spaces and the like are octal in the kernel's tables: `\040`.
+/// Decodes spaces and the like, which the kernel's tables write in octal: `\040`.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -175,8 +175,8 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Users of a block device and its partitions: mounts, also in other mount namespaces alone, swap,
-/// devices on it, and processes that have it open.
+/// Users of a block device and its partitions: mounts in any mount namespace, swap, devices on top
+/// of it, and processes that have it open.
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -185,7 +185,7 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     let mounts = mounts();
     let mut users = system_users(&folders, &mounts, &swaps);
     for number in folders.iter().map(|folder| number_of(folder)) {
-        // Most namespaces have what this one has, too.
+        // Most namespaces also have the mounts of this one.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }
@@ -194,8 +194,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
-/// Swap on a block device, its partitions, devices made of those, and file systems on any of them,
-/// as the kernel's table names it.
+/// Swap on a block device, its partitions, devices on top of those, and file systems on any of
+/// them, with its name in the kernel's table.
 #[must_use]
 pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -203,7 +203,7 @@ pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     swaps_among(&folders, &fs::read(SWAPS).unwrap_or_default())
 }
 
-/// The kernel's table of swaps; `poll` tells of changes.
+/// The kernel's table of swap areas; `poll` reports changes.
 pub const SWAPS: &str = "/proc/swaps";
 
 fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
@@ -220,7 +220,7 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The folders of a device, its partitions, and whatever is made of these.
+/// The folders of a device, its partitions, and all devices on top of these.
 fn stack(folder: &Path) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;
@@ -237,11 +237,11 @@ fn stack(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Devices in a stack, at most; more are ignored.
+/// Limit for the devices of a stack; more are ignored.
 const MAX_STACK: usize = 1024;
 
-/// Users of a regular file: swap, loop devices, and processes that have it open. The path is a full
-/// one without links.
+/// Users of a regular file: swap, loop devices, and processes that have it open. The path must be
+/// absolute and without links.
 #[must_use]
 pub fn of_file(path: &Path) -> Vec<User> {
     let mut users = Vec::new();
@@ -253,7 +253,7 @@ pub fn of_file(path: &Path) -> Vec<User> {
     users
 }
 
-/// All of them have a folder here, partitions as well.
+/// The folders of all block devices, including partitions.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// The folders of a device and its partitions.
@@ -272,13 +272,13 @@ fn number_of(folder: &Path) -> String {
     fs::read_to_string(folder.join("dev")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// What the system itself does with devices that have these folders.
+/// How the kernel uses devices with these folders.
 fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User> {
     let mut users = Vec::new();
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = number_of(folder);
         for mount in mounts {
-            // Some file systems (btrfs) show a number of their own.
+            // Some file systems (btrfs) show their own number.
             if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
@@ -296,7 +296,7 @@ fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User
     users
 }
 
-/// Whether the kernel's table of swaps has this in its first column.
+/// True if the kernel's table of swap areas has this path in its first column.
 fn is_swap(swaps: &[u8], path: &Path) -> bool {
     swap_names(swaps).any(|name| name == path)
 }
@@ -307,7 +307,7 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     names.filter(|name| !name.is_empty()).map(unescape)
 }
 
-/// The loop devices that are made of a file.
+/// The loop devices on a file.
 fn loop_devices(block_devices: &Path, path: &Path) -> Vec<User> {
     let all = fs::read_dir(block_devices).into_iter().flatten().flatten();
     let ours = all.filter(|entry| {
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
-    /// What the kernel shows of a disk with a partition, and of a loop device.
+    /// A copy of the kernel's files for a disk with a partition, and for a loop device.
     fn system() -> tempfile::TempDir {
         let system = tempfile::tempdir().expect("a folder");
         for (path, text) in [
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(loop_devices(system.path(), Path::new("/srv/a")), []);
         let swaps = b"Filename Type\n/srv/a\\040disk file 1 0 -2\n";
         assert!(is_swap(swaps, Path::new("/srv/a disk")) && !is_swap(swaps, Path::new("/srv")));
-        // The first line is no swap.
+        // The first line is a heading, not a swap area.
         assert!(!is_swap(swaps, Path::new("Filename")));
     }
 

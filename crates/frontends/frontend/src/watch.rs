@@ -1,4 +1,4 @@
-//! How a server hears that the disk which it serves has changed.
+//! Reports changes of a disk to its server.
 
 use crate::Disk;
 use farblock_block::{Change, Geometry, Watch};
@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 /// Watches a disk's geometry (its size, whether it can be written) for a server, until it is
 /// dropped.
 ///
-/// The server is told on a thread of its own, so that it may wait for a kernel or a client while it
-/// passes that on. A namespace that never tells of changes costs no thread. That a namespace is
-/// gone is nothing to be told of: its operations say so.
+/// It calls the server on its own thread, so that the server may wait for a kernel or a client
+/// meanwhile. A namespace that never reports changes costs no thread. It does not report that a
+/// namespace is gone: operations show that.
 #[derive(Debug)]
 pub struct GeometryWatch {
     watch: Option<Watch>,
@@ -18,8 +18,8 @@ pub struct GeometryWatch {
 }
 
 impl GeometryWatch {
-    /// Calls `changed` when the geometry is another one than it was before; to begin with, than
-    /// `known`, which is what the server began with.
+    /// Calls `changed` when the geometry differs from the last one; the first comparison is with
+    /// `known`, the server's initial geometry.
     #[must_use = "nothing is watched when it is dropped"]
     pub fn start(
         thread_name: &'static str,
@@ -33,7 +33,7 @@ impl GeometryWatch {
         let (sender, told) = mpsc::channel();
         let watch = changes.watch(move |change| {
             if change == Change::Geometry {
-                // Its thread has ended only if there is none.
+                // Sending fails only if there is no thread.
                 let _ = sender.send(());
             }
         });
@@ -59,14 +59,14 @@ fn run(disk: &Disk, mut known: Geometry, told: &mpsc::Receiver<()>, mut changed:
         if told.recv().is_err() {
             return;
         }
-        // One look is enough for all of them.
+        // One check covers all of them.
         while told.try_recv().is_ok() {}
     }
 }
 
 impl Drop for GeometryWatch {
     fn drop(&mut self) {
-        // The thread ends with what it is told by.
+        // The thread ends once the sender is dropped.
         self.watch = None;
         if let Some(thread) = self.thread.take()
             && let Err(panic) = thread.join()
@@ -103,7 +103,7 @@ mod tests {
             let _ = sender.send(seen.geometry().blocks);
         });
         assert_eq!(heard.recv_timeout(PATIENCE), Ok(9), "it was other before anybody watched");
-        // Neither is a change of what is watched.
+        // A change of availability is not reported either.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);
         namespace.resize(10);

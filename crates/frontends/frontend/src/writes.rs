@@ -1,12 +1,13 @@
-//! Writing less than a block: read it, change it, write it back, while nobody else writes.
+//! Writes of partial blocks: reads the block, changes it and writes it back, while no other write
+//! runs.
 //!
-//! Whole blocks are written without further ado. A client that does not know the block size may
-//! write parts of a block, and between the read and the write of such a *merge* no other write of
-//! this server may come, from any client on any core: it would be undone. (What others do to a
-//! remote namespace cannot be kept out.) So a merge waits until no write is in flight anywhere, and
-//! writes wait until it is done. That is slow, and rare; whole writes pay one addition for it.
+//! Whole blocks are written directly. A client that does not know the block size may write parts of
+//! a block. Between the read and the write of such a *merge* no other write of this server may run,
+//! from any client on any core: the merge would undo it. (It cannot exclude writes that other hosts
+//! make to a remote namespace.) So a merge waits until no write is in flight anywhere, and writes
+//! wait until it is done. That is slow, and rare; whole writes pay one addition for it.
 //!
-//! Cores agree on it by messages. Each has a [`Gate`], the first core has the [`Arbiter`]:
+//! Cores coordinate by messages. Each has a [`Gate`], and the first core has the [`Arbiter`]:
 //!
 //! ```text
 //! Open ──Close──> Closing ──last write done──> Closed ──Grant──> (merges) ──Open──> Open
@@ -17,25 +18,25 @@ use std::collections::VecDeque;
 
 use crate::limits;
 
-/// What the arbiter tells the cores' gates.
+/// A message from the arbiter to a core's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Start no more writes, and say when none is in flight.
+    /// Start no more writes, and report when none is in flight.
     Close,
-    /// Merge.
+    /// Start merging.
     Grant,
-    /// Go on writing.
+    /// Continue with writes.
     Open,
 }
 
-/// What a core tells the arbiter.
+/// A message from a core to the arbiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     /// It wants to merge.
     Wants,
     /// No write is in flight.
     Closed,
-    /// It is done merging.
+    /// It has finished merging.
     Done,
 }
 
@@ -44,18 +45,18 @@ pub enum Report {
 pub struct Arbiter {
     cores: usize,
     waiting: VecDeque<usize>,
-    /// Gates are closed or closing; so many of them are closed.
+    /// The gates are closed or closing; this many of them are closed.
     closed: Option<usize>,
 }
 
 impl Arbiter {
-    /// For the gates of so many cores.
+    /// An arbiter for this many cores.
     #[must_use]
     pub fn new(cores: usize) -> Arbiter {
         Arbiter { cores, waiting: VecDeque::new(), closed: None }
     }
 
-    /// Handles a report; `order` is called with a core and what it is to do.
+    /// Handles a report, and calls `order` for each core that gets an order.
     pub fn handle(&mut self, core: usize, report: Report, mut order: impl FnMut(usize, Order)) {
         match report {
             Report::Wants => self.waiting.push_back(core),
@@ -72,7 +73,7 @@ impl Arbiter {
                 (0..self.cores).for_each(|core| order(core, Order::Open));
             }
         }
-        // Between two merging cores, writes that waited have their turn.
+        // Between two merging cores, waiting writes get their turn.
         if self.closed.is_none() && !self.waiting.is_empty() {
             self.closed = Some(0);
             (0..self.cores).for_each(|core| order(core, Order::Close));
@@ -82,24 +83,24 @@ impl Arbiter {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GateState {
-    /// Writes go ahead.
+    /// Writes may start.
     Open,
-    /// Those in flight are waited for.
+    /// Waits for the writes in flight.
     Closing,
-    /// None is in flight.
+    /// No write is in flight.
     Closed,
-    /// This core merges; so many more until others have their turn.
+    /// This core merges, up to this many more times before others get their turn.
     Merging(usize),
 }
 
-/// A core's writes; `T` names one.
+/// A core's writes; `T` identifies one.
 #[derive(Debug)]
 pub struct Gate<T> {
     state: GateState,
     in_flight: usize,
     parked: VecDeque<T>,
     merges: VecDeque<T>,
-    /// The arbiter was told that this core wants to merge.
+    /// The arbiter knows that this core wants to merge.
     wants: bool,
 }
 
@@ -110,15 +111,15 @@ impl<T> Default for Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// An open one.
+    /// Makes an open gate.
     #[must_use]
     pub fn new() -> Gate<T> {
         let (parked, merges) = (VecDeque::new(), VecDeque::new());
         Gate { state: GateState::Open, in_flight: 0, parked, merges, wants: false }
     }
 
-    /// A write of whole blocks: given back if it may start. Else it comes out of
-    /// [`next_parked`](Self::next_parked) later.
+    /// Admits a write of whole blocks. Returns it if it may start now; otherwise
+    /// [`next_parked`](Self::next_parked) returns it later.
     pub fn enter(&mut self, write: T) -> Option<T> {
         if self.state == GateState::Open {
             self.in_flight += 1;
@@ -128,7 +129,7 @@ impl<T> Gate<T> {
         None
     }
 
-    /// A write of whole blocks ended. May have something to tell the arbiter.
+    /// Records that a write of whole blocks has completed. May return a report for the arbiter.
     pub fn leave(&mut self) -> Option<Report> {
         self.in_flight -= 1;
         self.closed()
@@ -142,13 +143,13 @@ impl<T> Gate<T> {
         None
     }
 
-    /// A merge, which comes out of [`next_merge`](Self::next_merge) later.
+    /// Queues a merge, which [`next_merge`](Self::next_merge) returns later.
     pub fn enter_merge(&mut self, merge: T) -> Option<Report> {
         self.merges.push_back(merge);
         (!std::mem::replace(&mut self.wants, true)).then_some(Report::Wants)
     }
 
-    /// Does what the arbiter orders. May have something to tell it.
+    /// Executes an order of the arbiter. May return a report for it.
     pub fn obey(&mut self, order: Order) -> Option<Report> {
         match order {
             Order::Close => {
@@ -166,11 +167,11 @@ impl<T> Gate<T> {
         }
     }
 
-    /// While merging: the merge to carry out next, or what to tell the arbiter. One at a time: call
-    /// it after a grant, and when a merge has ended.
+    /// While merging: returns the next merge, or a report for the arbiter. Call it after a grant,
+    /// and after each merge.
     ///
     /// # Errors
-    /// What to tell the arbiter: there is nothing to merge, or it is others' turn.
+    /// The report, if there are no merges, or other cores must get their turn.
     ///
     /// # Panics
     /// Without a grant.
@@ -187,13 +188,13 @@ impl<T> Gate<T> {
         Err(Report::Done)
     }
 
-    /// After [`Report::Done`]: whether there is more to merge.
+    /// After [`Report::Done`]: asks for another turn if there are more merges.
     pub fn wants_more(&mut self) -> Option<Report> {
         (!self.merges.is_empty() && !std::mem::replace(&mut self.wants, true))
             .then_some(Report::Wants)
     }
 
-    /// While open: a write that was parked and may start now.
+    /// While open: returns a parked write that may start now.
     pub fn next_parked(&mut self) -> Option<T> {
         if self.state != GateState::Open {
             return None;
@@ -210,7 +211,7 @@ mod tests {
     use farblock_random::Random;
     use std::collections::VecDeque;
 
-    /// Cores whose messages arrive in order, and at any time.
+    /// Cores whose messages arrive in order, after any delay.
     struct World {
         arbiter: Arbiter,
         gates: Vec<Gate<u32>>,
@@ -260,7 +261,7 @@ mod tests {
             }
         }
 
-        /// Something happens, if there is something to happen.
+        /// Does one random step that is possible.
         fn step(&mut self) {
             match self.random.below(4) {
                 0 => {

@@ -1,5 +1,6 @@
-//! What is posted to a thread is found by it, or dropped when it has ended, in whatever order
-//! threads run: the code of mailboxes and wakers with loom's locks and atomics, which tries orders.
+//! A message to a thread is read by it, or dropped once the thread has ended, in any order of
+//! threads. Runs the code of mailboxes and wakers with loom's locks and atomics, which tries
+//! orders.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
@@ -20,12 +21,12 @@ use mailboxes::Mailboxes;
 use std::sync::Weak;
 use sync::Arc;
 
-/// What threads are told.
+/// A message to a thread.
 #[allow(dead_code)]
 enum Message {
-    /// Its weak ends say whether it was dropped.
+    /// A weak reference to it shows whether it was dropped.
     Work(std::sync::Arc<()>),
-    /// Tells another thread something when it is dropped.
+    /// Sends a message to another thread when it is dropped.
     Telling(Teller),
     Answer,
 }
@@ -41,7 +42,7 @@ impl Drop for Teller {
     }
 }
 
-/// Runs a thread's loop until so many messages have come; loom sees to it that this ends.
+/// Runs a thread's loop until this many messages have arrived. Loom makes sure that this ends.
 fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -60,7 +61,7 @@ fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     (loops, Arc::new(mailboxes))
 }
 
-/// Has another thread post work; what is dropped has no strong end any more.
+/// Lets another thread post work. Dropped work has no strong reference any more.
 fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()>, Weak<()>) {
     let (mailboxes, work) = (Arc::clone(mailboxes), std::sync::Arc::new(()));
     let dropped = std::sync::Arc::downgrade(&work);
@@ -92,8 +93,8 @@ fn what_is_posted_to_all_is_found_by_each() {
     });
 }
 
-/// Before the thread's end, during it or after it: what nobody reads is not kept, so
-/// that whoever waits for an answer sees that none will come.
+/// Before, during or after the thread's end, an unread message is dropped, so that its sender sees
+/// that no answer will come.
 #[test]
 fn what_is_posted_while_a_thread_ends_is_dropped() {
     in_every_order(|| {
@@ -110,7 +111,7 @@ fn what_is_posted_while_a_thread_ends_is_dropped() {
     });
 }
 
-/// A message that is dropped unread may post, to the very thread that ends, too.
+/// An unread message may post when it is dropped, even to the thread that ends.
 #[test]
 fn what_is_dropped_unread_may_tell_any_thread() {
     in_every_order(|| {
@@ -133,7 +134,7 @@ fn what_is_unread_goes_with_the_mailboxes() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let (thread, dropped) = post_work(&mailboxes, 0);
-        // Whoever has the last share of them drops them: either thread.
+        // The thread with the last reference drops them: either may be it.
         drop((loops, mailboxes));
         thread.join().unwrap();
         assert_eq!(dropped.strong_count(), 0, "a message outlives its mailbox");
