@@ -7,22 +7,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// A property of a disk: whatever would change it is refused.
+// A property of a disk: it refuses writes and other changes.
 #define FB_READ_ONLY 1
 
-// A property of a disk: what was written may be lost until it is flushed.
+// A property of a disk: written data may be lost until a flush.
 #define FB_VOLATILE_CACHE 2
 
-// A property of a disk: deallocating gives space back.
+// A property of a disk: deallocating frees space.
 #define FB_DEALLOCATE 4
 
-// For a write, or for zeroes: durable when it is complete.
+// For a write, or for zeroes: durable when it completes.
 #define FB_DURABLE 1
 
 // For zeroes: the space stays allocated.
 #define FB_KEEP_ALLOCATED 2
 
-// A time in the options that never comes.
+// A time in the options that never ends.
 #define FB_FOREVER UINT32_MAX
 
 // An option: check every header with a CRC.
@@ -31,35 +31,35 @@
 // An option: check all data with a CRC.
 #define FB_DATA_DIGEST 2
 
-// The most bytes of the text in `fb_path_info.error`, its zero byte included.
+// Size of the text in `fb_path_info.error`, with its zero byte.
 #define FB_ERROR_BYTES 256
 
-// The most operations that a queue holds, those waiting for `fb_poll` included.
+// Limit for the operations of a queue, those waiting for `fb_poll` included.
 #define FB_QUEUE_OPERATIONS 65536
 
-// The most disks that a queue serves.
+// Limit for the disks of a queue.
 #define FB_QUEUE_DISKS 1024
 
-// How a call or an operation ended. New versions may add values: treat what you do not know as a
-// failure.
+// The result of a call or an operation. New versions may add values: treat unknown ones as
+// failures.
 enum fb_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // It is done.
+  // Success.
   FB_STATUS_OK = 0,
-  // An argument makes no sense: it is null, unknown, or contradicts another one.
+  // An argument is invalid: it is null, unknown, or contradicts another one.
   FB_STATUS_ARGUMENT = -1,
   // An offset or a length is not a multiple of the block size.
   FB_STATUS_ALIGNMENT = -2,
-  // The range lies outside of the disk.
+  // The range is outside of the disk.
   FB_STATUS_RANGE = -3,
-  // The operation is too large: divide it.
+  // The operation is too large: split it.
   FB_STATUS_TOO_LARGE = -4,
   // The connection could not be made.
   FB_STATUS_CONNECT = -5,
-  // The connection is lost. Whether a write in flight was done is not known.
+  // The connection is lost. It is unknown whether a write in flight was executed.
   FB_STATUS_LOST = -6,
   // The disk is read-only.
   FB_STATUS_READ_ONLY = -7,
@@ -71,15 +71,15 @@ enum fb_status
   FB_STATUS_WRITE = -10,
   // The disk, or this version of the library, cannot do it.
   FB_STATUS_UNSUPPORTED = -11,
-  // The operation was given up on purpose, as by `fb_options.waiting`.
+  // The operation was cancelled, for example by `fb_options.waiting`.
   FB_STATUS_ABORTED = -12,
   // The system is out of memory, descriptors or queues.
   FB_STATUS_RESOURCES = -13,
-  // The wrong thread (a queue belongs to the one that opened it), or a forked process.
+  // The wrong thread (only the one that opened a queue may use it), or a forked process.
   FB_STATUS_THREAD = -14,
-  // Too much is in flight on the queue: poll first.
+  // Too many operations are in flight on the queue: poll first.
   FB_STATUS_BUSY = -15,
-  // A bug of the library's; the message is worth reporting.
+  // A bug of the library; please report the message.
   FB_STATUS_BUG = -16,
   // A reservation of another host forbids the operation.
   FB_STATUS_CONFLICT = -17,
@@ -87,7 +87,7 @@ enum fb_status
   FB_STATUS_DENIED = -18,
   // The disk cannot be used yet; another attempt may succeed.
   FB_STATUS_NOT_READY = -19,
-  // The write is larger than what the disk writes atomically: divide it.
+  // The write is above the disk's limit for atomic writes: split it.
   FB_STATUS_ATOMIC = -20,
   // The controller has no such subsystem, or the subsystem no such namespace.
   FB_STATUS_MISSING = -21,
@@ -100,7 +100,7 @@ typedef int32_t fb_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What an operation does: a value of `fb_op.kind`.
+// The command of an operation: a value of `fb_op.kind`.
 enum fb_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -110,11 +110,11 @@ enum fb_kind
   FB_KIND_READ = 1,
   // Writes from `data`. FB_DURABLE is possible.
   FB_KIND_WRITE = 2,
-  // Makes durable what was complete before. No range.
+  // Makes all earlier completed writes durable. No range.
   FB_KIND_FLUSH = 3,
   // Makes the range read as zeroes. FB_DURABLE, FB_KEEP_ALLOCATED are possible.
   FB_KIND_WRITE_ZEROES = 4,
-  // Says that the range is not needed any more.
+  // Tells the disk that the range is no longer needed.
   FB_KIND_DEALLOCATE = 5,
 };
 #ifndef __cplusplus
@@ -125,13 +125,13 @@ typedef uint32_t fb_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Which event loop moves the data: a value of `fb_options.engine`.
+// The event loop that moves the data: a value of `fb_options.engine`.
 enum fb_engine
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // io_uring where it works, else the portable one.
+  // io_uring if it works, otherwise the portable one.
   FB_ENGINE_AUTO = 0,
   // Linux io_uring.
   FB_ENGINE_URING = 1,
@@ -146,14 +146,14 @@ typedef uint32_t fb_engine;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Which of several paths an operation takes: a value of `fb_options.policy`. The names are the
-// Linux kernel's; paths that the target calls optimized (ANA) come before others, always.
+// The choice among several paths for an operation: a value of `fb_options.policy`. The names are
+// the Linux kernel's. Paths that the target calls optimized (ANA) always come first.
 enum fb_policy
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // The first in the order given, for as long as it is usable.
+  // The first usable one in the given order.
   FB_POLICY_NUMA = 0,
   // One after the other.
   FB_POLICY_ROUND_ROBIN = 1,
@@ -168,18 +168,18 @@ typedef uint32_t fb_policy;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How much processor time waiting may take, for the sake of latency: a value of `fb_options.spin`.
-// The names are those of farblock's --spin.
+// How much processor time waiting may take to reduce latency: a value of `fb_options.spin`. The
+// names are the same as in farblock's --spin.
 enum fb_spin
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // Who waits looks for up to 200 us before it sleeps where that makes the load faster.
+  // A waiting thread polls for up to 200 us before it sleeps, if that makes the load faster.
   FB_SPIN_BALANCED = 0,
   // It sleeps at once.
   FB_SPIN_EFFICIENT = 1,
-  // It looks as long as there is I/O, and a millisecond longer: up to a processor under load.
+  // It polls while there is I/O, and a millisecond longer: up to one processor under load.
   FB_SPIN_LATENCY = 2,
   // It never sleeps.
   FB_SPIN_ALWAYS = 3,
@@ -192,7 +192,7 @@ typedef uint32_t fb_spin;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a disk as a whole can do: a value of `fb_info.state`.
+// The state of a disk as a whole: a value of `fb_info.state`.
 enum fb_disk_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -200,11 +200,11 @@ enum fb_disk_state
  {
   // Every path is connected.
   FB_DISK_STATE_LIVE = 1,
-  // Some path is connected.
+  // At least one path is connected.
   FB_DISK_STATE_DEGRADED = 2,
   // No path is connected; operations wait.
   FB_DISK_STATE_WAITING = 3,
-  // Every path was given up; operations fail.
+  // The library has given up every path; operations fail.
   FB_DISK_STATE_DEAD = 4,
 };
 #ifndef __cplusplus
@@ -215,7 +215,7 @@ typedef uint32_t fb_disk_state;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Where a path is: a value of `fb_path_info.state`.
+// The state of a path: a value of `fb_path_info.state`.
 enum fb_path_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -225,9 +225,9 @@ enum fb_path_state
   FB_PATH_STATE_CONNECTING = 1,
   // It is connected.
   FB_PATH_STATE_LIVE = 2,
-  // It was lost, and is tried again.
+  // It was lost, and the library is reconnecting it.
   FB_PATH_STATE_RECONNECTING = 3,
-  // It was given up.
+  // The library has given it up.
   FB_PATH_STATE_DEAD = 4,
 };
 #ifndef __cplusplus
@@ -238,19 +238,19 @@ typedef uint32_t fb_path_state;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a machine said that it shares.
+// The answer of a discovery service.
 typedef struct fb_discovery fb_discovery;
 
-// A connected namespace, over one path or several. Any thread may use it, several at a time. It
-// outlives its connections: what was lost is connected again, and operations wait meanwhile.
+// A connected namespace, over one path or several. Any thread may use it, also several at a time.
+// It outlives its connections: the library reconnects lost ones, and operations wait meanwhile.
 typedef struct fb_disk fb_disk;
 
-// A way to have many operations in flight, on one disk or several, without threads or copies. It
-// belongs to the thread that opened it.
+// Keeps many operations in flight, on one disk or several, without threads or copies. It belongs
+// to the thread that opened it.
 typedef struct fb_queue fb_queue;
 
-// How to connect, and how to go on when a connection is lost. Set all to zero, then `size` to
-// `sizeof(fb_options)`, then what you want: zero is the default of everything.
+// How to connect, and how to recover a lost connection. Set all to zero, then `size` to
+// `sizeof(fb_options)`, then the fields you need: zero is the default of each.
 typedef struct fb_options {
   // `sizeof(fb_options)`, by which the library knows your version of it.
   size_t size;
@@ -258,12 +258,12 @@ typedef struct fb_options {
   const char *hostnqn;
   // Host identifier (a UUID), instead of this machine's.
   const char *hostid;
-  // How long each step of connecting may take (5000).
+  // Limit for each step of connecting (5000).
   uint32_t connect_timeout_ms;
-  // How long an operation may take before its connection is given up and it is sent over another
-  // one (30000; or FB_FOREVER).
+  // Limit for an operation. After it, the library drops the connection and sends the operation
+  // over another one (30000; or FB_FOREVER).
   uint32_t io_timeout_ms;
-  // After this long without a sign of life either side gives up (5000; or FB_FOREVER).
+  // Either side drops the connection after this time without a message (5000; or FB_FOREVER).
   uint32_t keep_alive_ms;
   // FB_HEADER_DIGEST, FB_DATA_DIGEST.
   uint32_t flags;
@@ -271,38 +271,39 @@ typedef struct fb_options {
   uint32_t engine;
   // Commands in flight per queue, if the controller allows as many (128).
   uint16_t queue_depth;
-  // How many queues can be open at once; blocking calls together use one more (64).
+  // Limit for open queues; all blocking calls together use one more (64).
   uint16_t queues;
-  // The longest pause between two attempts to reconnect (10000). The first is made at once.
+  // The longest pause between two attempts to reconnect (10000). The first attempt is made at
+  // once.
   uint32_t reconnect_delay_ms;
-  // A path is given up when it was lost for this long, and the disk is dead with its last path
-  // (600000; or FB_FOREVER).
+  // The library gives a path up when it was lost for this long, and the disk is dead with its
+  // last path (600000; or FB_FOREVER).
   uint32_t ctrl_loss_timeout_ms;
-  // Operations fail when no path was usable for this long, while reconnecting goes on
-  // (FB_FOREVER: they wait for as long as there is hope).
+  // Operations fail when no path was usable for this long, while the library keeps reconnecting
+  // (FB_FOREVER: they wait until the disk is dead).
   uint32_t fast_io_fail_timeout_ms;
-  // How soon to know that a path does not answer any more, if that is to be sooner than
-  // `keep_alive_ms` (600 with several paths, else not).
+  // Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
+  // several paths, otherwise unused).
   uint32_t path_timeout_ms;
-  // How long to wait before writes are sent anew that were lost with a controller which no other
-  // can end, as those of the Linux kernel and SPDK (0: two or three times `keep_alive_ms` and
-  // what the controller asks for, after which it must have ended itself by NVMe Base 2.1). With
-  // less, a command that is stuck in such a target for longer can undo what was written after
-  // it; 1 is as good as none. Reads never wait.
+  // Time to wait before the library repeats writes that were lost with a controller which no
+  // other controller can end, such as one of the Linux kernel or SPDK. With 0 that is two or
+  // three times `keep_alive_ms` and the controller's own time, after which it must have ended
+  // itself by NVMe Base 2.1. With a shorter time, a command that is stuck in such a target for
+  // longer can undo later writes; 1 is practically none. Reads never wait.
   uint32_t quiesce_ms;
   // An `fb_policy`.
   uint32_t policy;
-  // How long `fb_connect` goes on trying when the target is not there (0: one attempt tells; or
-  // FB_FOREVER).
+  // Time that `fb_connect` retries while the target is not reachable (0: it makes one attempt;
+  // or FB_FOREVER).
   uint32_t connect_wait_ms;
-  // Called ten times a second by a blocking call that waits, in the thread of the call: what it
-  // gives is 0 to wait on, or anything else to end the call with FB_STATUS_ABORTED, so that a
-  // program hears of signals (null: calls wait). An operation that a silent target has ends when
-  // its connection is given up (`keep_alive_ms`); a write that was lost with its connection ends
-  // when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
+  // Called ten times a second by a blocking call that waits, in the thread of the call, so that
+  // a program can react to signals (null: calls wait). It returns 0 to continue, or another
+  // value to end the call with FB_STATUS_ABORTED. An operation at a silent target ends when the
+  // library drops its connection (`keep_alive_ms`). A write that was lost with its connection
+  // ends when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
   // `fb_disconnect`.
   int32_t (*waiting)(void *user);
-  // What `waiting` gets.
+  // The argument of `waiting`.
   void *waiting_user;
   // An `fb_spin`.
   uint32_t spin;
@@ -314,9 +315,9 @@ typedef struct fb_options {
 typedef struct fb_entry {
   // `sizeof(fb_entry)`, by which the library knows your version of it.
   size_t size;
-  // For fb_connect, without a namespace; null if it cannot be connected to. This and the
-  // other texts are valid until fb_discovery_free. They are what the other side says, of any
-  // characters but in this one, which is printable ASCII.
+  // For fb_connect, without a namespace; null if it cannot be connected to. This and the other
+  // texts are valid until fb_discovery_free. The other texts come from the remote side and may
+  // have any characters; this one is printable ASCII.
   const char *url;
   // The subsystem's NQN.
   const char *nqn;
@@ -324,13 +325,13 @@ typedef struct fb_entry {
   const char *address;
   // Its port (TRSVCID).
   const char *service;
-  // What it is (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+  // Its type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
   uint32_t kind;
-  // How it is reached (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+  // Its transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
   uint32_t transport;
 } fb_entry;
 
-// What a disk is. Set `size` to `sizeof(fb_info)` before the call.
+// The properties of a disk. Set `size` to `sizeof(fb_info)` before the call.
 typedef struct fb_info {
   // `sizeof(fb_info)`, by which the library knows your version of it.
   size_t size;
@@ -338,9 +339,9 @@ typedef struct fb_info {
   uint64_t capacity_bytes;
   // The capacity in blocks.
   uint64_t blocks;
-  // Operations that do not cross a multiple of this are fastest. 0: no matter.
+  // Operations that do not cross a multiple of this are fastest. 0: no preference.
   uint64_t optimal_bytes;
-  // Writes in multiples of this, aligned to it, are fastest. 0: no matter.
+  // Writes in multiples of this, aligned to it, are fastest. 0: no preference.
   uint64_t preferred_write_bytes;
   // One line for people. Valid until fb_disconnect.
   const char *description;
@@ -350,67 +351,67 @@ typedef struct fb_info {
   uint32_t flags;
   // The namespace's identifier.
   uint32_t namespace_id;
-  // How many queues can be open at once, the blocking calls' own not counted.
+  // Limit for open queues, without the queue of the blocking calls.
   uint16_t queues;
-  // Commands in flight per queue. More may be submitted; they wait.
+  // Commands in flight per queue. Further ones wait.
   uint16_t queue_depth;
-  // How often anything here has changed, or the state of a path.
+  // Count of changes to any of these fields, or to the state of a path.
   uint64_t changes;
   // An `fb_disk_state`.
   uint32_t state;
-  // How many paths there are; `fb_describe_path` says how each of them is.
+  // The number of paths; `fb_describe_path` describes each of them.
   uint16_t paths;
-  // How many of them are connected.
+  // The number of connected paths.
   uint16_t live_paths;
 } fb_info;
 
-// How a path is. Set `size` to `sizeof(fb_path_info)` before the call.
+// Describes a path. Set `size` to `sizeof(fb_path_info)` before the call.
 typedef struct fb_path_info {
   // `sizeof(fb_path_info)`, by which the library knows your version of it.
   size_t size;
   // Its URL. Valid until fb_disconnect.
   const char *url;
-  // How long it has been in this state.
+  // Time in this state.
   uint64_t since_ms;
-  // How often it was connected again.
+  // The number of reconnections.
   uint64_t reconnects;
   // An `fb_path_state`.
   uint32_t state;
-  // How the namespace is reached through it (ANA: 1 optimized, 2 not, 3 inaccessible, 4 lost,
-  // 15 changing); 0 if it is not connected.
+  // Its access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4 persistent
+  // loss, 15 change); 0 if it is not connected.
   uint32_t access;
-  // Why it was lost or could not be connected the last time, in UTF-8; empty if it never was.
+  // Why it was last lost or could not be connected, in UTF-8; empty without an error.
   char error[FB_ERROR_BYTES];
 } fb_path_info;
 
-// An operation to submit. Set what you do not use to zero.
+// An operation to submit. Set unused fields to zero.
 typedef struct fb_op {
-  // Comes back with the completion.
+  // Returned with the completion.
   void *user;
-  // For reads and writes: memory of `length` bytes at any address, which is the operation's
-  // until it is complete (until then nobody may change it or free it, nor look at what is read).
+  // For reads and writes: memory of `length` bytes at any address. It belongs to the operation
+  // until that completes: until then do not change or free it, and do not look at a read's data.
   void *data;
-  // Where the range begins, in bytes: a multiple of the block size.
+  // Start of the range, in bytes: a multiple of the block size.
   uint64_t offset;
-  // How long it is, in bytes: a multiple of the block size, of less than 2^32 blocks.
+  // Length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
   uint64_t length;
   // An `fb_kind`.
   uint32_t kind;
   // FB_DURABLE, FB_KEEP_ALLOCATED.
   uint32_t flags;
-  // Which of the queue's disks: 0 for the one it was opened with.
+  // One of the queue's disks: 0 for the one it was opened with.
   uint32_t disk;
   // Zero.
   uint32_t reserved;
 } fb_op;
 
-// An operation that is over.
+// A completed operation.
 typedef struct fb_completion {
   // As it was submitted.
   void *user;
-  // How it went.
+  // Its result.
   fb_status status;
-  // Which of the queue's disks.
+  // One of the queue's disks.
   uint32_t disk;
 } fb_completion;
 
@@ -418,8 +419,8 @@ typedef struct fb_completion {
 extern "C" {
 #endif // __cplusplus
 
-// Asks a discovery service what there is: `host`, or `host:port`. Without a port, 8009 is tried
-// and then 4420. `options` may be null; what they say about paths means nothing here.
+// Asks a discovery service for its entries: `host`, or `host:port`. Without a port it tries 8009
+// and then 4420. `options` may be null; its path options have no effect here.
 //
 // # Safety
 // The pointers are null or valid: a text, options, and a place for the result.
@@ -430,68 +431,68 @@ fb_status fb_discover(const char *address,
 // One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
 //
 // # Safety
-// The pointers are null or valid: a discovery, and a place of as many bytes as its `size` says.
+// The pointers are null or valid: a discovery, and a place of at least `size` bytes.
 fb_status fb_discovery_entry(const struct fb_discovery *discovery,
                              uint32_t index,
                              struct fb_entry *entry);
 
-// Frees what was found; null does nothing.
+// Frees a discovery; null does nothing.
 //
 // # Safety
-// The pointer is null, or a discovery that nobody uses any more.
+// The pointer is null, or a discovery that is no longer in use.
 void fb_discovery_free(struct fb_discovery *discovery);
 
-// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, with blanks
-// between them, are several paths to one namespace. It may be left out if there is only one.
+// Connects to the disk at a URL: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, separated by
+// blanks, are several paths to one namespace. The namespace may be omitted if there is only one.
 // `options` may be null.
 //
-// Waits until one path is connected, as long as the options allow. From then on connections that
-// are lost are made again, and operations go over another path or wait; they fail with
-// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` is over. No
-// operation is lost or done twice by that, and no write is done late.
+// Waits until one path is connected, as long as the options allow. From then on the library
+// reconnects lost connections, and operations use another path or wait. They fail with
+// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
+// Reconnecting never loses an operation or executes it twice, and never executes a write late.
 //
 // # Safety
 // The pointers are null or valid: a text, options, and a place for the disk.
 fb_status fb_connect(const char *url, const struct fb_options *options, struct fb_disk **disk);
 
-// Releases a disk; null does nothing. Its queues go on until they are closed. No other call may be
-// using the disk. In a forked process it does nothing.
+// Releases a disk; null does nothing. Its queues keep working until they are closed. No other call
+// may be using the disk. In a forked process it does nothing.
 //
 // # Safety
-// The pointer is null, or a disk that nobody uses any more.
+// The pointer is null, or a disk that is no longer in use.
 void fb_disconnect(struct fb_disk *disk);
 
-// What the disk is now: a size may change while it is connected.
+// Describes the disk as it is now: its size may change while it is connected.
 //
 // # Safety
-// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+// The pointers are null or valid: a disk, and a place of at least `size` bytes.
 fb_status fb_describe(const struct fb_disk *disk, struct fb_info *info);
 
-// Reads `length` bytes from `offset` on into `data`: whole blocks, of any number. Blocks until it
-// is done. A large transfer becomes several; when one fails, the rest is not begun.
+// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Blocks until it
+// is done. A large transfer is split; when one part fails, the later ones do not start.
 //
 // # Safety
-// The disk is null or valid, and `data` has `length` bytes that nobody else uses meanwhile.
+// The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
 fb_status fb_read(const struct fb_disk *disk, void *data, uint64_t offset, uint64_t length);
 
-// Writes `length` bytes of `data` from `offset` on, otherwise as `fb_read`. `flags` is 0 or
+// Writes `length` bytes of `data` from `offset` on, otherwise like `fb_read`. `flags` is 0 or
 // FB_DURABLE.
 //
 // # Safety
-// The disk is null or valid, and `data` has `length` bytes that nobody changes meanwhile.
+// The disk is null or valid, and `data` has `length` bytes that no thread changes meanwhile.
 fb_status fb_write(const struct fb_disk *disk,
                    const void *data,
                    uint64_t offset,
                    uint64_t length,
                    uint32_t flags);
 
-// Makes durable everything that was complete before.
+// Makes all earlier completed writes durable.
 //
 // # Safety
 // The disk is null or valid.
 fb_status fb_flush(const struct fb_disk *disk);
 
-// Makes a range of whole blocks read as zeroes, without moving any. `flags`: FB_DURABLE,
+// Makes a range of whole blocks read as zeroes, without transferring data. `flags`: FB_DURABLE,
 // FB_KEEP_ALLOCATED.
 //
 // # Safety
@@ -501,75 +502,75 @@ fb_status fb_write_zeroes(const struct fb_disk *disk,
                           uint64_t length,
                           uint32_t flags);
 
-// Says that a range of whole blocks is not needed any more: it reads as zeroes or as before. A
-// hint, which the disk may not follow.
+// Tells the disk that a range of whole blocks is no longer needed: it then reads as zeroes or as
+// before. This is a hint, which the disk may ignore.
 //
 // # Safety
 // The disk is null or valid.
 fb_status fb_deallocate(const struct fb_disk *disk, uint64_t offset, uint64_t length);
 
-// How one of a disk's paths is: `index` counts from 0 in the order of the URLs, up to
+// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
 // `fb_info.paths`.
 //
 // # Safety
-// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+// The pointers are null or valid: a disk, and a place of at least `size` bytes.
 fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
 
-// Opens a queue to a disk: a connection of its own over each path. It does not wait for that:
-// operations do, and end with FB_STATUS_RESOURCES if the disk's queues are all in use. The queue
-// goes on when the disk is let go.
+// Opens a queue to a disk, with its own connection over each path. It does not wait for the
+// connections: operations do, and fail with FB_STATUS_RESOURCES if the disk's queues are all in
+// use. The queue keeps working after the disk is released.
 //
 // # Safety
 // The pointers are null or valid: a disk, and a place for the queue.
 fb_status fb_queue_open(const struct fb_disk *disk, struct fb_queue **queue);
 
-// Gives a queue one more disk, so that one `fb_poll` waits for several. `index` gets the number
-// that `fb_op.disk` calls it by: 1 for the second disk, and so on.
+// Adds a disk to a queue, so that one `fb_poll` waits for several. `index` receives its number for
+// `fb_op.disk`: 1 for the second disk, and so on.
 //
 // # Safety
 // The pointers are null or valid: a queue, a disk, and a place for the number.
 fb_status fb_queue_add(struct fb_queue *queue, const struct fb_disk *disk, uint32_t *index);
 
-// Closes a queue; null does nothing. Of the operations in flight, those that were not begun are
-// given up, and the others waited for, so that no write of the queue is done after this returns
-// and undoes a later one. How they ended is not told. If they do not end within 30 seconds,
-// because the target is away, this returns FB_STATUS_LOST: a write may then still be done, once.
-// The queue is closed in any case, and the memory is the caller's again; should the kernel not
-// give it back, the process is ended (SIGABRT). It has to be the thread that opened it. In a
+// Closes a queue; null does nothing. It drops operations in flight that have not started, and
+// waits for the others, so that no write of the queue executes after this returns and undoes a
+// later one. It does not report their results. If they do not end within 30 seconds, because the
+// target is away, this returns FB_STATUS_LOST: a write may then still be executed, once. The queue
+// is closed in any case, and the memory is the caller's again; if the kernel does not release it,
+// the process is aborted (SIGABRT). Only the thread that opened the queue may call this. In a
 // forked process it does nothing.
 //
 // # Safety
-// The pointer is null, or a queue that is not used any more.
+// The pointer is null, or a queue that is no longer in use.
 fb_status fb_queue_close(struct fb_queue *queue);
 
-// Takes an operation. It is begun at the latest by the next `fb_poll`, so several that are
-// submitted in a row travel together. After a failure nothing was taken.
+// Submits an operation. It starts at the next `fb_poll` at the latest, so operations submitted in
+// a row are sent together. After a failure nothing was submitted.
 //
 // # Safety
 // The pointers are null or valid: a queue, and an operation whose memory is as it says.
 fb_status fb_submit(struct fb_queue *queue, const struct fb_op *op);
 
-// Begins what was submitted, waits until at least `min` operations are complete or `timeout_us`
-// microseconds are over (negative: never), and hands up to `max` completions out. Gives their
-// number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer than `min` are
-// in flight it waits for those only.
+// Starts the submitted operations, waits until at least `min` operations are complete or
+// `timeout_us` microseconds have passed (negative: no limit), and returns up to `max` completions.
+// Returns their number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer
+// than `min` are in flight it waits only for those.
 //
 // # Safety
-// The queue is null or valid, and there is room for `max` completions (none: null will do).
+// The queue is null or valid, and there is room for `max` completions (for none, null is fine).
 int32_t fb_poll(struct fb_queue *queue,
                 struct fb_completion *completions,
                 uint32_t min,
                 uint32_t max,
                 int64_t timeout_us);
 
-// A status in plain words, for ever valid.
+// A status in plain words, valid forever.
 const char *fb_status_text(int32_t status);
 
-// The errno that comes closest to a status (0 for success), for programs that know no better.
+// The errno that is closest to a status (0 for success), for programs that need one.
 int fb_status_errno(int32_t status);
 
-// What was wrong with the last call in this thread that failed: one sentence, in UTF-8. Valid
-// until the next call that fails in this thread; empty before the first.
+// The failure of the last failed call in this thread: one sentence, in UTF-8. Valid until the next
+// failed call in this thread; empty before the first.
 const char *fb_last_error(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-//! What a machine shares.
+//! Discovery: the disks that a machine shares.
 
 use crate::fork::Process;
 use crate::memory::{give, handle, text, write_sized};
@@ -8,15 +8,15 @@ use farblock_host::{DiscoveryEntry, Error, Options, Url, discover, entry_url};
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
-/// The discovery port, and where `farblock serve` answers, too.
+/// The discovery port, and the port on which `farblock serve` also answers.
 const PORTS: [u16; 2] = [8009, 4420];
 
-/// What a machine said that it shares.
+/// The answer of a discovery service.
 pub struct fb_discovery {
     entries: Vec<Texts>,
 }
 
-/// An entry, as its structure points into it.
+/// The texts of an entry, into which its structure points.
 struct Texts {
     url: Option<CString>,
     nqn: CString,
@@ -32,9 +32,9 @@ struct Texts {
 pub struct fb_entry {
     /// `sizeof(fb_entry)`, by which the library knows your version of it.
     pub size: usize,
-    /// For fb_connect, without a namespace; null if it cannot be connected to. This and the
-    /// other texts are valid until fb_discovery_free. They are what the other side says, of any
-    /// characters but in this one, which is printable ASCII.
+    /// For fb_connect, without a namespace; null if it cannot be connected to. This and the other
+    /// texts are valid until fb_discovery_free. The other texts come from the remote side and may
+    /// have any characters; this one is printable ASCII.
     pub url: *const c_char,
     /// The subsystem's NQN.
     pub nqn: *const c_char,
@@ -42,14 +42,14 @@ pub struct fb_entry {
     pub address: *const c_char,
     /// Its port (TRSVCID).
     pub service: *const c_char,
-    /// What it is (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+    /// Its type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
     pub kind: u32,
-    /// How it is reached (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+    /// Its transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
     pub transport: u32,
 }
 
-/// Asks a discovery service what there is: `host`, or `host:port`. Without a port, 8009 is tried
-/// and then 4420. `options` may be null; what they say about paths means nothing here.
+/// Asks a discovery service for its entries: `host`, or `host:port`. Without a port it tries 8009
+/// and then 4420. `options` may be null; its path options have no effect here.
 ///
 /// # Safety
 /// The pointers are null or valid: a text, options, and a place for the result.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn fb_discover(
 /// One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
 ///
 /// # Safety
-/// The pointers are null or valid: a discovery, and a place of as many bytes as its `size` says.
+/// The pointers are null or valid: a discovery, and a place of at least `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_discovery_entry(
     discovery: *const fb_discovery,
@@ -96,10 +96,10 @@ pub unsafe extern "C" fn fb_discovery_entry(
     })
 }
 
-/// Frees what was found; null does nothing.
+/// Frees a discovery; null does nothing.
 ///
 /// # Safety
-/// The pointer is null, or a discovery that nobody uses any more.
+/// The pointer is null, or a discovery that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_discovery_free(discovery: *mut fb_discovery) {
     guard(|| {

@@ -1,4 +1,4 @@
-//! Connected namespaces, and calls on them that block.
+//! Connected namespaces, and blocking calls on them.
 
 use crate::fork::Process;
 use crate::limits;
@@ -16,28 +16,28 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A property of a disk: whatever would change it is refused.
+/// A property of a disk: it refuses writes and other changes.
 pub const FB_READ_ONLY: u32 = 1;
-/// A property of a disk: what was written may be lost until it is flushed.
+/// A property of a disk: written data may be lost until a flush.
 pub const FB_VOLATILE_CACHE: u32 = 2;
-/// A property of a disk: deallocating gives space back.
+/// A property of a disk: deallocating frees space.
 pub const FB_DEALLOCATE: u32 = 4;
 
-/// For a write, or for zeroes: durable when it is complete.
+/// For a write, or for zeroes: durable when it completes.
 pub const FB_DURABLE: u32 = 1;
 /// For zeroes: the space stays allocated.
 pub const FB_KEEP_ALLOCATED: u32 = 2;
 
-/// The most data that one piece of a blocking call moves.
+/// Limit for the data of one piece of a blocking call.
 const PIECE_BYTES: u64 = 1 << 30;
-/// The longest piece of a blocking call without data.
+/// Limit for a piece of a blocking call without data.
 const DATALESS_PIECE_BYTES: u64 = 1 << 40;
 
-/// A connected namespace, over one path or several. Any thread may use it, several at a time. It
-/// outlives its connections: what was lost is connected again, and operations wait meanwhile.
+/// A connected namespace, over one path or several. Any thread may use it, also several at a time.
+/// It outlives its connections: the library reconnects lost ones, and operations wait meanwhile.
 pub struct fb_disk {
-    /// Started by the first blocking call: programs with queues of their own need no such thread.
-    /// It goes before the disk, whose end is then waited for.
+    /// Started by the first blocking call: programs with their own queues do not need this thread.
+    /// It is dropped before the disk, and dropping it waits for the thread.
     worker: Mutex<Option<Arc<Worker>>>,
     pub(crate) disk: Disk,
     description: CString,
@@ -49,7 +49,7 @@ pub struct fb_disk {
     waiting: Waiting,
 }
 
-/// What a disk is. Set `size` to `sizeof(fb_info)` before the call.
+/// The properties of a disk. Set `size` to `sizeof(fb_info)` before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_info {
@@ -59,9 +59,9 @@ pub struct fb_info {
     pub capacity_bytes: u64,
     /// The capacity in blocks.
     pub blocks: u64,
-    /// Operations that do not cross a multiple of this are fastest. 0: no matter.
+    /// Operations that do not cross a multiple of this are fastest. 0: no preference.
     pub optimal_bytes: u64,
-    /// Writes in multiples of this, aligned to it, are fastest. 0: no matter.
+    /// Writes in multiples of this, aligned to it, are fastest. 0: no preference.
     pub preferred_write_bytes: u64,
     /// One line for people. Valid until fb_disconnect.
     pub description: *const c_char,
@@ -71,28 +71,28 @@ pub struct fb_info {
     pub flags: u32,
     /// The namespace's identifier.
     pub namespace_id: u32,
-    /// How many queues can be open at once, the blocking calls' own not counted.
+    /// Limit for open queues, without the queue of the blocking calls.
     pub queues: u16,
-    /// Commands in flight per queue. More may be submitted; they wait.
+    /// Commands in flight per queue. Further ones wait.
     pub queue_depth: u16,
-    /// How often anything here has changed, or the state of a path.
+    /// Count of changes to any of these fields, or to the state of a path.
     pub changes: u64,
     /// An `fb_disk_state`.
     pub state: u32,
-    /// How many paths there are; `fb_describe_path` says how each of them is.
+    /// The number of paths; `fb_describe_path` describes each of them.
     pub paths: u16,
-    /// How many of them are connected.
+    /// The number of connected paths.
     pub live_paths: u16,
 }
 
-/// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, with blanks
-/// between them, are several paths to one namespace. It may be left out if there is only one.
+/// Connects to the disk at a URL: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, separated by
+/// blanks, are several paths to one namespace. The namespace may be omitted if there is only one.
 /// `options` may be null.
 ///
-/// Waits until one path is connected, as long as the options allow. From then on connections that
-/// are lost are made again, and operations go over another path or wait; they fail with
-/// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` is over. No
-/// operation is lost or done twice by that, and no write is done late.
+/// Waits until one path is connected, as long as the options allow. From then on the library
+/// reconnects lost connections, and operations use another path or wait. They fail with
+/// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
+/// Reconnecting never loses an operation or executes it twice, and never executes a write late.
 ///
 /// # Safety
 /// The pointers are null or valid: a text, options, and a place for the disk.
@@ -117,17 +117,17 @@ pub unsafe extern "C" fn fb_connect(
     })
 }
 
-/// Releases a disk; null does nothing. Its queues go on until they are closed. No other call may be
-/// using the disk. In a forked process it does nothing.
+/// Releases a disk; null does nothing. Its queues keep working until they are closed. No other call
+/// may be using the disk. In a forked process it does nothing.
 ///
 /// # Safety
-/// The pointer is null, or a disk that nobody uses any more.
+/// The pointer is null, or a disk that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_disconnect(disk: *mut fb_disk) {
     guard(|| {
         // SAFETY: the caller's promise.
         let forked = !disk.is_null() && !unsafe { handle(disk, "disk")? }.process.is_current();
-        // A forked process has not got the threads that would have to be waited for.
+        // A forked process does not have the threads to wait for.
         if !disk.is_null() && !forked {
             // SAFETY: made by `fb_connect` from a box, and by the caller's promise not freed yet.
             drop(unsafe { Box::from_raw(disk) });
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn fb_disconnect(disk: *mut fb_disk) {
     });
 }
 
-/// What the disk is now: a size may change while it is connected.
+/// Describes the disk as it is now: its size may change while it is connected.
 ///
 /// # Safety
-/// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -> fb_status {
     guard(|| {
@@ -151,11 +151,11 @@ pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -
     })
 }
 
-/// Reads `length` bytes from `offset` on into `data`: whole blocks, of any number. Blocks until it
-/// is done. A large transfer becomes several; when one fails, the rest is not begun.
+/// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Blocks until it
+/// is done. A large transfer is split; when one part fails, the later ones do not start.
 ///
 /// # Safety
-/// The disk is null or valid, and `data` has `length` bytes that nobody else uses meanwhile.
+/// The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_read(
     disk: *const fb_disk,
@@ -170,11 +170,11 @@ pub unsafe extern "C" fn fb_read(
     })
 }
 
-/// Writes `length` bytes of `data` from `offset` on, otherwise as `fb_read`. `flags` is 0 or
+/// Writes `length` bytes of `data` from `offset` on, otherwise like `fb_read`. `flags` is 0 or
 /// FB_DURABLE.
 ///
 /// # Safety
-/// The disk is null or valid, and `data` has `length` bytes that nobody changes meanwhile.
+/// The disk is null or valid, and `data` has `length` bytes that no thread changes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_write(
     disk: *const fb_disk,
@@ -186,13 +186,13 @@ pub unsafe extern "C" fn fb_write(
     guard(|| {
         check_flags(flags, FB_DURABLE)?;
         let data = data.cast_mut().cast();
-        // SAFETY: the caller's promises; what is written from is not written to.
+        // SAFETY: the caller's promises; the library only reads the data of a write.
         let (disk, data) = unsafe { (handle(disk, "disk")?, Memory::new(data, length)?) };
         disk.transfer(Command::Write, Some(data), offset, length, flags)
     })
 }
 
-/// Makes durable everything that was complete before.
+/// Makes all earlier completed writes durable.
 ///
 /// # Safety
 /// The disk is null or valid.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn fb_flush(disk: *const fb_disk) -> fb_status {
     })
 }
 
-/// Makes a range of whole blocks read as zeroes, without moving any. `flags`: FB_DURABLE,
+/// Makes a range of whole blocks read as zeroes, without transferring data. `flags`: FB_DURABLE,
 /// FB_KEEP_ALLOCATED.
 ///
 /// # Safety
@@ -231,8 +231,8 @@ pub unsafe extern "C" fn fb_write_zeroes(
     })
 }
 
-/// Says that a range of whole blocks is not needed any more: it reads as zeroes or as before. A
-/// hint, which the disk may not follow.
+/// Tells the disk that a range of whole blocks is no longer needed: it then reads as zeroes or as
+/// before. This is a hint, which the disk may ignore.
 ///
 /// # Safety
 /// The disk is null or valid.
@@ -269,8 +269,8 @@ impl fb_disk {
         })
     }
 
-    /// Refuses a process that was forked since the disk was connected. Goes before everything else
-    /// about the disk: a thread of the parent's may have held its locks.
+    /// Refuses a process that was forked after the disk was connected. Call it before any other
+    /// access to the disk: a thread of the parent may have held its locks.
     pub(crate) fn check_process(&self) -> Outcome {
         match self.process.is_current() {
             true => Ok(()),
@@ -285,7 +285,7 @@ impl fb_disk {
         let geometry = self.disk.geometry();
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        // First, so that a change while the rest is read is one that the caller has not seen.
+        // First, so that a change during the rest counts as one that the caller has not seen.
         let changes = self.disk.changes().generation();
         let paths = self.disk.paths();
         let (queues, queue_depth) = self.grants.of(&paths);
@@ -310,7 +310,7 @@ impl fb_disk {
         }
     }
 
-    /// Does a range, in pieces if it is a large one.
+    /// Executes an operation on a range, in pieces if it is large.
     fn transfer(
         &self,
         command: Command,
@@ -321,12 +321,12 @@ impl fb_disk {
     ) -> Outcome {
         self.check_process()?;
         let geometry = self.disk.geometry();
-        // All of it first, so that one that reaches out of the disk does not begin.
+        // Check the whole range first, so that one that reaches beyond the disk does not start.
         let (lba, blocks) = range(&geometry, command, offset, length)?;
         let most = if data.is_some() { PIECE_BYTES } else { DATALESS_PIECE_BYTES };
         let most = most / u64::from(geometry.block_size);
         let mut done = 0;
-        // Once, for a range of no blocks.
+        // Once, for an empty range.
         while done < blocks || (blocks == 0 && done == 0) {
             let blocks_now = most.min(blocks - done) as u32;
             let data = data.as_mut().map(|data| data.cut(geometry.bytes(blocks_now)));
@@ -351,7 +351,7 @@ impl fb_disk {
         Ok(Arc::clone(worker.insert(started)))
     }
 
-    /// Tells the whole story where there is one.
+    /// Adds the state of the paths to a failure, if that explains it.
     fn explain(&self, failure: Failure) -> Failure {
         if failure.status != fb_status::Lost {
             return failure;
@@ -363,7 +363,7 @@ impl fb_disk {
     }
 }
 
-/// The URLs of a text, as many as there are.
+/// The URLs in a text.
 fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     let words = text.split_whitespace();
     let urls: Vec<Url> =
@@ -377,7 +377,7 @@ fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     }
 }
 
-/// The URLs with the namespace that one of them names, or the only one of the subsystem.
+/// The URLs, with the namespace that one of them names, or with the subsystem's only one.
 fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>, Failure> {
     let begin = Instant::now();
     let nsid = loop {
@@ -423,7 +423,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
     Err(error.expect("there is a URL, and it could not be connected").into())
 }
 
-/// Blocks of a range in bytes.
+/// The blocks of a range in bytes.
 pub(crate) fn range(
     geometry: &Geometry,
     command: Command,

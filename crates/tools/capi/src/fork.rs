@@ -1,6 +1,6 @@
-//! Notices that the process was forked: a child has its parent's handles, but not the threads
-//! behind them, and must not touch what it shares with the parent, nor wait for a lock that a
-//! thread of the parent's held. Windows has no such thing.
+//! Detects a fork. A child has its parent's handles, but not the threads behind them. It must not
+//! touch state that it shares with the parent, nor wait for a lock that a thread of the parent
+//! held. Windows has no fork.
 
 #[cfg(unix)]
 use farblock_host::HostIdentity;
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(unix)]
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// How many forks this process is away from the one that loaded the library.
+/// The number of forks between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 #[cfg(unix)]
 static WATCH: Once = Once::new();
 
-/// Held while a thread makes what the process has once.
+/// Held while a thread initialises per-process state.
 #[cfg(unix)]
 static SETUP: Mutex<()> = Mutex::new(());
 
 #[cfg(unix)]
 thread_local! {
-    /// The process's own locks, which the forking thread takes so that no other thread has them:
-    /// the child could not get them back.
+    /// The locks of per-process state. The forking thread takes them, so that no other thread holds
+    /// them: the child could never release those.
     static LOCKS: RefCell<Option<(MutexGuard<'static, ()>, Held)>> = const { RefCell::new(None) };
 }
 
-/// A process, as the library sees it.
+/// Identifies a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// This one. Cheap, unlike asking the system. Every call that makes a handle begins with it.
+    /// This process. Cheap, unlike a system call. Every call that makes a handle starts with it.
     pub(crate) fn current() -> Process {
         #[cfg(unix)]
         WATCH.call_once(|| {
@@ -42,7 +42,7 @@ impl Process {
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
             assert!(code == 0, "no memory for handlers of forks");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-            // Read from files: another thread that needs it waits meanwhile.
+            // It reads files, so another thread that needs it waits meanwhile.
             let _ = HostIdentity::of_this_host();
         });
         Process(FORKS.load(Ordering::Relaxed))

@@ -1,33 +1,34 @@
-//! libfarblock: remote namespaces for programs in C, and for whatever can call C.
+//! libfarblock: remote namespaces for programs in C, and in languages that can call C.
 //!
-//! A thin layer over `farblock-host`: what a call means is said there and in `farblock-block`; the
-//! header made of this crate, `engines/include/farblock.h`, says it again for its readers.
+//! A thin layer over `farblock-host`. The documentation of `farblock-host` and `farblock-block`
+//! defines its calls; the header generated from this crate, `engines/include/farblock.h`, repeats
+//! it for C programmers.
 //!
 //! # Contract
 //!
-//! **Hostile arguments.** Null and misaligned pointers, and sizes, flags and ranges that make no
-//! sense, give a status and a sentence ([`fb_last_error`](status::fb_last_error)). What nobody
-//! can check is the caller's duty: that memory is as long as the caller says, and that handles are
-//! alive.
+//! **Hostile arguments.** Null and misaligned pointers, and invalid sizes, flags and ranges, give a
+//! status and a sentence ([`fb_last_error`](status::fb_last_error)). The library cannot check that
+//! memory is as long as the caller says, or that handles are alive: that is the caller's duty.
 //!
-//! **No panic leaves.** One of ours ends in `FB_STATUS_BUG`; the handle answers so ever after.
+//! **No panic leaves.** A panic becomes `FB_STATUS_BUG`, and so does every later call with that
+//! handle.
 //!
 //! **No copies.** Data is received into the caller's memory and sent from it.
 //!
-//! **Threads.** A disk may be used by any thread; a queue only by the one that opened it, since its
-//! event loop belongs to a thread. Both belong to a process: after a fork every call that they are
-//! given to answers `FB_STATUS_THREAD` at once, and closing them does nothing. The child may
-//! connect again, whatever the parent's threads were doing.
+//! **Threads.** Any thread may use a disk. Only the thread that opened a queue may use it, since
+//! its event loop belongs to a thread. Both belong to a process: after a fork every call with them
+//! returns `FB_STATUS_THREAD` at once, and closing them does nothing. The child may connect again,
+//! even if the parent's threads were in calls.
 //!
-//! **Connections come and go.** A disk is a `farblock_host::Disk`: one that is lost is made again,
-//! over one path or several, and what was in flight is finished then. How long that may take is in
-//! the options.
+//! **Connections come and go.** A disk is a `farblock_host::Disk`: it reconnects lost connections,
+//! over one path or several, and then finishes the operations in flight. The options limit how long
+//! that may take.
 //!
 //! # Not implemented
 //!
-//! A callback for changes of a disk (`fb_info.changes` is to be looked at), admin commands, a
-//! descriptor to wait for completions on (the event loop has none that tells all of its reasons to
-//! wake), cancelling an operation of a queue, closing one of a queue's disks.
+//! A callback for changes of a disk (poll `fb_info.changes`), admin commands, a descriptor to wait
+//! for completions (the event loop has none that covers all its wakeups), cancelling an operation
+//! of a queue, and closing one of a queue's disks.
 
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 

@@ -1,13 +1,13 @@
-//! Every limit of the library that its header does not show, with its unit.
+//! Limits of the library that its header does not show, with their units.
 
 use std::time::Duration;
 
-/// How long a queue that is closed waits for what it has begun: longer than a target that is there
-/// takes, and no longer than a program's end may.
+/// Time that closing a queue waits for started operations: longer than a reachable target takes,
+/// and short enough for the end of a program.
 pub(crate) const CLOSE_TIME: Duration = Duration::from_secs(30);
 
-/// How often a blocking call that waits asks its program whether to go on.
+/// Interval at which a waiting blocking call asks its program whether to continue.
 pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Between two attempts to find out which namespace is meant, while the target is waited for.
+/// Pause between two attempts to find the namespace, while the call waits for the target.
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(500);

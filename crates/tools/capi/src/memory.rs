@@ -1,24 +1,25 @@
-//! The caller's memory: pointers that become references, buffers and copies.
+//! The caller's memory: turns pointers into references, buffers and copies.
 
 use crate::status::{Failure, Outcome, fb_status};
 use farblock_reactor::{Buffer, Lender};
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-/// Bytes that a caller lends until an operation on them is complete. There is one of each: two
-/// buffers of the same bytes would be two that own them.
+/// Bytes that a caller lends until an operation on them completes. Each exists once: two buffers of
+/// the same bytes would both own them.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the caller promised memory that the library may use until the operation is complete, by
-// whatever thread does it.
+// SAFETY: the caller promised memory that the library may use until the operation completes, in any
+// thread.
 unsafe impl Send for Memory {}
 
 impl Memory {
     /// # Safety
-    /// What [`Lender::lend`] demands, from now until the buffer made of this is dropped.
+    /// The caller must keep the promises of [`Lender::lend`] from now until the buffer made from
+    /// this is dropped.
     pub(crate) unsafe fn new(start: *mut u8, len: u64) -> Result<Memory, Failure> {
         let Some(start) = NonNull::new(start) else {
             return Err(Failure::argument("the data pointer is null"));
@@ -32,11 +33,11 @@ impl Memory {
     }
 
     pub(crate) fn lend(self, loans: &Loans) -> Buffer {
-        // SAFETY: promised by whoever called `new`.
+        // SAFETY: the caller of `new` promised it.
         unsafe { loans.0.lend(self.start, self.len) }
     }
 
-    /// Cuts the first `len` bytes off.
+    /// Cuts off the first `len` bytes.
     pub(crate) fn cut(&mut self, len: usize) -> Memory {
         assert!(len <= self.len, "beyond the memory");
         let front = Memory { start: self.start, len };
@@ -47,17 +48,17 @@ impl Memory {
     }
 }
 
-/// The callers' memory that is in use. It is to be dropped behind the event loop, and before
-/// anybody is told that the memory is free: an event loop that the kernel does not let go of in
-/// time, or whose ring fails, leaves buffers behind that may still be written to. Then no answer is
-/// right, since the caller would use its memory for something else, and the process ends.
+/// The callers' memory in use. Drop it after the event loop, and before a caller learns that its
+/// memory is free. If the kernel does not release an event loop in time, or its ring fails, buffers
+/// remain that the kernel may still write to. Then no answer is right, since the caller would reuse
+/// its memory, so the process aborts.
 #[derive(Default)]
 pub(crate) struct Loans(Lender);
 
 impl Drop for Loans {
     fn drop(&mut self) {
         if !self.0.is_idle() {
-            // No logger: a program in C most often has none.
+            // No logger: most C programs have none.
             eprintln!(
                 "farblock: the kernel has not given the program's memory back, and may still write \
                  to it: ending the process, before it does harm"
@@ -67,11 +68,11 @@ impl Drop for Loans {
     }
 }
 
-/// What a handle points at.
+/// The object behind a handle.
 ///
 /// # Safety
-/// A pointer that is neither null nor misaligned is one that this library gave out, and its object
-/// is still there.
+/// A pointer that is neither null nor misaligned must come from this library, and its object must
+/// still exist.
 pub(crate) unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
     if pointer.is_null() || !pointer.is_aligned() {
         return Err(Failure::argument(format!("the {what} is {}", wrong(pointer))));
@@ -80,10 +81,10 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     Ok(unsafe { &*pointer })
 }
 
-/// A place for a result.
+/// Stores a result at the caller's place.
 ///
 /// # Safety
-/// A pointer that is not null is one to memory for a `T`, aligned or not.
+/// A pointer that is not null must point to memory for a `T`, aligned or not.
 pub(crate) unsafe fn give<T>(place: *mut T, value: T, what: &str) -> Outcome {
     if place.is_null() {
         return Err(Failure::argument(format!("there is no place for the {what}: it is null")));
@@ -97,10 +98,10 @@ fn wrong<T>(pointer: *const T) -> &'static str {
     if pointer.is_null() { "null" } else { "no handle of this library (a misaligned address)" }
 }
 
-/// The caller's text.
+/// The text of a caller.
 ///
 /// # Safety
-/// A pointer that is not null is one to a text that ends in a zero byte.
+/// A pointer that is not null must point to a text that ends with a zero byte.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
         return Err(Failure::argument(format!("{what} is null")));
@@ -110,15 +111,15 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
 }
 
-/// The most bytes that a structure which grows with the library's versions can have.
+/// Limit for the size of a structure that grows with the library's versions.
 const MAX_STRUCTURE_BYTES: usize = 4096;
 
-/// Reads a structure that begins with its size as the caller's version of the header knows it. What
-/// an older version lacks is zero; what a newer one adds has to be.
+/// Reads a structure that starts with its size in the caller's version of the header. Fields that
+/// an older version lacks are zero; fields that a newer one adds must be zero.
 ///
 /// # Safety
-/// The pointer is one to a `size_t`, and to as many bytes as it says. `T` is made of numbers and
-/// pointers, so that any bytes are a value of it.
+/// The pointer must point to a `size_t`, and to as many bytes as it says. `T` must consist of
+/// numbers and pointers, so that any bytes are a valid value.
 pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
     // SAFETY: the caller's promise.
     let given = unsafe { pointer.cast::<usize>().read_unaligned() };
@@ -141,10 +142,10 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
     }
 }
 
-/// Writes as much of a structure as the caller's version of the header knows.
+/// Writes the part of a structure that the caller's version of the header has.
 ///
 /// # Safety
-/// As [`read_sized`], and the bytes can be written.
+/// As for [`read_sized`], and the bytes must be writable.
 pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) -> Outcome {
     if place.is_null() {
         return Err(Failure::argument(format!("there is no place for {what}: it is null")));
@@ -171,7 +172,7 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
 mod tests {
     use super::*;
 
-    /// What [`Loans`] is for; in a process of its own.
+    /// A buffer that is not returned aborts the process; runs in its own process.
     #[test]
     fn memory_that_is_not_given_back_ends_the_process() {
         const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";
@@ -190,7 +191,7 @@ mod tests {
         let ended = child.output().expect("it runs");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && told.contains("may still write to it"), "{told}");
-        // What is given back ends nothing.
+        // Returned buffers do not abort it.
         drop(Loans::default());
     }
 }

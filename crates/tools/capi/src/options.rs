@@ -1,4 +1,4 @@
-//! How to connect, as C says it.
+//! Options of a connection, in C.
 
 use crate::memory::{read_sized, text};
 use crate::status::Failure;
@@ -9,18 +9,18 @@ use farblock_reactor::{Config, EngineKind, Polling};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-/// A time in the options that never comes.
+/// A time in the options that never ends.
 pub const FB_FOREVER: u32 = u32::MAX;
 /// An option: check every header with a CRC.
 pub const FB_HEADER_DIGEST: u32 = 1;
 /// An option: check all data with a CRC.
 pub const FB_DATA_DIGEST: u32 = 2;
 
-/// Which event loop moves the data: a value of `fb_options.engine`.
+/// The event loop that moves the data: a value of `fb_options.engine`.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_engine {
-    /// io_uring where it works, else the portable one.
+    /// io_uring if it works, otherwise the portable one.
     Auto = 0,
     /// Linux io_uring.
     Uring = 1,
@@ -28,12 +28,12 @@ pub enum fb_engine {
     Portable = 2,
 }
 
-/// Which of several paths an operation takes: a value of `fb_options.policy`. The names are the
-/// Linux kernel's; paths that the target calls optimized (ANA) come before others, always.
+/// The choice among several paths for an operation: a value of `fb_options.policy`. The names are
+/// the Linux kernel's. Paths that the target calls optimized (ANA) always come first.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_policy {
-    /// The first in the order given, for as long as it is usable.
+    /// The first usable one in the given order.
     Numa = 0,
     /// One after the other.
     RoundRobin = 1,
@@ -41,23 +41,23 @@ pub enum fb_policy {
     QueueDepth = 2,
 }
 
-/// How much processor time waiting may take, for the sake of latency: a value of `fb_options.spin`.
-/// The names are those of farblock's --spin.
+/// How much processor time waiting may take to reduce latency: a value of `fb_options.spin`. The
+/// names are the same as in farblock's --spin.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_spin {
-    /// Who waits looks for up to 200 us before it sleeps where that makes the load faster.
+    /// A waiting thread polls for up to 200 us before it sleeps, if that makes the load faster.
     Balanced = 0,
     /// It sleeps at once.
     Efficient = 1,
-    /// It looks as long as there is I/O, and a millisecond longer: up to a processor under load.
+    /// It polls while there is I/O, and a millisecond longer: up to one processor under load.
     Latency = 2,
     /// It never sleeps.
     Always = 3,
 }
 
-/// How to connect, and how to go on when a connection is lost. Set all to zero, then `size` to
-/// `sizeof(fb_options)`, then what you want: zero is the default of everything.
+/// How to connect, and how to recover a lost connection. Set all to zero, then `size` to
+/// `sizeof(fb_options)`, then the fields you need: zero is the default of each.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_options {
@@ -67,12 +67,12 @@ pub struct fb_options {
     pub hostnqn: *const c_char,
     /// Host identifier (a UUID), instead of this machine's.
     pub hostid: *const c_char,
-    /// How long each step of connecting may take (5000).
+    /// Limit for each step of connecting (5000).
     pub connect_timeout_ms: u32,
-    /// How long an operation may take before its connection is given up and it is sent over another
-    /// one (30000; or FB_FOREVER).
+    /// Limit for an operation. After it, the library drops the connection and sends the operation
+    /// over another one (30000; or FB_FOREVER).
     pub io_timeout_ms: u32,
-    /// After this long without a sign of life either side gives up (5000; or FB_FOREVER).
+    /// Either side drops the connection after this time without a message (5000; or FB_FOREVER).
     pub keep_alive_ms: u32,
     /// FB_HEADER_DIGEST, FB_DATA_DIGEST.
     pub flags: u32,
@@ -80,38 +80,39 @@ pub struct fb_options {
     pub engine: u32,
     /// Commands in flight per queue, if the controller allows as many (128).
     pub queue_depth: u16,
-    /// How many queues can be open at once; blocking calls together use one more (64).
+    /// Limit for open queues; all blocking calls together use one more (64).
     pub queues: u16,
-    /// The longest pause between two attempts to reconnect (10000). The first is made at once.
+    /// The longest pause between two attempts to reconnect (10000). The first attempt is made at
+    /// once.
     pub reconnect_delay_ms: u32,
-    /// A path is given up when it was lost for this long, and the disk is dead with its last path
-    /// (600000; or FB_FOREVER).
+    /// The library gives a path up when it was lost for this long, and the disk is dead with its
+    /// last path (600000; or FB_FOREVER).
     pub ctrl_loss_timeout_ms: u32,
-    /// Operations fail when no path was usable for this long, while reconnecting goes on
-    /// (FB_FOREVER: they wait for as long as there is hope).
+    /// Operations fail when no path was usable for this long, while the library keeps reconnecting
+    /// (FB_FOREVER: they wait until the disk is dead).
     pub fast_io_fail_timeout_ms: u32,
-    /// How soon to know that a path does not answer any more, if that is to be sooner than
-    /// `keep_alive_ms` (600 with several paths, else not).
+    /// Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
+    /// several paths, otherwise unused).
     pub path_timeout_ms: u32,
-    /// How long to wait before writes are sent anew that were lost with a controller which no other
-    /// can end, as those of the Linux kernel and SPDK (0: two or three times `keep_alive_ms` and
-    /// what the controller asks for, after which it must have ended itself by NVMe Base 2.1). With
-    /// less, a command that is stuck in such a target for longer can undo what was written after
-    /// it; 1 is as good as none. Reads never wait.
+    /// Time to wait before the library repeats writes that were lost with a controller which no
+    /// other controller can end, such as one of the Linux kernel or SPDK. With 0 that is two or
+    /// three times `keep_alive_ms` and the controller's own time, after which it must have ended
+    /// itself by NVMe Base 2.1. With a shorter time, a command that is stuck in such a target for
+    /// longer can undo later writes; 1 is practically none. Reads never wait.
     pub quiesce_ms: u32,
     /// An `fb_policy`.
     pub policy: u32,
-    /// How long `fb_connect` goes on trying when the target is not there (0: one attempt tells; or
-    /// FB_FOREVER).
+    /// Time that `fb_connect` retries while the target is not reachable (0: it makes one attempt;
+    /// or FB_FOREVER).
     pub connect_wait_ms: u32,
-    /// Called ten times a second by a blocking call that waits, in the thread of the call: what it
-    /// gives is 0 to wait on, or anything else to end the call with FB_STATUS_ABORTED, so that a
-    /// program hears of signals (null: calls wait). An operation that a silent target has ends when
-    /// its connection is given up (`keep_alive_ms`); a write that was lost with its connection ends
-    /// when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
+    /// Called ten times a second by a blocking call that waits, in the thread of the call, so that
+    /// a program can react to signals (null: calls wait). It returns 0 to continue, or another
+    /// value to end the call with FB_STATUS_ABORTED. An operation at a silent target ends when the
+    /// library drops its connection (`keep_alive_ms`). A write that was lost with its connection
+    /// ends when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
     /// `fb_disconnect`.
     pub waiting: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
-    /// What `waiting` gets.
+    /// The argument of `waiting`.
     pub waiting_user: *mut c_void,
     /// An `fb_spin`.
     pub spin: u32,
@@ -119,21 +120,21 @@ pub struct fb_options {
     pub reserved: u32,
 }
 
-/// What options say.
+/// The parsed options.
 #[derive(Default)]
 pub(crate) struct Given {
     pub(crate) disk: DiskOptions,
-    /// Whom to ask while a call waits.
+    /// The function to ask while a call waits.
     pub(crate) waiting: Waiting,
-    /// Of each event loop.
+    /// The configuration of each event loop.
     pub(crate) reactor: Config,
 }
 
-/// What the caller wants, over the defaults.
+/// The caller's options, over the defaults.
 ///
 /// # Safety
-/// A pointer that is not null is one to options, as long as their size says, with texts that end in
-/// a zero byte, and with a function as [`Waiting::new`] wants it.
+/// A pointer that is not null must point to options, as long as their size says, with texts that
+/// end with a zero byte, and with a function that fulfils [`Waiting::new`].
 pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> {
     if pointer.is_null() {
         return Ok(Given::default());
@@ -151,7 +152,7 @@ pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> 
 }
 
 /// # Safety
-/// As [`text`], of the texts.
+/// As for [`text`], for each text.
 unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
     let default = DiskOptions::default();
     Ok(DiskOptions {
@@ -177,10 +178,10 @@ unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
     })
 }
 
-/// How each path is connected.
+/// The connection options of each path.
 ///
 /// # Safety
-/// As [`text`], of the texts.
+/// As for [`text`], for each text.
 unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
     let default = Options::default();
     let unknown = given.flags & !(FB_HEADER_DIGEST | FB_DATA_DIGEST);
@@ -217,7 +218,7 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
 }
 
 /// # Safety
-/// As [`text`].
+/// As for [`text`].
 unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
     // SAFETY: the caller's promise.
     if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }
@@ -226,13 +227,13 @@ unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a 
 fn time(given_ms: u32, default: Duration) -> Duration {
     match given_ms {
         0 => default,
-        // The host's word for never.
+        // The host's value for never.
         FB_FOREVER => Duration::ZERO,
         ms => Duration::from_millis(ms.into()),
     }
 }
 
-/// A time after which something is given up, if it ever is.
+/// A time limit, or none.
 fn limit(given_ms: u32, default: Option<Duration>) -> Option<Duration> {
     match given_ms {
         0 => default,

@@ -1,4 +1,4 @@
-//! How a disk and its paths are: for programs that show it, or act on it.
+//! The state of a disk and its paths, for programs that show it or act on it.
 
 use crate::disk::fb_disk;
 use crate::memory::{handle, write_sized};
@@ -7,24 +7,24 @@ use farblock_host::disk::{DiskState, PathState, PathStatus};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The most bytes of the text in `fb_path_info.error`, its zero byte included.
+/// Size of the text in `fb_path_info.error`, with its zero byte.
 pub const FB_ERROR_BYTES: usize = 256;
 
-/// What a disk as a whole can do: a value of `fb_info.state`.
+/// The state of a disk as a whole: a value of `fb_info.state`.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_disk_state {
     /// Every path is connected.
     Live = 1,
-    /// Some path is connected.
+    /// At least one path is connected.
     Degraded = 2,
     /// No path is connected; operations wait.
     Waiting = 3,
-    /// Every path was given up; operations fail.
+    /// The library has given up every path; operations fail.
     Dead = 4,
 }
 
-/// Where a path is: a value of `fb_path_info.state`.
+/// The state of a path: a value of `fb_path_info.state`.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_path_state {
@@ -32,13 +32,13 @@ pub enum fb_path_state {
     Connecting = 1,
     /// It is connected.
     Live = 2,
-    /// It was lost, and is tried again.
+    /// It was lost, and the library is reconnecting it.
     Reconnecting = 3,
-    /// It was given up.
+    /// The library has given it up.
     Dead = 4,
 }
 
-/// How a path is. Set `size` to `sizeof(fb_path_info)` before the call.
+/// Describes a path. Set `size` to `sizeof(fb_path_info)` before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_path_info {
@@ -46,24 +46,24 @@ pub struct fb_path_info {
     pub size: usize,
     /// Its URL. Valid until fb_disconnect.
     pub url: *const c_char,
-    /// How long it has been in this state.
+    /// Time in this state.
     pub since_ms: u64,
-    /// How often it was connected again.
+    /// The number of reconnections.
     pub reconnects: u64,
     /// An `fb_path_state`.
     pub state: u32,
-    /// How the namespace is reached through it (ANA: 1 optimized, 2 not, 3 inaccessible, 4 lost,
-    /// 15 changing); 0 if it is not connected.
+    /// Its access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4 persistent
+    /// loss, 15 change); 0 if it is not connected.
     pub access: u32,
-    /// Why it was lost or could not be connected the last time, in UTF-8; empty if it never was.
+    /// Why it was last lost or could not be connected, in UTF-8; empty without an error.
     pub error: [c_char; FB_ERROR_BYTES],
 }
 
-/// How one of a disk's paths is: `index` counts from 0 in the order of the URLs, up to
+/// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
 /// `fb_info.paths`.
 ///
 /// # Safety
-/// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_describe_path(
     disk: *const fb_disk,
@@ -121,7 +121,7 @@ impl From<PathState> for fb_path_state {
     }
 }
 
-/// As much of a text as fits, in whole characters, with zeroes after it.
+/// The start of a text, as many whole characters as fit, padded with zeroes.
 fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     let mut array = [0; FB_ERROR_BYTES];
     let end = text.floor_char_boundary(FB_ERROR_BYTES - 1);
@@ -131,7 +131,7 @@ fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     array
 }
 
-/// What the controllers grant to queues; what they last did while none is connected.
+/// The limits that the controllers grant to queues; without a connection, the last ones.
 #[derive(Default)]
 pub(crate) struct Grants {
     queues: AtomicU32,
@@ -139,7 +139,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Queues, and commands in flight on each: the least of all paths that are connected.
+    /// Queues, and commands in flight on each: the least of all connected paths.
     pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
         let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
             let live = paths.iter().filter(|path| path.state == PathState::Live);

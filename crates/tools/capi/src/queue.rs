@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// The most operations that a queue holds, those waiting for `fb_poll` included.
+/// Limit for the operations of a queue, those waiting for `fb_poll` included.
 pub const FB_QUEUE_OPERATIONS: u32 = 65536;
-/// The most disks that a queue serves.
+/// Limit for the disks of a queue.
 pub const FB_QUEUE_DISKS: u32 = 1024;
 
-/// What an operation does: a value of `fb_op.kind`.
+/// The command of an operation: a value of `fb_op.kind`.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_kind {
@@ -28,60 +28,60 @@ pub enum fb_kind {
     Read = 1,
     /// Writes from `data`. FB_DURABLE is possible.
     Write = 2,
-    /// Makes durable what was complete before. No range.
+    /// Makes all earlier completed writes durable. No range.
     Flush = 3,
     /// Makes the range read as zeroes. FB_DURABLE, FB_KEEP_ALLOCATED are possible.
     WriteZeroes = 4,
-    /// Says that the range is not needed any more.
+    /// Tells the disk that the range is no longer needed.
     Deallocate = 5,
 }
 
-/// An operation to submit. Set what you do not use to zero.
+/// An operation to submit. Set unused fields to zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_op {
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub user: *mut c_void,
-    /// For reads and writes: memory of `length` bytes at any address, which is the operation's
-    /// until it is complete (until then nobody may change it or free it, nor look at what is read).
+    /// For reads and writes: memory of `length` bytes at any address. It belongs to the operation
+    /// until that completes: until then do not change or free it, and do not look at a read's data.
     pub data: *mut c_void,
-    /// Where the range begins, in bytes: a multiple of the block size.
+    /// Start of the range, in bytes: a multiple of the block size.
     pub offset: u64,
-    /// How long it is, in bytes: a multiple of the block size, of less than 2^32 blocks.
+    /// Length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
     pub length: u64,
     /// An `fb_kind`.
     pub kind: u32,
     /// FB_DURABLE, FB_KEEP_ALLOCATED.
     pub flags: u32,
-    /// Which of the queue's disks: 0 for the one it was opened with.
+    /// One of the queue's disks: 0 for the one it was opened with.
     pub disk: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// An operation that is over.
+/// A completed operation.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_completion {
     /// As it was submitted.
     pub user: *mut c_void,
-    /// How it went.
+    /// Its result.
     pub status: fb_status,
-    /// Which of the queue's disks.
+    /// One of the queue's disks.
     pub disk: u32,
 }
 
-/// A way to have many operations in flight, on one disk or several, without threads or copies. It
-/// belongs to the thread that opened it.
+/// Keeps many operations in flight, on one disk or several, without threads or copies. It belongs
+/// to the thread that opened it.
 pub struct fb_queue {
     thread: ThreadId,
     process: Process,
-    /// Borrowed for the length of a call: a caller that calls from within a call is impossible.
+    /// Borrowed during a call: a caller cannot call from within a call.
     inner: RefCell<Inner>,
 }
 
-/// In the order in which it is to be dropped: the event loop goes last, and waits until the system
-/// uses nothing of the caller's memory any more.
+/// In drop order: the event loop is dropped last, and waits until the system no longer uses the
+/// caller's memory.
 struct Inner {
     disks: Vec<Lane>,
     done: Vec<Completion>,
@@ -91,22 +91,22 @@ struct Inner {
     finished: VecDeque<fb_completion>,
     in_flight: usize,
     ready: Vec<TaskId>,
-    /// A panic came by: nothing here is to be relied on.
+    /// A panic occurred: this state is not reliable.
     broken: bool,
 }
 
 /// One disk of a queue.
 struct Lane {
     queue: Box<dyn Queue>,
-    /// What it is a queue of.
+    /// The disk of `queue`.
     disk: Disk,
-    /// Since its queue last worked.
+    /// Operations were submitted since its queue last ran.
     submitted: bool,
 }
 
-/// Opens a queue to a disk: a connection of its own over each path. It does not wait for that:
-/// operations do, and end with FB_STATUS_RESOURCES if the disk's queues are all in use. The queue
-/// goes on when the disk is let go.
+/// Opens a queue to a disk, with its own connection over each path. It does not wait for the
+/// connections: operations do, and fail with FB_STATUS_RESOURCES if the disk's queues are all in
+/// use. The queue keeps working after the disk is released.
 ///
 /// # Safety
 /// The pointers are null or valid: a disk, and a place for the queue.
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn fb_queue_open(
     })
 }
 
-/// Gives a queue one more disk, so that one `fb_poll` waits for several. `index` gets the number
-/// that `fb_op.disk` calls it by: 1 for the second disk, and so on.
+/// Adds a disk to a queue, so that one `fb_poll` waits for several. `index` receives its number for
+/// `fb_op.disk`: 1 for the second disk, and so on.
 ///
 /// # Safety
 /// The pointers are null or valid: a queue, a disk, and a place for the number.
@@ -150,16 +150,16 @@ pub unsafe extern "C" fn fb_queue_add(
     })
 }
 
-/// Closes a queue; null does nothing. Of the operations in flight, those that were not begun are
-/// given up, and the others waited for, so that no write of the queue is done after this returns
-/// and undoes a later one. How they ended is not told. If they do not end within 30 seconds,
-/// because the target is away, this returns FB_STATUS_LOST: a write may then still be done, once.
-/// The queue is closed in any case, and the memory is the caller's again; should the kernel not
-/// give it back, the process is ended (SIGABRT). It has to be the thread that opened it. In a
+/// Closes a queue; null does nothing. It drops operations in flight that have not started, and
+/// waits for the others, so that no write of the queue executes after this returns and undoes a
+/// later one. It does not report their results. If they do not end within 30 seconds, because the
+/// target is away, this returns FB_STATUS_LOST: a write may then still be executed, once. The queue
+/// is closed in any case, and the memory is the caller's again; if the kernel does not release it,
+/// the process is aborted (SIGABRT). Only the thread that opened the queue may call this. In a
 /// forked process it does nothing.
 ///
 /// # Safety
-/// The pointer is null, or a queue that is not used any more.
+/// The pointer is null, or a queue that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
     guard(|| {
@@ -179,8 +179,8 @@ pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
     })
 }
 
-/// Takes an operation. It is begun at the latest by the next `fb_poll`, so several that are
-/// submitted in a row travel together. After a failure nothing was taken.
+/// Submits an operation. It starts at the next `fb_poll` at the latest, so operations submitted in
+/// a row are sent together. After a failure nothing was submitted.
 ///
 /// # Safety
 /// The pointers are null or valid: a queue, and an operation whose memory is as it says.
@@ -198,13 +198,13 @@ pub unsafe extern "C" fn fb_submit(queue: *mut fb_queue, op: *const fb_op) -> fb
     })
 }
 
-/// Begins what was submitted, waits until at least `min` operations are complete or `timeout_us`
-/// microseconds are over (negative: never), and hands up to `max` completions out. Gives their
-/// number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer than `min` are
-/// in flight it waits for those only.
+/// Starts the submitted operations, waits until at least `min` operations are complete or
+/// `timeout_us` microseconds have passed (negative: no limit), and returns up to `max` completions.
+/// Returns their number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer
+/// than `min` are in flight it waits only for those.
 ///
 /// # Safety
-/// The queue is null or valid, and there is room for `max` completions (none: null will do).
+/// The queue is null or valid, and there is room for `max` completions (for none, null is fine).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_poll(
     queue: *mut fb_queue,
@@ -275,7 +275,7 @@ impl fb_queue {
         if inner.broken {
             return Err(Failure::bug());
         }
-        // Cleared only if no panic comes by.
+        // Cleared only without a panic.
         inner.broken = true;
         let result = call(&mut inner);
         inner.broken = false;
@@ -313,10 +313,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Begins what was submitted and waits, until `min` are finished.
+    /// Starts the submitted operations and waits until `min` are complete.
     fn poll(&mut self, min: usize, timeout_us: i64) -> Outcome {
         let timeout = u64::try_from(timeout_us).ok().map(Duration::from_micros);
-        // A time beyond the end of the clock is for ever.
+        // A time beyond the end of the clock means no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.collect(false);
         loop {
@@ -337,7 +337,7 @@ impl Inner {
         }
     }
 
-    /// Gives up what was not begun, and waits for the rest.
+    /// Drops operations that have not started, and waits for the rest.
     fn finish(&mut self) -> Outcome {
         for lane in &mut self.disks {
             lane.queue.abandon(&mut |_| true);
@@ -356,12 +356,12 @@ impl Inner {
         }
     }
 
-    /// Whether so many are finished, or no more can be.
+    /// True if this many are complete, or no more are in flight.
     fn has(&self, min: usize) -> bool {
         self.finished.len() >= min || self.in_flight == 0
     }
 
-    /// Lets the disks' queues work: all of them if there is news, else those with something new.
+    /// Runs the disks' queues: all of them after events, otherwise those with new operations.
     fn collect(&mut self, news: bool) {
         for (index, lane) in self.disks.iter_mut().enumerate() {
             if !std::mem::take(&mut lane.submitted) && !news {
@@ -379,7 +379,7 @@ impl Inner {
     }
 }
 
-/// What the caller wants, checked.
+/// Checks the caller's operation, and converts it.
 fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure> {
     let deallocate = op.flags & FB_KEEP_ALLOCATED == 0;
     let (command, flags) = match op.kind {
@@ -405,7 +405,7 @@ fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure
         return Err(Failure::new(fb_status::TooLarge, text));
     };
     let buffer = match command.moves_data() {
-        // SAFETY: promised by whoever called `fb_submit`.
+        // SAFETY: the caller of `fb_submit` promised it.
         true => Some(unsafe { Memory::new(op.data.cast(), op.length) }?.lend(loans)),
         false => None,
     };

@@ -1,4 +1,4 @@
-//! How calls end: a status, a sentence about it, and never a panic.
+//! The result of a call: a status, a sentence about it, and never a panic.
 
 use farblock_block::BlockError;
 use farblock_host::{ConnectError, Error, InfoError};
@@ -6,24 +6,24 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a call or an operation ended. New versions may add values: treat what you do not know as a
-/// failure.
+/// The result of a call or an operation. New versions may add values: treat unknown ones as
+/// failures.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_status {
-    /// It is done.
+    /// Success.
     Ok = 0,
-    /// An argument makes no sense: it is null, unknown, or contradicts another one.
+    /// An argument is invalid: it is null, unknown, or contradicts another one.
     Argument = -1,
     /// An offset or a length is not a multiple of the block size.
     Alignment = -2,
-    /// The range lies outside of the disk.
+    /// The range is outside of the disk.
     Range = -3,
-    /// The operation is too large: divide it.
+    /// The operation is too large: split it.
     TooLarge = -4,
     /// The connection could not be made.
     Connect = -5,
-    /// The connection is lost. Whether a write in flight was done is not known.
+    /// The connection is lost. It is unknown whether a write in flight was executed.
     Lost = -6,
     /// The disk is read-only.
     ReadOnly = -7,
@@ -35,15 +35,15 @@ pub enum fb_status {
     Write = -10,
     /// The disk, or this version of the library, cannot do it.
     Unsupported = -11,
-    /// The operation was given up on purpose, as by `fb_options.waiting`.
+    /// The operation was cancelled, for example by `fb_options.waiting`.
     Aborted = -12,
     /// The system is out of memory, descriptors or queues.
     Resources = -13,
-    /// The wrong thread (a queue belongs to the one that opened it), or a forked process.
+    /// The wrong thread (only the one that opened a queue may use it), or a forked process.
     Thread = -14,
-    /// Too much is in flight on the queue: poll first.
+    /// Too many operations are in flight on the queue: poll first.
     Busy = -15,
-    /// A bug of the library's; the message is worth reporting.
+    /// A bug of the library; please report the message.
     Bug = -16,
     /// A reservation of another host forbids the operation.
     Conflict = -17,
@@ -51,7 +51,7 @@ pub enum fb_status {
     Denied = -18,
     /// The disk cannot be used yet; another attempt may succeed.
     NotReady = -19,
-    /// The write is larger than what the disk writes atomically: divide it.
+    /// The write is above the disk's limit for atomic writes: split it.
     Atomic = -20,
     /// The controller has no such subsystem, or the subsystem no such namespace.
     Missing = -21,
@@ -94,13 +94,13 @@ fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
     ALL.iter().find(|(status, ..)| *status as i32 == code)
 }
 
-/// A status in plain words, for ever valid.
+/// A status in plain words, valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_status_text(status: i32) -> *const c_char {
     known(status).map_or(c"an unknown status", |(_, text, _)| text).as_ptr()
 }
 
-/// The errno that comes closest to a status (0 for success), for programs that know no better.
+/// The errno that is closest to a status (0 for success), for programs that need one.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_status_errno(status: i32) -> c_int {
     known(status).map_or(if status < 0 { libc::EIO } else { 0 }, |&(.., errno)| errno)
@@ -110,11 +110,11 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What was wrong with the last call in this thread that failed: one sentence, in UTF-8. Valid
-/// until the next call that fails in this thread; empty before the first.
+/// The failure of the last failed call in this thread: one sentence, in UTF-8. Valid until the next
+/// failed call in this thread; empty before the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_last_error() -> *const c_char {
-    // While the thread ends there may be none any more.
+    // While the thread exits it may no longer exist.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Failure {
     text: String,
 }
 
-/// What most calls come to.
+/// The result of most calls.
 pub(crate) type Outcome = Result<(), Failure>;
 
 impl Failure {
@@ -144,7 +144,7 @@ impl Failure {
         )
     }
 
-    /// Leaves the sentence for [`fb_last_error`].
+    /// Stores the sentence for [`fb_last_error`].
     pub(crate) fn leave(self) -> Status {
         let text = CString::new(self.text.replace('\0', "?")).unwrap_or_default();
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
@@ -204,12 +204,12 @@ pub(crate) fn block_status(error: BlockError) -> Status {
         BlockError::Disconnected => Status::Lost,
         BlockError::Aborted => Status::Aborted,
         BlockError::NoResources => Status::Resources,
-        // The contract may learn words that this interface does not have yet.
+        // The contract may add errors that this interface does not have yet.
         _ => Status::Read,
     }
 }
 
-/// Does what a call does, and keeps panics in.
+/// Runs the body of a call, and catches panics.
 pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
     match guarded(body) {
         Ok(()) => Status::Ok,
@@ -217,8 +217,8 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
     }
 }
 
-/// The same for a call with a result of its own.
+/// Like `guard`, for a call with its own result.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // Whoever holds state that a panic may have left broken marks it so.
+    // State that a panic may have left broken is marked by its owner.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::bug()))
 }

@@ -31,7 +31,7 @@ fn serve() -> Target {
     serve_at(([127, 0, 0, 1], 0).into(), "mem:16MiB")
 }
 
-/// A target with the same two namespaces every time, the first of them as said.
+/// A target with the same two namespaces every time, the first of them with this description.
 fn serve_at(address: SocketAddr, first: &str) -> Target {
     serve_first(address, Spec::parse(first).unwrap().open(BLOCK as u32, false).unwrap())
 }
@@ -52,7 +52,7 @@ fn serve_first(address: SocketAddr, first: Arc<dyn Namespace>) -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// The sentence that belongs to the last failure.
+/// The sentence of the last failure.
 fn sentence() -> String {
     // SAFETY: a text of this thread's, valid until its next failure.
     unsafe { CStr::from_ptr(fb_last_error()) }.to_str().expect("UTF-8").to_owned()
@@ -74,9 +74,9 @@ fn url(target: &Target, nsid: u32) -> CString {
     CString::new(format!("nvme+tcp://{}/{NQN}?ns={nsid}", target.addresses()[0])).unwrap()
 }
 
-/// A pointer that a thread may take along.
+/// A pointer that may be moved to another thread.
 struct Handle<T>(*mut T);
-// SAFETY: for disks it is allowed, and for queues it is what is tested.
+// SAFETY: disks allow it, and for queues it is under test.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
@@ -131,7 +131,7 @@ fn describe_path(disk: *const fb_disk, index: u32) -> fb_path_info {
     info
 }
 
-/// Looks at a disk until it is in a state.
+/// Polls a disk until it is in a state.
 fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
     let begin = Instant::now();
     loop {
@@ -223,7 +223,7 @@ fn threads_share_a_disk() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no other thread uses it any more.
     unsafe { fb_disconnect(disk.pointer()) };
 }
 
@@ -268,7 +268,7 @@ fn hundreds_in_flight_on_two_disks() {
                 count += got;
             }
             assert!(zeroes.iter().all(|&byte| byte == 0));
-            // With nothing in flight it does not wait, whatever is asked for.
+            // With nothing in flight it does not wait, despite its arguments.
             assert_eq!(fb_poll(queue, done.as_mut_ptr(), 1, 64, -1), 0);
             let mut back = vec![0_u8; 300 * BLOCK];
             good(fb_submit(queue, &op(fb_kind::Read, 0, &mut back, 1)));
@@ -287,7 +287,7 @@ fn arguments_out_of_the_question() {
     let target = serve();
     let address = url(&target, 1);
     let mut disk: *mut fb_disk = null_mut();
-    // SAFETY: what is not null is valid.
+    // SAFETY: pointers that are not null are valid.
     unsafe {
         let text = |text: &str| CString::new(text).unwrap();
         fails(fb_connect(null(), null(), &mut disk), fb_status::Argument, "the URL is null");
@@ -355,7 +355,7 @@ fn ranges_out_of_the_question() {
     let mut data = vec![0_u8; BLOCK];
     let pointer = data.as_mut_ptr().cast::<c_void>();
     let block = BLOCK as u64;
-    // SAFETY: what is refused is not touched, and the rest is valid.
+    // SAFETY: refused calls access no memory, and the rest is valid.
     unsafe {
         fails(fb_read(disk, null_mut(), 0, block), fb_status::Argument, "data pointer");
         fails(fb_read(disk, pointer, 1, block), fb_status::Alignment, "the offset 1");
@@ -378,7 +378,7 @@ fn queues_out_of_the_question() {
     let disk = connect(&target, 1, fb_engine::Auto);
     let mut data = vec![0_u8; BLOCK];
     let mut queue: *mut fb_queue = null_mut();
-    // SAFETY: what is refused is not touched, and the rest is valid.
+    // SAFETY: refused calls access no memory, and the rest is valid.
     unsafe {
         good(fb_queue_open(disk, &mut queue));
         let read = op(fb_kind::Read, 0, &mut data, 0);
@@ -410,7 +410,7 @@ fn queues_out_of_the_question() {
     }
 }
 
-/// A slow disk that counts what it has done.
+/// A slow disk that counts its executed operations.
 struct Counted(Arc<dyn Namespace>, Arc<AtomicUsize>);
 
 struct CountedQueue(Box<dyn Queue>, Arc<AtomicUsize>);
@@ -543,7 +543,7 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
             assert_eq!(after.capacity_bytes, 2 * SIZE);
             assert!(after.changes > before.changes);
             assert_eq!(describe_path(disk, 0).reconnects, 1);
-            // What is new can be used.
+            // The new part of the disk is usable.
             good(fb_submit(queue, &op(fb_kind::Read, 2 * SIZE - 4096, &mut back, 3)));
             assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
             assert_eq!((done.user.addr(), done.status), (3, fb_status::Ok));
@@ -553,7 +553,7 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
     }
 }
 
-/// Has its call wait three times, and then no more.
+/// Makes its call wait three times, and then stop.
 unsafe extern "C" fn three_times(user: *mut c_void) -> i32 {
     // SAFETY: a number that outlives the disk.
     let asked = unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
@@ -577,7 +577,7 @@ fn a_program_may_end_calls_that_wait() {
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
             drop(target);
             wait_for(disk, fb_disk_state::Waiting);
-            // Its own queue may not have noticed yet; a write that was sent would be waited for.
+            // Its queue may not have noticed yet; the call would wait for a write that was sent.
             fails(
                 fb_read(disk, data.as_mut_ptr().cast(), 0, 4096),
                 fb_status::Aborted,
@@ -590,7 +590,7 @@ fn a_program_may_end_calls_that_wait() {
             again(&asked);
             fails(fb_flush(disk), fb_status::Aborted, "ended the call");
             again(&asked);
-            // What was ended is not done later.
+            // A cancelled operation is not executed later.
             let _target = serve_at(address, "mem:16MiB");
             wait_for(disk, fb_disk_state::Live);
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
@@ -617,7 +617,7 @@ fn several_urls_are_paths_to_one_disk() {
         let url = url(target, 1).into_string().unwrap();
         url.split_once('?').unwrap().0.to_owned()
     });
-    // The namespace that one of them names is the other's, too.
+    // The namespace in one URL applies to the other, too.
     let urls = CString::new(format!(" {one}\n{other}?ns=1 ")).unwrap();
     let policy = fb_policy::RoundRobin as u32;
     let disk = connect_to(&urls, &fb_options { policy, reconnect_delay_ms: 50, ..options() });
@@ -680,7 +680,7 @@ fn what_a_machine_shares() {
     let mut urls = Vec::new();
     let mut index = 0;
     let end = loop {
-        // SAFETY: a discovery, and a place of the size that it says.
+        // SAFETY: a discovery, and a place of the size in its field.
         let status = unsafe { fb_discovery_entry(found, index, &raw mut entry) };
         if status != fb_status::Ok {
             break status;
@@ -694,7 +694,7 @@ fn what_a_machine_shares() {
     };
     fails(end, fb_status::Range, "there is no entry");
     assert_eq!(urls, [format!("nvme+tcp://{}/{NQN}", target.addresses()[0])]);
-    // SAFETY: a discovery that nobody uses any more; and none.
+    // SAFETY: a discovery that is no longer in use; and null.
     unsafe {
         fb_discovery_free(found);
         fb_discovery_free(null_mut());
@@ -722,7 +722,7 @@ fn every_status_has_words() {
     }
 }
 
-/// The header is in the tree, so that programs need no Rust to read it.
+/// The header is checked in, so that programs do not need Rust to read it.
 #[test]
 fn the_header_is_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));

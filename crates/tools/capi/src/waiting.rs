@@ -1,4 +1,4 @@
-//! Calls that wait for long: the program is asked whether to go on.
+//! Long calls: asks the program whether to continue.
 
 use crate::limits;
 use crate::status::{Failure, fb_status};
@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the program is asked by, if it wants to be.
+/// The program's function, if it has set one.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Waiting(Option<Hook>);
 
@@ -16,15 +16,16 @@ struct Hook {
     user: *mut c_void,
 }
 
-// SAFETY: whoever gave the function promised that any thread which makes a call may call it.
+// SAFETY: the program that set the function promised that any thread which makes a call may call
+// it.
 unsafe impl Send for Hook {}
 // SAFETY: as above.
 unsafe impl Sync for Hook {}
 
 impl Waiting {
     /// # Safety
-    /// `function`, if there is one, can be called with `user` by any thread, at any time up to the
-    /// end of the last call that it is for.
+    /// `function`, if set, must be callable with `user` by any thread, at any time until the end of
+    /// its last call.
     pub(crate) unsafe fn new(
         function: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
         user: *mut c_void,
@@ -32,19 +33,20 @@ impl Waiting {
         Waiting(function.map(|function| Hook { function, user }))
     }
 
-    /// Whether a call may end before it has its answer.
+    /// True if a call may end before it has its answer.
     pub(crate) fn may_end(self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether the program wants the call to end. Called with no lock held: it may call anything.
+    /// True if the program wants the call to end. Called without locks, so it may call any
+    /// function.
     fn is_over(self) -> bool {
-        // SAFETY: promised by whoever called `new`.
+        // SAFETY: the caller of `new` promised it.
         self.0.is_some_and(|hook| unsafe { (hook.function)(hook.user) } != 0)
     }
 
-    /// Waits for an answer. `give_up` is called when the program has had enough, and from then on
-    /// every interval: it has the answer come soon.
+    /// Waits for an answer. Calls `give_up` when the program cancels the call, and then at every
+    /// interval; `give_up` makes the answer arrive soon.
     pub(crate) fn receive<T>(
         self,
         answer: &Receiver<Result<T, Failure>>,
@@ -70,8 +72,8 @@ impl Waiting {
         }
     }
 
-    /// Does what takes long in a thread of its own, and leaves it there when the program has had
-    /// enough: what comes of it then is dropped.
+    /// Runs a long call in its own thread, and abandons that thread when the program cancels the
+    /// call. Its result is then dropped.
     pub(crate) fn run<T: Send + 'static>(
         self,
         body: impl FnOnce() -> Result<T, Failure> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The thread behind a disk's blocking calls: it owns one queue, which any thread's calls share.
+//! The thread behind a disk's blocking calls: it owns one queue, which all threads' calls share.
 
 use crate::memory::{Loans, Memory};
 use crate::status::{Failure, Outcome};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// One operation. Whoever waits for its answer keeps the memory valid.
+/// One operation. The caller that waits for its answer keeps the memory valid.
 pub(crate) struct QueueRequest {
     pub(crate) command: Command,
     pub(crate) lba: u64,
@@ -20,24 +20,24 @@ pub(crate) struct QueueRequest {
     pub(crate) data: Option<Memory>,
 }
 
-/// Who waits for an operation.
+/// The caller that waits for an operation.
 struct Caller {
     reply: SyncSender<Outcome>,
-    /// Set when the caller has had enough; there only for those that may have.
+    /// Set when the caller has cancelled; `None` if it cannot.
     is_unwanted: Option<Arc<AtomicBool>>,
 }
 
-/// What callers leave for the thread.
+/// Requests of callers for the thread.
 #[derive(Default)]
 struct Inbox {
     requests: Vec<(QueueRequest, Caller)>,
-    /// Some caller has had enough.
+    /// At least one caller has cancelled.
     some_unwanted: bool,
-    /// No more are taken: the disk is let go, or the thread is gone.
+    /// The thread takes no more requests: the disk is being released, or the thread has ended.
     closed: bool,
 }
 
-/// See the module's text.
+/// The thread behind a disk's blocking calls.
 pub(crate) struct Worker {
     inbox: Arc<Mutex<Inbox>>,
     waker: Waker,
@@ -63,7 +63,7 @@ impl Worker {
         Ok(Worker { inbox, waker, thread: Some(thread) })
     }
 
-    /// Does one operation and waits for it, as long as the program wants to.
+    /// Executes one operation and waits for it, until the program cancels it.
     pub(crate) fn call(&self, request: QueueRequest, waiting: Waiting) -> Outcome {
         let (reply, answer) = sync_channel(1);
         let is_unwanted = waiting.may_end().then(Arc::default);
@@ -76,7 +76,7 @@ impl Worker {
             inbox.requests.push((request, caller));
         }
         self.waker.wake();
-        // A thread that panics drops the sender, after its event loop let go of the memory.
+        // A thread that panics drops the sender, after its event loop has released the memory.
         waiting.receive(&answer, || {
             if let Some(is_unwanted) = &is_unwanted {
                 is_unwanted.store(true, Ordering::Relaxed);
@@ -96,14 +96,14 @@ impl Drop for Worker {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It has told its panic to standard error.
+            // The panic's message is on standard error already.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread owns, in the order in which it is to be dropped: whoever waits is told only when
-/// nothing uses the memory any more.
+/// The state of the thread, in drop order: callers get their answer only once the memory is no
+/// longer in use.
 struct Service {
     queue: Box<dyn Queue>,
     reactor: Reactor,
@@ -123,7 +123,7 @@ impl Service {
         Ok(Service { queue, reactor, task, loans, callers, free, inbox })
     }
 
-    /// Until the disk is let go.
+    /// Runs until the disk is released.
     fn run(&mut self) {
         let (mut requests, mut ready, mut done) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -149,7 +149,8 @@ impl Service {
         }
     }
 
-    /// Gives up what its callers do not want any more. What is in flight goes on; they ask again.
+    /// Drops operations that their callers have cancelled. Operations in flight continue; their
+    /// callers ask again.
     fn abandon(&mut self) {
         let callers = &self.callers;
         let is_unwanted = |caller: &Caller| {
@@ -171,7 +172,7 @@ impl Service {
 
     fn answer(&mut self, completion: Completion) {
         let Completion { token, result, buffer } = completion;
-        // The caller may reuse its memory as soon as it is told.
+        // The caller may reuse its memory as soon as it has the answer.
         drop(buffer);
         let index = token as usize;
         let caller = self.callers[index].take().expect("somebody waits for it");
@@ -182,8 +183,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // After a panic, too: nobody is to wait for answers that will not come. What is in the
-        // inbox is not begun, so its senders can go at once.
+        // After a panic, too: no caller may wait for answers that will not come. Requests in the
+        // inbox have not started, so their senders can return at once.
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.closed = true;
         inbox.requests.clear();

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// Calls everything in a forked child. Returns its exit code, 0 if each call ended as it should.
+/// Makes all calls in a forked child. Returns its exit code, 0 if each call ended as expected.
 fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
     // SAFETY: any numbers and null are a value.
     let (mut info, mut path): (fb_info, fb_path_info) = unsafe { std::mem::zeroed() };
@@ -50,7 +50,7 @@ fn a_forked_child_never_waits_for_its_parents_threads() {
                 while !over.load(Ordering::Relaxed) {
                     describe(disk.pointer());
                     let another = connect(&target, 1, fb_engine::Auto);
-                    // SAFETY: both are connected, and nobody else has the second.
+                    // SAFETY: both are connected, and no other thread has the second.
                     unsafe {
                         good(fb_flush(disk.pointer()));
                         fb_disconnect(another);
@@ -75,6 +75,6 @@ fn a_forked_child_never_waits_for_its_parents_threads() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no other thread uses it any more.
     unsafe { fb_disconnect(disk.pointer()) };
 }
