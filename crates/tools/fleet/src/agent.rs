@@ -1,4 +1,4 @@
-//! An agent: shares drives or drives load, as its controller says.
+//! An agent: shares drives or drives load for its controller.
 //!
 //! ```text
 //!  stranger --Hello, right token--> idle --Load, Alone--> loading --done, Cancel--> idle
@@ -6,7 +6,8 @@
 //!     +-- else: refused, over        +-- end of input: everything ends
 //! ```
 //!
-//! One thread reads; this one carries out, so that a load can be called off while it runs.
+//! One thread reads requests and this one executes them, so that the controller can cancel a load
+//! while it runs.
 
 use crate::clock::Clock;
 use crate::descriptors;
@@ -29,13 +30,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Serves one controller until it is gone. With a `secret` it has to know that. It may have those
-/// drives shared that are `allowed`, and as much `memory` held.
+/// Serves one controller until it is gone. The controller must know the `secret`, if there is one.
+/// It may share the `allowed` drives, and hold this much `memory`.
 ///
-/// `greeted` is called when it is let in, to give it the time that a stranger has not.
+/// Calls `greeted` when the controller is admitted, to lift the time limit for strangers.
 ///
 /// # Errors
-/// If the streams fail, or bring what is no message.
+/// If the streams fail, or a message is invalid.
 pub fn serve<R: Read + Send>(
     input: R,
     mut output: impl Write,
@@ -47,7 +48,7 @@ pub fn serve<R: Read + Send>(
     let mut reader = Reader::new(input, FIRST_LINE_BYTES);
     let Some(first) = reader.next::<Ask>()? else { return Ok(()) };
     if let Some(why) = refusal(&first, secret) {
-        // Guessing is to take long.
+        // Slow down guessing.
         thread::sleep(WRONG_TOKEN_TIME);
         return lines::write(&mut output, &Say::Refused { why });
     }
@@ -97,12 +98,12 @@ struct Agent<W> {
     storage: Storage,
     memory: Memory,
     clients: Clients,
-    /// Disks that are up for virtual machines.
+    /// Disks offered to virtual machines.
     offered: Vec<Offered>,
     verify: Option<Verify>,
-    /// What a controller that stood still is told of its verifying.
+    /// The result of a verify that ended because its controller was silent.
     ended: Option<String>,
-    /// How long one may stand still.
+    /// Limit for a controller's silence.
     silence: Duration,
 }
 
@@ -128,7 +129,7 @@ impl<W: Write> Agent<W> {
         }
     }
 
-    /// The next question. While it verifies, it waits for that so long, and then verifies no more.
+    /// The next request. During a verify it waits this long, and then stops the verify.
     fn next(&mut self) -> io::Result<Option<Ask>> {
         if self.verify.is_some() {
             match self.asks.recv_timeout(self.silence) {
@@ -206,7 +207,7 @@ impl<W: Write> Agent<W> {
         Ok(Say::Offered { sockets: self.offered.iter().map(Offered::socket).collect() })
     }
 
-    /// Runs a load on a thread of its own, tells how fast it is, and heeds what calls it off.
+    /// Runs a load on its own thread, reports its speed, and obeys a cancel.
     fn load(
         &mut self,
         load: &message::Load,
@@ -235,7 +236,7 @@ impl<W: Write> Agent<W> {
         })
     }
 
-    /// Says now and then that it is there, unless the controller says something, or is gone.
+    /// Sends a sign of life at intervals, until the controller sends a message or is gone.
     fn sleep(&mut self, until: Instant) -> Result<(), String> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -275,9 +276,9 @@ fn other(_: u32) -> io::Result<Box<dyn CpuSource>> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// What buffers are for.
+/// The name of the buffers in a memory error.
 const LOAD: &str = "the load's buffers";
-/// Between two words on how fast a load is.
+/// Interval of the reports of a load's speed.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! The plans that farblock brings along: those of the documents, and what happens when something
-//! breaks.
+//! The built-in plans: the published documents' measurements, and failure tests.
 
 use crate::documents::Documents;
 use crate::plan::{Action, Fault, IscsiTarget, Plan};
 
-/// A drive of memory gives more than a processor can fetch, so a part of the sum of all of them
-/// would tell of the processor. Limited, they are the bottleneck, as the documents' drives were.
+/// A memory drive serves more than a processor can fetch, so a share of their sum would measure the
+/// processor. With limits the drives are the bottleneck, as they were in the documents.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
 pub(crate) fn all() -> Vec<Plan> {
@@ -16,7 +15,7 @@ fn action(load: &str, documents: Option<Documents>) -> Action {
     Action { load: load.to_owned(), vm: false, documents }
 }
 
-/// By clients that are virtual machines.
+/// A load of clients that are virtual machines.
 fn vm(load: &str, documents: Documents) -> Action {
     Action { load: load.to_owned(), vm: true, documents: Some(documents) }
 }
@@ -85,8 +84,8 @@ fn hci() -> Plan {
     }
 }
 
-/// Four clients, one target with two RAID 0 sets: of four drives each, or, of drives with names,
-/// one of each node's.
+/// Four clients, and one target with two RAID 0 sets: each of four drives, or, with named drives,
+/// one set for each node.
 fn six_patterns() -> Plan {
     let rows = [
         ("randread,bs=4k,iodepth=32,numjobs=16", 5_540_879.0, 97.3),
@@ -117,7 +116,7 @@ fn six_patterns() -> Plan {
     }
 }
 
-/// LINBIT's fio lines by NVMe/TCP, and by iSCSI on the same file.
+/// LINBIT's fio lines over NVMe/TCP, and over iSCSI on the same file.
 fn nvme_vs_iscsi() -> Plan {
     let actions = vec![
         action("randread,bs=4k,iodepth=32,numjobs=16", Some(Documents::over_iscsi(550.0))),
@@ -138,8 +137,8 @@ fn nvme_vs_iscsi() -> Plan {
     }
 }
 
-/// Two targets with the same drives, which outlive them; each is killed, cut off and slowed in
-/// turn, for longer than a lost write waits before it is sent the other way.
+/// Two targets with the same drives, which outlive them. The plan kills, cuts off and slows each in
+/// turn, for longer than a lost write waits before it is sent over the other path.
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),
@@ -159,10 +158,10 @@ fn failover() -> Plan {
     }
 }
 
-/// The plan on a machine of so many processors, with a word on what became smaller.
+/// The plan, reduced for a machine with this many processors, with a remark on the reductions.
 ///
-/// A processor is given some clients, and a node some processors: beyond that, the scheduler would
-/// be measured.
+/// Limits the clients of a processor, and the processors of a node: beyond that, the run would
+/// measure the scheduler.
 pub(crate) fn scaled(mut plan: Plan, cores: u32) -> Plan {
     let cores = cores.max(1);
     let plural = if cores == 1 { "processor" } else { "processors" };

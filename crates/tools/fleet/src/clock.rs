@@ -1,8 +1,8 @@
-//! Clocks of two processes, and how far they are apart.
+//! The clocks of two processes, and the difference between them.
 
 use std::time::{Duration, Instant};
 
-/// An agent's clock: nanoseconds since it began.
+/// An agent's clock: nanoseconds since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -15,23 +15,24 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// When its hand will be there. Nothing if that is further off than anything planned.
+    /// The instant at which this clock shows the time. `None` if it is further away than any plan.
     pub(crate) fn instant(self, ns: u64) -> Option<Instant> {
         self.0.checked_add(Duration::from_nanos(ns))
     }
 }
 
-/// How far an agent's clock is from ours.
+/// The difference between an agent's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offset {
-    /// When the agent's clock was at zero, by ours; before ours began if negative.
+    /// The zero of the agent's clock, in our time; negative if it is before our start.
     zero_ns: i128,
-    /// The round trip that this was measured by: it is off by half of that at most.
+    /// The round trip of the measurement: the error is at most half of it.
     pub(crate) round_trip: Duration,
 }
 
 impl Offset {
-    /// By one round trip: asked at `asked_ns` of our clock, told `told_ns`, heard at `heard_ns`.
+    /// From one round trip: asked at `asked_ns` of our clock, answered at `told_ns`, received at
+    /// `heard_ns`.
     pub(crate) fn by(asked_ns: u64, told_ns: u64, heard_ns: u64) -> Offset {
         let middle = (i128::from(asked_ns) + i128::from(heard_ns)) / 2;
         let round_trip = Duration::from_nanos(heard_ns.saturating_sub(asked_ns));
@@ -43,7 +44,7 @@ impl Offset {
         if other.round_trip < self.round_trip { other } else { self }
     }
 
-    /// A time of our clock in the agent's.
+    /// Converts a time of our clock to the agent's.
     pub(crate) fn theirs(self, ours_ns: u64) -> u64 {
         u64::try_from(i128::from(ours_ns) - self.zero_ns).unwrap_or(0)
     }
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_shortest_round_trip_tells_the_offset() {
-        // Theirs began 1000 later than ours.
+        // Their clock started 1000 later than ours.
         let long = Offset::by(2000, 1900, 4000);
         let short = Offset::by(5000, 4050, 5100);
         let best = long.better(short);
@@ -63,7 +64,7 @@ mod tests {
         assert_eq!(best.theirs(7000), 6000);
         assert_eq!(short.better(long), short);
         assert_eq!(best.theirs(10), 0, "before theirs began");
-        // Theirs began before ours.
+        // Their clock started before ours.
         assert_eq!(Offset::by(0, 500, 0).theirs(100), 600);
     }
 

@@ -1,4 +1,4 @@
-//! The controller: starts or meets the agents, has them do what the plan says, and adds up.
+//! The controller: starts or meets the agents, runs the plan on them, and adds up the results.
 
 use crate::clock::Clock;
 use crate::error::FleetError;
@@ -23,43 +23,43 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Names of the subsystems, each with the number of its target.
+/// Prefix of the subsystem names, before the target's number.
 pub(crate) const NQN: &str = "nqn.2026-11.org.farblock:fleet";
-/// Identifiers of controllers that a target has, where several have the same subsystem.
+/// Controller identifiers of each target, if several have the same subsystem.
 const CONTROLLERS_OF_ONE: u16 = 4096;
-/// Between two looks at who has said something.
+/// Interval of the checks for messages of agents.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
-/// Where random addresses begin.
+/// The seed of random addresses.
 const SEED: u64 = 0x666c_6565_7421;
 
-/// What a plan is carried out with.
+/// The environment in which a plan runs.
 pub struct Setting<'a> {
-    /// How agents are started.
+    /// Starts agents.
     pub launcher: Launcher,
-    /// Whether this process may make network namespaces, one for each node.
+    /// True if this process may make network namespaces, one for each node.
     pub has_network: bool,
     /// An empty folder for drives that are files.
     pub folder: PathBuf,
-    /// What real guests are made of, for a plan that has some.
+    /// Files of the real guests, for a plan that has some.
     pub guests: Option<GuestFiles>,
-    /// The tokens of agents that listen, by the names of their files.
+    /// The tokens of listening agents, by the names of their files.
     pub secrets: BTreeMap<String, Secret>,
-    /// How long agents are waited for.
+    /// Time limits of the controller for its agents.
     pub patience: Patience,
-    /// Calls it off.
+    /// Cancels the run.
     pub cancel: Cancel,
-    /// Where it is written down what is done, for whoever watches.
+    /// The state of the run, for observers.
     pub board: Board,
-    /// Told now and then what is done, and how fast.
+    /// Called at intervals with the current step and speed.
     pub progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
-/// Carries a plan out.
+/// Runs a plan.
 ///
 /// # Errors
-/// What went wrong first, and with whom.
+/// The first failure, with the name of its agent.
 pub fn run<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetError> {
     let board = setting.board.clone();
     board.begin(&plan.name);
@@ -103,7 +103,7 @@ fn node_report(peer: &Peer) -> NodeReport {
     NodeReport { name: peer.name.clone(), machine: peer.machine.clone(), clock_error_us }
 }
 
-/// How a target's sets were made, if it has some.
+/// Reports a target's stripe sets, if it has some.
 fn sets_report(target: &TargetPeer) -> Option<SetsReport> {
     let TargetPeer { peer, share, shared, not_by_node, .. } = target;
     let set = |shared: &Shared| SetReport {
@@ -118,12 +118,12 @@ fn sets_report(target: &TargetPeer) -> Option<SetsReport> {
     })
 }
 
-/// A target, and what starts it again.
+/// A target, and the means to start it again.
 pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,
     pub(crate) share: Share,
-    /// What it shares, and why no node has a set of its own.
+    /// The shared namespaces, and why the nodes have no sets of their own.
     pub(crate) shared: Vec<Shared>,
     pub(crate) not_by_node: Option<String>,
 }
@@ -133,7 +133,7 @@ impl TargetPeer {
         TargetPeer { peer, node, share, shared: Vec::new(), not_by_node: None }
     }
 
-    /// Has it share its drives, at the same port as before if it had one.
+    /// Makes it share its drives, at the same port as before if it had one.
     fn share(&mut self) -> Result<(), FleetError> {
         match self.peer.ask(&Ask::Share(self.share.clone()))? {
             Say::Sharing { addresses, namespaces, not_by_node }
@@ -153,7 +153,7 @@ impl TargetPeer {
     }
 }
 
-/// Everything that runs. Agents go before the nodes that they run in.
+/// All running parts. Agents are dropped before their nodes.
 pub(crate) struct Fleet<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) setting: Setting<'a>,
@@ -163,7 +163,7 @@ pub(crate) struct Fleet<'a> {
     pub(crate) drives: Option<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) programs: Programs,
-    /// Which of the few things that it does it is at.
+    /// The current step.
     doing: String,
     terms: Terms,
 }
@@ -218,7 +218,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// The node with the drives that several targets share.
+    /// Starts the node with the drives that several targets share.
     fn start_drives(&mut self, network: Option<&Network>) -> Result<(), FleetError> {
         let plan = self.plan;
         let node = Node::new(plan.nodes(), network)?;
@@ -271,7 +271,7 @@ impl<'a> Fleet<'a> {
         if is_whole { Ok(()) } else { Err(FleetError::plan(&self.plan.name, why)) }
     }
 
-    /// What the target with this index is to share.
+    /// The share of the target with this index.
     fn wanted(&self, index: usize, address: SocketAddr) -> Result<Share, FleetError> {
         let plan = self.plan;
         let (set, way) = plan.set_and_way(index);
@@ -283,7 +283,7 @@ impl<'a> Fleet<'a> {
                 Ok(format!("nvme+tcp://{address}/{nqn}?ns={ns}"))
             }
         };
-        // Those of one subsystem do not meet.
+        // Targets of one subsystem get separate ranges.
         let first = way as u16 * CONTROLLERS_OF_ONE + 1;
         Ok(Share {
             nqn: format!("{NQN}-{}", set + 1),
@@ -298,7 +298,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// A drive's name; a temporary one becomes a file.
+    /// A drive's description; a temporary one becomes a file.
     fn drive(&self, target: usize, drive: u32) -> Result<String, FleetError> {
         let name = self.plan.drive_named(drive);
         let Some((before, size)) = name.split_once("temporary:") else {
@@ -317,13 +317,13 @@ impl<'a> Fleet<'a> {
         Ok(format!("{before}file:{}", path.display()))
     }
 
-    /// Has a target share its drives, at the same port as before if it had one.
+    /// Makes a target share its drives, at the same port as before if it had one.
     pub(crate) fn share(&mut self, index: usize) -> Result<(), FleetError> {
         self.targets[index].share()
     }
 
-    /// Every namespace's URLs, one for each path: the first namespace of each target, then the
-    /// second of each, so that few clients still use many targets.
+    /// The URLs of every namespace, one for each path. The first namespaces of all targets come
+    /// first, then the second ones, so that even few clients use many targets.
     fn namespaces(&self) -> Vec<Vec<String>> {
         if !self.plan.targets.is_empty() {
             return self.plan.targets.iter().map(|url| vec![url.clone()]).collect();
@@ -344,7 +344,7 @@ impl<'a> Fleet<'a> {
         all.filter(|ways| !ways.is_empty()).collect()
     }
 
-    /// The clients of a host, dealt over the namespaces.
+    /// The clients of a host, distributed over the namespaces.
     pub(crate) fn clients(&self, host: usize, jobs: u32, depth: u32) -> Vec<Client> {
         let namespaces = self.namespaces();
         let narrow = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
@@ -352,7 +352,7 @@ impl<'a> Fleet<'a> {
         let parts = (each * self.hosts.len()).div_ceil(namespaces.len());
         let client = |client: usize| {
             let mut ways = namespaces[client % namespaces.len()].clone();
-            // The first is the one that is used for as long as it is there.
+            // The host uses the first one as long as it is available.
             let first = client % each % ways.len();
             ways.rotate_left(first);
             Client {
@@ -368,7 +368,7 @@ impl<'a> Fleet<'a> {
         (host * each..(host + 1) * each).map(client).collect()
     }
 
-    /// A guest's disk; guests are dealt over the namespaces as well.
+    /// A guest's disk; guests are also distributed over the namespaces.
     pub(crate) fn guest(&self, guest: usize) -> Client {
         let namespaces = self.namespaces();
         let parts = (self.plan.guests as usize).div_ceil(namespaces.len());
@@ -409,7 +409,7 @@ impl<'a> Fleet<'a> {
         self.connect_as(pattern, |client| client.vm = vm)
     }
 
-    /// Has all clients use this.
+    /// Connects all clients to this URL.
     pub(crate) fn connect_to(&mut self, pattern: &Pattern, url: &str) -> Result<(), FleetError> {
         self.connect_as(pattern, |client| url.clone_into(&mut client.url))
     }
@@ -437,7 +437,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Each drive by itself, where it is.
+    /// Measures each drive alone, on its own node.
     fn alone(&mut self, pattern: &Pattern) -> Result<Option<f64>, FleetError> {
         if self.plan.alone_seconds == 0.0 || self.targets.is_empty() {
             return Ok(None);
@@ -462,8 +462,8 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// One run on all hosts. The targets' processor time is that of another process, if there is
-    /// one; and whose targets they are, if not ours.
+    /// One run on all hosts. `process` is the target process to measure, if it is not ours, and
+    /// `whose` names its program.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -493,7 +493,7 @@ impl<'a> Fleet<'a> {
         let patience =
             start_in + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let part = format!("run {} of {}{whose}", run + 1, plan.runs);
-        // A load that is held back has less than that in flight.
+        // A rate-limited load has fewer I/Os in flight.
         let in_flight = (pattern.rate_iops.is_none())
             .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
         let (results, used) = self.collect(&part, in_flight.map(f64::from), patience)?;
@@ -504,8 +504,8 @@ impl<'a> Fleet<'a> {
         sum.add(pattern, &results, &cpu).map_err(|why| self.hosts[0].error(why))
     }
 
-    /// Waits for what all hosts have measured, and for the processor time that targets used. The
-    /// first failure is everybody's end.
+    /// Waits for the results of all hosts, and for the targets' processor time. The first failure
+    /// ends the run for all.
     fn collect(
         &mut self,
         part: &str,
@@ -554,7 +554,7 @@ impl<'a> Fleet<'a> {
         Ok((measured, used.into_iter().flatten().collect()))
     }
 
-    /// A host that says nothing may stand still itself, or wait for a target that does.
+    /// A silent host may hang itself, or wait for a target that hangs.
     fn check_silence(&mut self, host: usize) -> Result<(), FleetError> {
         self.hosts[host].check_silence().map_err(|error| self.cause(error))
     }
@@ -568,8 +568,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// A host's failure may be that of a target that is gone, or stands still. Nothing is measured
-    /// any more after this.
+    /// Finds the cause of a host's failure: a target may be dead, or hang. After this, the run
+    /// measures nothing more.
     pub(crate) fn cause(&mut self, error: FleetError) -> FleetError {
         let targets = self.drives.iter_mut().chain(&mut self.targets);
         let silent = { targets }.find_map(|target| target.peer.is_there().err());
@@ -581,13 +581,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Says that something else is done now, unless it was called off.
+    /// Reports the start of a step, unless the run was cancelled.
     pub(crate) fn begin(&mut self, what: &str) -> Result<(), FleetError> {
         what.clone_into(&mut self.doing);
         self.note("")
     }
 
-    /// Says how far it is with that, unless it was called off.
+    /// Reports the progress of the step, unless the run was cancelled.
     pub(crate) fn note(&mut self, part: &str) -> Result<(), FleetError> {
         let step = Step { what: &self.doing, part, iops: 0.0 };
         (self.setting.progress)(&step);
@@ -595,12 +595,12 @@ impl<'a> Fleet<'a> {
         self.check()
     }
 
-    /// What it does now.
+    /// The current step.
     pub(crate) fn doing(&self) -> &str {
         &self.doing
     }
 
-    /// Says how the hosts do with that.
+    /// Reports the state of the hosts in this step.
     pub(crate) fn show(&mut self, part: &str, hosts: Vec<LiveHost>) {
         let iops = hosts.iter().map(|host| host.iops).sum();
         let step = Step { what: &self.doing, part, iops };
@@ -612,7 +612,7 @@ impl<'a> Fleet<'a> {
         if self.setting.cancel.is_cancelled() { Err(FleetError::Cancelled) } else { Ok(()) }
     }
 
-    /// Those that nobody has harmed are there, and have nothing to say.
+    /// Checks that the targets without a fault are alive, and have sent no message.
     pub(crate) fn check_targets(&mut self) -> Result<(), FleetError> {
         for target in self.drives.iter_mut().chain(&mut self.targets) {
             if let Some(say) = target.peer.heard(Duration::ZERO)? {
@@ -622,7 +622,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// The same of hosts as well.
+    /// Checks hosts, too.
     pub(crate) fn check_all(&mut self) -> Result<(), FleetError> {
         self.check_targets()?;
         for host in 0..self.hosts.len() {
@@ -658,7 +658,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// What the load's requests need of a virtual machine's disk.
+/// The ring of a virtual machine's disk that the load's requests need.
 fn vm(pattern: &Pattern) -> Vm {
     let bytes = pattern.block_size_bytes;
     let requests = pattern.iodepth.saturating_mul(bytes.div_ceil(VM_REQUEST_BYTES));
@@ -671,7 +671,7 @@ fn vm(pattern: &Pattern) -> Vm {
 pub(crate) struct Sum {
     pub(crate) runs: Vec<Total>,
     latencies: Latencies,
-    /// By agent: the sum of the runs' per cents.
+    /// By agent: the sum of the runs' percentages.
     cpu: BTreeMap<String, f64>,
 }
 
@@ -739,8 +739,9 @@ impl Sum {
     }
 }
 
-/// How long before the start it is agreed on, with so many clients on each host. The hosts are at
-/// these addresses, or on this machine; the machine with the most of them is the slowest.
+/// Time between the agreement on a start and the start, with this many clients on each host. The
+/// hosts are at these addresses, or on this machine. The machine with the most hosts is the
+/// slowest.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {
@@ -759,7 +760,7 @@ mod tests {
     fn many_clients_have_longer_to_begin() {
         let here = |hosts| iter::repeat_n(None, hosts);
         assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
-        // That of the documents' cluster on two processors, which were late by 346 ms.
+        // The documents' cluster on two processors, which started 346 ms late.
         let many = start_in(48, here(12));
         assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
         let at = |last| Some(IpAddr::from([192, 0, 2, last]));

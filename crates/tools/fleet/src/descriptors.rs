@@ -1,19 +1,19 @@
-//! Open files: every client takes some, and systems give a process few unless it asks.
+//! Open files: every client needs some, and systems give a process few unless it asks.
 
 use crate::message::Client;
 
-/// Those that an agent has besides its clients'.
+/// Descriptors of an agent, besides those of its clients.
 const OWN: u64 = 64;
 
-/// Those of a client: its admin queue; and for each I/O queue its connection and an event loop's.
-/// A virtual machine's disk has a loop for each ring as well, and what rings are kicked by.
+/// Descriptors of a client: its admin queue, and a connection and an event loop for each I/O queue.
+/// A virtual machine's disk also has an event loop and kick descriptors for each ring.
 fn of_client(client: &Client) -> u64 {
     let queues = u64::from(client.queues);
     let disk = if client.vm.is_some() { 4 * queues + 8 } else { 0 };
     1 + 3 * queues + disk
 }
 
-/// Whether there are enough for these.
+/// Checks that there are enough for these clients.
 pub(crate) fn check(clients: &[Client]) -> Result<(), String> {
     let needed = clients.iter().map(of_client).sum::<u64>() + OWN;
     enough(clients.len(), needed, limit())
@@ -29,13 +29,13 @@ fn enough(clients: usize, needed: u64, limit: u64) -> Result<(), String> {
     ))
 }
 
-/// Asks for as many as the process may have.
+/// Raises the limit to the maximum of this process.
 #[cfg(unix)]
 pub(crate) fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Some systems take no such number: then it stays as it is, and is checked.
+    // Some systems refuse the number: the limit stays as it is, and `check` finds that out.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

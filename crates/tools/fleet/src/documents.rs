@@ -1,8 +1,8 @@
-//! What the documents measured, to stand beside what is measured here.
+//! The documents' results, for comparison with a run.
 
 use serde::{Deserialize, Serialize};
 
-/// One figure of the documents.
+/// One result of the documents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
@@ -12,10 +12,10 @@ pub struct Documents {
     /// GB/s (10⁹ bytes).
     #[serde(default)]
     pub gb_per_second: Option<f64>,
-    /// Of what the drives give alone.
+    /// Percentage of the drives' speed when measured alone.
     #[serde(default)]
     pub percent_of_theoretical: Option<f64>,
-    /// By how much NVMe over Fabrics was better than iSCSI, in per cent.
+    /// Advantage of NVMe over Fabrics over iSCSI, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent_over_iscsi: Option<f64>,
 }
@@ -34,7 +34,7 @@ impl Documents {
         Documents { percent_over_iscsi: Some(percent), ..Documents::default() }
     }
 
-    /// There is a figure to stand beside what the fleet did.
+    /// True if there is a result to compare with the fleet's.
     pub(crate) fn has_figure(&self) -> bool {
         self.iops.is_some() || self.gb_per_second.is_some()
     }

@@ -1,23 +1,23 @@
-//! Why a plan was not carried out.
+//! Why a plan failed.
 
 use thiserror::Error;
 
-/// Each a sentence that names what it is about.
+/// Each is a sentence that names its subject.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FleetError {
-    /// The plan makes no sense.
+    /// The plan is invalid.
     #[error("the plan {name}: {why}")]
     Plan {
         /// The plan's name or file.
         name: String,
-        /// What is wrong with it, as the end of a sentence.
+        /// The fault in the plan, as the end of a sentence.
         why: String,
     },
     /// An agent failed, or is gone.
     #[error("{agent}: {why}")]
     Agent {
-        /// Which.
+        /// The agent's name.
         agent: String,
         /// What happened.
         why: String,
@@ -25,7 +25,7 @@ pub enum FleetError {
     /// The nodes' network could not be made.
     #[error("the network of the nodes: {0}")]
     Network(String),
-    /// It was called off.
+    /// The run was cancelled.
     #[error("interrupted")]
     Cancelled,
 }

@@ -1,4 +1,4 @@
-//! Hosts that write, read and compare, and what happens to targets meanwhile.
+//! Hosts that write, read and compare, while faults hit the targets.
 
 use crate::controller::Fleet;
 use crate::error::FleetError;
@@ -10,18 +10,19 @@ use crate::report::{FaultReport, Verified};
 use crate::waited::Waited;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the hosts.
+/// Interval of the checks of the hosts.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What a slow network moves.
+/// The rate of a slow network.
 const SLOW: &str = "8mbit";
 
-/// Verifies on all hosts, harms every target in turn, and has everything read once more.
+/// Verifies on all hosts, applies the faults to every target in turn, and then reads all data once
+/// more.
 pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>), FleetError> {
     fleet.begin("verifying")?;
     fleet.note("connecting")?;
     let writers = fleet.plan.writers as usize;
     for host in 0..fleet.hosts.len() {
-        // A queue for each writer, one after the other within.
+        // A queue for each writer, one request after the other.
         let clients = fleet.clients(host, fleet.plan.writers, 16);
         fleet.hosts[host].tell(&Ask::Verify { clients, writers })?;
     }
@@ -71,7 +72,7 @@ fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultRepor
     let name = fleet.targets[target].peer.name.clone();
     fleet.begin(&format!("{} {name}", fault.name()))?;
     let mut watch = Watch::default();
-    // Nothing is broken before, and what was slow before is not this fault's.
+    // Start without a fault, and do not count earlier pauses for this fault.
     watch.until_whole(fleet)?;
     let before = watch.sum();
     let mut watch = Watch::default();
@@ -123,7 +124,7 @@ fn slow(fleet: &Fleet<'_>, target: usize, rate: Option<&str>) -> Result<(), Flee
     node.and_then(|node| node.namespace()).map_or(Ok(()), |network| network.slow(rate))
 }
 
-/// What the hosts have found so far.
+/// The hosts' results so far.
 #[derive(Default)]
 struct Watch {
     last: Vec<Looked>,
@@ -143,11 +144,11 @@ impl Watch {
             }
         }
         let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
-        // What began before the watch is not its own: its first look is only a beginning.
+        // The first check is only a baseline: longer operations started before the watch.
         if !self.last.is_empty() {
             self.longest = self.longest.max(Duration::from_micros(longest));
         }
-        // Looking at many hosts takes a while as well.
+        // Checking many hosts takes a while as well.
         let now = Instant::now();
         let seconds = self.at.replace(now).map(|at| (now - at).as_secs_f64());
         let host = |(index, now): (usize, &Looked)| LiveHost {
@@ -167,7 +168,7 @@ impl Watch {
         Ok(std::mem::replace(&mut self.last, looks))
     }
 
-    /// Lets time go by.
+    /// Waits for a time.
     fn pass(&mut self, fleet: &mut Fleet<'_>, time: Duration) -> Result<(), FleetError> {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -177,7 +178,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until every path is there, no writer waits, and every host writes.
+    /// Waits until all paths are connected, no writer waits, and every host writes.
     fn until_whole(&mut self, fleet: &mut Fleet<'_>) -> Result<(), FleetError> {
         let is_whole = |(before, now): (&Looked, &Looked)| {
             now.waiting == 0 && now.writes > before.writes && now.live == now.paths

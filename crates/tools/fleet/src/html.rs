@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else, with the bench's charts and colours.
+//! A report as one self-contained page, with the bench's charts and colours.
 
 use crate::plan::IscsiTarget;
 use crate::report::{ActionReport, IscsiReport, IscsiTotal, Report};
@@ -59,7 +59,7 @@ fn alert(page: &mut String, report: &Report) {
     }
 }
 
-/// The colours of what NVMe is compared with.
+/// The colours of the targets in comparison with NVMe.
 fn against(report: &Report) -> Vec<(&'static str, &'static str)> {
     let targets = report.actions.iter().flat_map(|action| &action.iscsi).map(|it| it.target);
     let mut colours: Vec<_> = targets.map(colour).collect();
@@ -75,7 +75,7 @@ fn colour(target: IscsiTarget) -> (&'static str, &'static str) {
     }
 }
 
-/// The same by iSCSI.
+/// The bars of the iSCSI targets.
 fn iscsi(action: &ActionReport, value: fn(&IscsiTotal) -> (f64, String)) -> Vec<Bar> {
     let bar = |report: &IscsiReport| {
         let ((class, name), (value, words)) = (colour(report.target), value(&report.total));
@@ -114,7 +114,7 @@ fn latency(action: &ActionReport) -> Vec<Bar> {
     ]
 }
 
-/// A chart for each block size: their values differ too much for one.
+/// A chart for each block size: their values differ too much for one chart.
 fn chart(report: &Report, id: &str, bars: Bars) -> Vec<(String, String)> {
     let mut sizes: Vec<u32> =
         report.actions.iter().map(|action| action.pattern.block_size_bytes).collect();

@@ -1,9 +1,9 @@
-//! The same file by iSCSI, in turns with NVMe: shared by farblock or by tgt.
+//! The same file over iSCSI, alternating with NVMe: shared by farblock or by tgt.
 //!
-//! A turn: the NVMe target lets go of the file, each iSCSI target has it for one run, and then the
-//! NVMe target again. All of it is on the loopback, as farblock's iSCSI target serves nobody else.
-//! Both sides have the same load: one generator, with farblock's host below it or farblock's
-//! initiator, which has a session for each job.
+//! A round: the NVMe target closes the file, each iSCSI target has it for one run, and then the
+//! NVMe target again. All of it is on the loopback, where farblock's iSCSI target listens. Both
+//! sides have the same load: one generator, over farblock's host or over farblock's initiator,
+//! which has a session for each job.
 
 use crate::controller::{Fleet, Sum};
 use crate::error::FleetError;
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 /// The name of both targets.
 pub(crate) const NAME: &str = "iqn.2026-11.org.farblock:fleet";
-/// tgt's blocks, so everybody's.
+/// The block size of tgt, and so of all targets.
 pub(crate) const BLOCK_BYTES: u32 = 512;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Where Debian has tgt, which is not always where users look.
+/// Where Debian installs tgt; not always in a user's search path.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// The programs that it takes.
+/// The external programs for iSCSI.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Programs {
     tgtd: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds what the plan needs; a plan without iSCSI needs nothing.
+    /// Finds the plan's programs; a plan without iSCSI needs none.
     pub(crate) fn of(plan: &Plan) -> Result<Programs, FleetError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
@@ -64,7 +64,7 @@ impl Programs {
     }
 }
 
-/// One run by each of the plan's iSCSI targets. The NVMe target shares the file before and after.
+/// One run with each of the plan's iSCSI targets. The NVMe target shares the file before and after.
 pub(crate) fn turn(
     fleet: &mut Fleet<'_>,
     pattern: &Pattern,
@@ -119,14 +119,14 @@ fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, run: u32) -> Result<IscsiTot
     let uri = format!("iscsi://{}/{NAME}/1", tgt.address);
     let process = tgt.process.child.id();
     let total = one_run(fleet, pattern, run, &uri, (Some(process), IscsiTarget::Tgt));
-    // Whatever was measured without it is nothing.
+    // A result is invalid if the target has ended.
     match tgt.process.is_running().map_err(failed)? {
         true => total,
         false => Err(failed(tgt.process.complaint("ended"))),
     }
 }
 
-/// The load on that, and what it came to.
+/// Runs the load on this target, and returns its result.
 fn one_run(
     fleet: &mut Fleet<'_>,
     pattern: &Pattern,
@@ -153,7 +153,7 @@ fn failed(why: String) -> FleetError {
     FleetError::agent("iSCSI", why)
 }
 
-/// Fills in what follows of all runs.
+/// Fills in the results that depend on all runs.
 pub(crate) fn finish(reports: &mut [IscsiReport], nvme_iops: f64) {
     for report in reports {
         let count = report.runs.len().max(1) as f64;
@@ -170,7 +170,7 @@ pub(crate) fn finish(reports: &mut [IscsiReport], nvme_iops: f64) {
     }
 }
 
-/// A plan's file with something in it everywhere: file systems answer for holes by themselves.
+/// Fills a plan's file with data, since file systems answer reads of holes without the disk.
 pub(crate) fn fill(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     let mut left = file.metadata()?.len();
@@ -184,7 +184,8 @@ pub(crate) fn fill(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A program that says into a file. It is killed when this is dropped, or when this process ends.
+/// A program whose output goes to a file. It is killed when this is dropped, or when this process
+/// ends.
 struct Process {
     name: String,
     child: Child,
@@ -261,7 +262,7 @@ impl Tgt {
         }
         say(&format!("--op new --mode target --tid 1 -T {NAME}"), None)?;
         let unit = "--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr";
-        // As farblock opens it: without the page cache, where the file system can do that.
+        // As farblock opens it: without the page cache, if the file system supports that.
         say(&format!("{unit} --bsoflags direct"), Some(file)).or_else(|_| say(unit, Some(file)))?;
         say("--op bind --mode target --tid 1 -I ALL", None)?;
         Ok(tgt)
@@ -277,14 +278,14 @@ fn administer(mut command: Command) -> Result<(), String> {
     Err(format!("tgtadm: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// tgtd takes no port 0. The address is this process's own, so that nobody else takes the port in
-/// between.
+/// A free address, since tgtd does not accept port 0. The address belongs to this process, so that
+/// no other program takes the port in between.
 fn free_address() -> io::Result<SocketAddr> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     TcpListener::bind((Ipv4Addr::new(127, high | 64, middle, low), 0))?.local_addr()
 }
 
-/// A sentence for each thing that a reader has to know of the comparison.
+/// Remarks on the comparison for the reader, a sentence each.
 pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
     if plan.iscsi.is_empty() {
         return Vec::new();
@@ -300,7 +301,7 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
     ]
 }
 
-/// What a load has to be.
+/// Checks that a load is possible over iSCSI.
 pub(crate) fn check(plan: &Plan, wanted: &Wanted) -> Result<(), FleetError> {
     let pattern = &wanted.pattern;
     let is_fit = !wanted.vm && pattern.block_size_bytes.is_multiple_of(BLOCK_BYTES);

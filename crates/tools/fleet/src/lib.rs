@@ -1,10 +1,10 @@
-//! A fleet: many hosts against many targets at once, driven from one place.
+//! A fleet: many hosts against many targets at once, controlled from one place.
 //!
-//! A **controller** ([`run()`]) carries out a [`Plan`] with **agents** ([`agent`]). An agent is a
-//! process that shares drives as a target, or drives load as hosts, and does what it is told in
-//! lines of JSON ([`message`]). The controller starts agents itself, each in a node that is a
-//! network namespace where the machine lets it ([`network`]), or meets those that listen on other
-//! machines, with a token ([`listen`]).
+//! A **controller** ([`run()`]) runs a [`Plan`] with **agents** ([`agent`]). An agent is a process
+//! that shares drives as a target, or drives load as hosts. It receives its requests as lines of
+//! JSON ([`message`]). The controller starts agents itself, each in a node, which is a network
+//! namespace if the machine allows that ([`network`]). Or it connects to agents that listen on
+//! other machines, with a token ([`listen`]).
 //!
 //! ```text
 //!                    controller
@@ -16,18 +16,18 @@
 //!
 //! # Contract
 //!
-//! - All hosts begin at the same instant: each agent's clock is measured by round trips first, and
-//!   a host that was not ready by then ends the run rather than joining late.
-//! - Latencies come as whole histograms and are merged without loss; a percentile of the report is
-//!   one of all I/Os.
-//! - The first thing that goes wrong ends the run everywhere, and the error names the agent.
-//! - A report holds the plan as it was run: `farblock fleet run REPORT.json` repeats it.
-//! - What a plan scales down it says.
+//! - All hosts start at the same instant. The controller first measures each agent's clock by round
+//!   trips. A host that is not ready in time ends the run instead of joining late.
+//! - Latencies are sent as whole histograms and merged without loss; a percentile in the report
+//!   covers all I/Os.
+//! - The first failure ends the run everywhere, and the error names the agent.
+//! - A report contains the plan of the run: `farblock fleet run REPORT.json` repeats it.
+//! - A report lists the parts of the plan that were scaled down.
 //!
 //! # What it does not do
 //!
-//! Encrypt what controller and agents say (an agent listens on the loopback unless told otherwise),
-//! move agents' files, or know of disks that agents were not told of.
+//! Encryption between controller and agents (an agent listens on the loopback by default), copying
+//! agents' files, and finding disks that agents were not configured for.
 
 #![forbid(unsafe_code)]
 

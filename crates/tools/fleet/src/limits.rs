@@ -1,111 +1,113 @@
-//! Every bound of a fleet, with its unit.
+//! Every limit of a fleet, with its unit.
 
 use std::time::Duration;
 
-/// The longest line that an agent or a controller takes.
+/// The longest line that an agent or a controller accepts.
 pub const LINE_BYTES: u64 = 8 << 20;
-/// The longest line of one who has not shown a token yet.
+/// The longest line of a peer that has not sent a token yet.
 pub const FIRST_LINE_BYTES: u64 = 4 << 10;
-/// How long a stranger may take to show one.
+/// Time for a stranger to send its token.
 pub const HELLO_TIME: Duration = Duration::from_secs(10);
-/// How long one with a wrong token waits for the answer.
+/// Delay of the answer to a wrong token.
 pub const WRONG_TOKEN_TIME: Duration = Duration::from_secs(1);
-/// Controllers that an agent talks with at once, strangers included.
+/// Controllers connected to an agent at once, including strangers.
 pub const CONTROLLERS: usize = 16;
-/// How long one too many is listened to, before it is told so.
+/// Time that an agent reads from a controller above the limit before it refuses it.
 pub const REFUSAL_TIME: Duration = Duration::from_millis(100);
-/// Characters that a token has at least.
+/// Minimum length of a token, in characters.
 pub const TOKEN_LEAST: usize = 16;
 
 /// Clients of one agent.
 pub const CLIENTS: usize = 4096;
 /// Drives of one target.
 pub const DRIVES: usize = 256;
-/// Nodes of a plan: as many as have an address in a node's network.
+/// Nodes of a plan: as many as there are addresses in the network.
 pub const NODES: u32 = 200;
-/// Ways from a client to its disk.
+/// Paths from a client to its disk.
 pub const PATHS: u32 = 8;
 /// Processes that a plan starts.
 pub const AGENTS: u32 = 1000;
 /// Threads of one client's verify.
 pub const WRITERS: usize = 64;
 
-/// Requests in the ring of a virtual machine's disk, as QEMU has it.
+/// Requests in the ring of a virtual machine's disk, as in QEMU.
 pub const VM_RING: u16 = 128;
-/// Data of one of them at most, in bytes: about what Linux asks for at once.
+/// Limit for the data of one request, in bytes: about Linux's own.
 pub const VM_REQUEST_BYTES: u32 = 1 << 20;
-/// Rings of such a disk.
+/// Rings of a virtual machine's disk.
 pub const VM_RINGS: u32 = 64;
 
-/// Guests of QEMU's that a plan may have.
+/// QEMU guests of a plan.
 pub const GUESTS: u32 = 64;
-/// Memory of each: a kernel, and an initial file system of 90 MiB that is unpacked.
+/// Memory of each guest: a kernel, and an unpacked initial file system of 90 MiB.
 pub const GUEST_MEMORY_MIB: u64 = 512;
-/// How long all of them may take to boot, or to answer after a load: an emulated one takes 10 s of
-/// a processor.
+/// Time for all guests to boot, or to answer after a load: an emulated one takes 10 s of a
+/// processor.
 pub const GUEST_BOOT_TIME: Duration = Duration::from_secs(600);
-/// Time that fio takes to begin in an emulated guest, added to the plan's ramp.
+/// Time for fio to start in an emulated guest, added to the plan's ramp.
 pub const GUEST_RAMP: Duration = Duration::from_secs(2);
-/// What each writes and compares at most.
+/// Limit for the data that each guest writes and compares.
 pub const GUEST_VERIFY_BYTES: u64 = 8 << 20;
-/// The longest line of a guest: what fio says, with its histograms.
+/// The longest line of a guest: fio's output with its histograms.
 pub const GUEST_LINE_BYTES: u64 = 1 << 20;
 
-/// How long an agent may take for an answer that takes no time.
+/// Time for an agent to send an answer that needs no work.
 pub const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// How long an agent may say nothing when somebody else has failed, before it is to blame.
+/// Time for an agent to send any message after another agent has failed, before it is blamed
+/// itself.
 pub const WORD_TIME: Duration = Duration::from_secs(5);
-/// How long an agent under load may say nothing: it is to say how fast it is five times a second.
+/// Time for an agent under load to send a message: it should report its speed five times a second.
 pub const SILENCE_TIME: Duration = Duration::from_secs(30);
-/// How long a controller may say nothing while its agent verifies: it looks ten times a second. One
-/// that stands still is not to have disks written for ever.
+/// Time for a controller to send a message during a verify: it should ask ten times a second. An
+/// agent must not write to disks forever for a controller that hangs.
 pub const CONTROLLER_SILENCE_TIME: Duration = Duration::from_secs(60);
-/// How long the other end of a connection may be idle before the system asks whether it is there.
+/// Idle time of a connection before the system probes the other end.
 pub const IDLE_TIME: Duration = Duration::from_secs(15);
-/// Between two such questions, of which the system asks a few.
+/// Interval between such probes, of which the system sends a few.
 pub const IDLE_ASK_TIME: Duration = Duration::from_secs(5);
-/// How long connecting all clients of an agent may take.
+/// Time to connect all clients of an agent.
 pub const OPEN_TIME: Duration = Duration::from_secs(120);
-/// How much longer than its time a load may take to say what it measured.
+/// Time after a load's end for its results to arrive.
 pub const LOAD_GRACE: Duration = Duration::from_secs(60);
-/// Between the agreement on a start and the start: what the slowest agent takes to hear of it and
-/// to open its queues.
+/// Time between the agreement on a start and the start: the slowest agent must receive it and open
+/// its queues.
 pub const START_IN: Duration = Duration::from_millis(1500);
-/// And for each client of the machine that has the most of them: 576 on two processors, which other
+/// Added for each client of the machine with the most clients: 576 on two processors, which other
 /// work shared, took 1.85 s.
 pub const START_IN_FOR_CLIENT: Duration = Duration::from_millis(5);
-/// Round trips by which a clock is measured.
+/// Round trips to measure a clock.
 pub const CLOCK_ROUNDS: u32 = 16;
-/// How long an agent that is asked to end may take.
+/// Time for an agent to exit on request.
 pub const END_TIME: Duration = Duration::from_secs(10);
 
-/// After so long without a word a client with several paths knows that one is lost for good. A
-/// write that was lost with it waits two or three times as long before it is sent another way.
+/// Keep-alive of clients with several paths, after which they know that a path is lost for good. A
+/// write that was lost with it waits two or three times as long before it is sent over another
+/// path.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// The same of clients under load, which may be hundreds on a few processors: one that waits for
-/// its turn has lost no connection. An agent that is gone is noticed by its silence.
+/// Keep-alive of clients under load. There may be hundreds on a few processors, and one that waits
+/// for its turn has lost no connection. A dead agent is noticed by its silence.
 pub const LOAD_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// How long tgtd may take to take orders.
+/// Time for tgtd to accept commands.
 pub const TGT_TIME: Duration = Duration::from_secs(60);
 
-/// How long I/O may pause after a fault before that is given up on.
+/// Limit for a pause of I/O after a fault.
 pub const RECOVERY_TIME: Duration = Duration::from_secs(120);
 
-/// How long a controller waits for its agents.
+/// Time limits of a controller for its agents.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For an answer that takes no time: [`ANSWER_TIME`].
+    /// For an answer that needs no work: [`ANSWER_TIME`].
     pub answer: Duration,
-    /// For a word, when somebody else has failed: [`WORD_TIME`].
+    /// For any message, after another agent has failed: [`WORD_TIME`].
     pub word: Duration,
-    /// For the next word of one under load: [`SILENCE_TIME`].
+    /// For the next message of an agent under load: [`SILENCE_TIME`].
     pub silence: Duration,
     /// For all clients to be connected: [`OPEN_TIME`].
     pub open: Duration,
-    /// For what a load measured, after its time: [`LOAD_GRACE`].
+    /// For the results of a load, after its end: [`LOAD_GRACE`].
     pub grace: Duration,
-    /// For its end, when it is asked to end: [`END_TIME`].
+    /// For an agent's exit on request: [`END_TIME`].
     pub end: Duration,
 }
 

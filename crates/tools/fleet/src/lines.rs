@@ -15,12 +15,12 @@ impl<R: Read> Reader<R> {
         Reader { stream: BufReader::new(stream), limit }
     }
 
-    /// Takes longer lines from now on.
+    /// Accepts longer lines from now on.
     pub(crate) fn trust(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// The next message; nothing at the end.
+    /// The next message; `None` at the end.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = Vec::new();
         let read = self.stream.by_ref().take(self.limit).read_until(b'\n', &mut line)?;
@@ -39,13 +39,13 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Writes a message and sends it off.
+/// Writes a message and flushes it.
 pub(crate) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(&line(message))?;
     stream.flush()
 }
 
-/// A message as it is sent.
+/// A message in its form on the wire.
 pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("our own types are JSON");
     line.push(b'\n');

@@ -1,9 +1,9 @@
-//! Agents that listen, for controllers with a token.
+//! Agents that listen for controllers with a token.
 //!
-//! Nothing is encrypted: who can see the packets sees the token. So an agent listens on the
-//! loopback, at the end of a tunnel, unless it is told that the network is private. Whoever has the
-//! token may have it share memory and the drives that it was [allowed](Allowed), connect wherever
-//! it can, and read and write all of these.
+//! Nothing is encrypted: anyone who sees the packets sees the token. So an agent listens on the
+//! loopback, at the end of a tunnel, unless the operator says that the network is private. A
+//! controller with the token can share memory and the [allowed](Allowed) drives, connect wherever
+//! the agent can, and read and write all of these.
 
 use crate::agent;
 use crate::limits::{CONTROLLERS, FIRST_LINE_BYTES, HELLO_TIME, REFUSAL_TIME};
@@ -19,18 +19,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// An agent that listens, on threads of its own, for as long as the process lives.
+/// An agent that listens, on its own threads, as long as the process lives.
 #[derive(Debug)]
 pub struct Listener {
     address: SocketAddr,
 }
 
 impl Listener {
-    /// Listens there; port 0 takes a free one. Who has the secret may have these drives shared, and
-    /// all of them together so much memory held.
+    /// Listens at this address; with port 0 the system picks a free one. Controllers with the
+    /// secret may share these drives, and hold this much memory together.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If listening fails.
     pub fn start(
         address: SocketAddr,
         secret: Secret,
@@ -42,7 +42,7 @@ impl Listener {
         let (secret, present) = (Arc::new(secret), Arc::new(AtomicUsize::new(0)));
         let accept = move || {
             for stream in listener.incoming() {
-                // Out of descriptors, for example: the next one may do better.
+                // For example without free descriptors: a later accept may succeed.
                 let Ok(stream) = stream else { continue };
                 if present.fetch_add(1, Ordering::AcqRel) >= CONTROLLERS {
                     present.fetch_sub(1, Ordering::AcqRel);
@@ -53,7 +53,7 @@ impl Listener {
                 let (allowed, memory) = (allowed.clone(), memory.clone());
                 let body = move || {
                     let _presence = presence;
-                    // Whoever it was is gone, and has been told why if that was possible.
+                    // The controller is gone, and has been told the reason if possible.
                     let _ = meet(&stream, &secret, allowed, memory);
                 };
                 let _ = thread::Builder::new().name("fb-fleet-agent".to_owned()).spawn(body);
@@ -63,14 +63,14 @@ impl Listener {
         Ok(Listener { address })
     }
 
-    /// Where it listens.
+    /// The listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Counts one of those who are there.
+/// Counts a connected controller.
 struct Presence(Arc<AtomicUsize>);
 
 impl Drop for Presence {
@@ -79,7 +79,7 @@ impl Drop for Presence {
     }
 }
 
-/// Says why to one too many, who has said something by then or does not get to know.
+/// Tells a controller above the limit why it is refused. It must have sent its first line by then.
 fn refuse(mut stream: &TcpStream) {
     let why = format!("it talks with {CONTROLLERS} controllers already");
     let _ = stream.set_read_timeout(Some(REFUSAL_TIME));
@@ -89,7 +89,7 @@ fn refuse(mut stream: &TcpStream) {
 
 fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // A controller's machine that is gone says nothing, and would keep its place and its memory.
+    // A controller's dead machine sends nothing, and would keep its place and its memory.
     notice_its_end(stream)?;
     stream.set_write_timeout(Some(HELLO_TIME))?;
     let greeted = AtomicBool::new(false);
@@ -98,8 +98,8 @@ fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -
     agent::serve(hurried, stream, Some(secret), allowed, memory, greeted)
 }
 
-/// Reads until the time is over, or for ever once somebody has been let in: a stranger that sends a
-/// byte now and then would keep a place otherwise.
+/// Reads until the time is over, or without limit once a controller was admitted. Otherwise a
+/// stranger that sends a byte at intervals could keep a place.
 struct Hurried<'a> {
     stream: &'a TcpStream,
     until: Instant,

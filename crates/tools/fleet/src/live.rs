@@ -1,20 +1,20 @@
-//! What a fleet does at the moment, for whoever watches.
+//! The current state of a fleet, for observers.
 
 use crate::step::Step;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All of it.
+/// The state of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Live {
     /// The plan's name.
     pub plan: String,
-    /// What is done, in words.
+    /// The current step, in words.
     pub phase: String,
-    /// Which part of it; empty where it has none.
+    /// The part of the step; empty if it has none.
     pub part: String,
     /// Each agent with hosts, in the plan's order.
     pub hosts: Vec<LiveHost>,
-    /// It is over; why, if it has failed.
+    /// Set at the end, with the reason of a failure.
     pub ended: Option<Result<(), String>>,
 }
 
@@ -25,16 +25,16 @@ pub struct LiveHost {
     pub name: String,
     /// I/Os per second of all of its clients.
     pub iops: f64,
-    /// The mean latency in microseconds: what is in flight, divided by I/Os per second. While it
-    /// verifies, the longest one since the last look.
+    /// The mean latency in microseconds: I/Os in flight, divided by I/Os per second. During a
+    /// verify, the longest one since the last check.
     pub latency_us: Option<f64>,
-    /// Whether it has done its part.
+    /// True if it has finished its part.
     pub is_done: bool,
     /// Operations that failed.
     pub failed: u64,
-    /// Blocks that held something else than what was acknowledged.
+    /// Blocks whose content differed from the acknowledged one.
     pub lost: u64,
-    /// Paths that are connected, and that should be.
+    /// Connected paths, and all paths.
     pub paths: Option<[u64; 2]>,
 }
 
@@ -45,12 +45,12 @@ impl Live {
     }
 }
 
-/// Where a controller writes it down.
+/// The controller's record of the current state.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Live>>);
 
 impl Board {
-    /// As it is now.
+    /// The current state.
     #[must_use]
     pub fn read(&self) -> Live {
         self.lock().clone()
@@ -60,7 +60,7 @@ impl Board {
         *self.lock() = Live { plan: plan.to_owned(), ..Live::default() };
     }
 
-    /// What is done now; whoever has done something is idle until it is heard of again.
+    /// Records the current step. Hosts are idle until their next report.
     pub(crate) fn step(&self, step: &Step<'_>) {
         let mut live = self.lock();
         live.take(step);
@@ -69,7 +69,7 @@ impl Board {
         }
     }
 
-    /// How the hosts do with this.
+    /// Records the state of the hosts.
     pub(crate) fn hosts(&self, step: &Step<'_>, hosts: Vec<LiveHost>) {
         let mut live = self.lock();
         live.take(step);

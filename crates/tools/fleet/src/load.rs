@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest load and ramp.
+/// Limit for a load and its ramp.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Clients that are connected.
+/// Connected clients.
 #[derive(Default)]
 pub(crate) struct Clients(Vec<(String, Arc<dyn Namespace>)>, Option<Held>);
 
@@ -47,7 +47,7 @@ impl Clients {
     }
 }
 
-/// By iSCSI: `ADDRESS:PORT/NAME/LUN`.
+/// Connects over iSCSI: `ADDRESS:PORT/NAME/LUN`.
 fn log_in(client: &Client, unit: &str) -> Result<Arc<dyn Namespace>, String> {
     let parts: Option<[&str; 3]> = unit.split('/').collect::<Vec<_>>().try_into().ok();
     let wrong = || "an iSCSI disk is iscsi://ADDRESS:PORT/NAME/LUN".to_owned();
@@ -85,7 +85,7 @@ impl Clients {
     }
 }
 
-/// How fast it is, summed over clients.
+/// The current speed, summed over clients.
 #[derive(Debug, Default)]
 pub(crate) struct Tick(AtomicU64);
 
@@ -94,7 +94,7 @@ impl Tick {
         self.0.load(Ordering::Relaxed) as f64
     }
 
-    /// A client's figure takes the place of its last one.
+    /// Replaces a client's last value by its new one.
     fn tell(&self, last: &mut u64, iops: f64) {
         let now = iops as u64;
         self.0.fetch_add(now.wrapping_sub(*last), Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Tick {
     }
 }
 
-/// All clients at once.
+/// Runs the load on all clients at once.
 pub(crate) fn on_all(
     clients: &Clients,
     load: &Load,
@@ -123,7 +123,7 @@ pub(crate) fn on_all(
             scope.spawn(move || {
                 let seed = load.seed.wrapping_add(index as u64);
                 let measured = one(&namespace, load, seed, start, cancel, tick);
-                // The others would go on for nothing.
+                // Cancel the others, whose results would be useless.
                 measured.inspect_err(|_| cancel.cancel()).map_err(|why| (name, why))
             })
         };
@@ -138,7 +138,7 @@ pub(crate) fn on_all(
     })
 }
 
-/// A drive of this agent's, without a network.
+/// Runs the load on a drive of this agent, without a network.
 pub(crate) fn on_one(
     drive: &Arc<dyn Namespace>,
     load: &Load,
@@ -165,7 +165,7 @@ fn spec<'a>(
     }
 }
 
-/// What one client measured, or why not; called off is no reason.
+/// One client's results, or its failure; a cancel is not a failure.
 fn one(
     namespace: &Arc<dyn Namespace>,
     load: &Load,
@@ -209,7 +209,7 @@ fn cpu_of(begin: Instant, load: &Load, cancel: &Cancel) -> u64 {
 
 type Outcome = Result<farblock_bench::load::Measured, (String, Option<String>)>;
 
-/// The sum of all, or the first that has something to complain of.
+/// The sum of all, or the first failure.
 fn add_up(outcomes: Vec<Outcome>) -> Result<Measured, String> {
     let complaint = outcomes.iter().find_map(|outcome| match outcome {
         Err((name, Some(why))) => Some(format!("{name}: {why}")),

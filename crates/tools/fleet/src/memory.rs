@@ -1,4 +1,4 @@
-//! What controllers may have an agent hold: disks of memory, the rings of virtual machines' disks,
+//! Memory that controllers may use in an agent: memory disks, the rings of virtual machines' disks,
 //! and the buffers of loads.
 
 use crate::message::{Client, Load, Share};
@@ -18,19 +18,19 @@ struct Budget {
 }
 
 impl Memory {
-    /// So many bytes.
+    /// A budget of this many bytes.
     #[must_use]
     pub fn limited(bytes: u64) -> Memory {
         Memory(Arc::new(Budget { bytes, held: AtomicU64::new(0) }))
     }
 
-    /// As much as there is: for a controller that has started the agent.
+    /// Without limit, for a controller that has started the agent.
     #[must_use]
     pub fn unlimited() -> Memory {
         Memory::limited(u64::MAX)
     }
 
-    /// What a listening agent gives if nobody says otherwise: half of the machine's.
+    /// The default budget of a listening agent: half of the machine's memory.
     #[must_use]
     pub fn by_default() -> Memory {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -38,7 +38,7 @@ impl Memory {
         Memory::limited(total.map_or(UNKNOWN_BYTES, |total| total / 2))
     }
 
-    /// Takes some of it for as long as what is returned lives.
+    /// Takes some of it until the returned value is dropped.
     pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<Held, String> {
         let Budget { bytes: most, held } = &*self.0;
         let more = |held: u64| held.checked_add(bytes).filter(|sum| sum <= most);
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-/// For a machine that does not say what it has.
+/// The budget if the machine's memory is unknown.
 const UNKNOWN_BYTES: u64 = 4 << 30;
 
 /// `MemTotal:       24689012 kB`
@@ -65,7 +65,7 @@ pub(crate) fn of_machine(meminfo: &str, what: &str) -> Option<u64> {
     number.checked_mul(1024)
 }
 
-/// A part of it that is taken.
+/// A part of the budget in use.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Arc<Budget>,
@@ -78,7 +78,7 @@ impl Drop for Held {
     }
 }
 
-/// Of a share's drives.
+/// Memory of a share's drives.
 pub(crate) fn of_share(share: &Share) -> u64 {
     let of = |name: &String| Spec::parse(name).map_or(0, |spec| of_drive(&spec));
     share.drives.iter().map(of).fold(0, u64::saturating_add)
@@ -91,12 +91,12 @@ fn of_drive(spec: &Spec) -> u64 {
     }
 }
 
-/// Of the rings of clients that are virtual machines, and what is in flight in all queues.
+/// Memory of the rings of virtual machines' disks, and of the I/Os in flight in all queues.
 pub(crate) fn of_clients(clients: &[Client]) -> u64 {
     clients.iter().map(crate::vm::memory_bytes).fold(0, u64::saturating_add)
 }
 
-/// Of the buffers of so many clients' load.
+/// Memory of the buffers of this many clients' load.
 pub(crate) fn of_load(load: &Load, clients: usize) -> u64 {
     let pattern = &load.pattern;
     let kinds = u64::from(pattern.rw.reads()) + u64::from(pattern.rw.writes());

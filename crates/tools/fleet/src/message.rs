@@ -1,77 +1,77 @@
-//! What controller and agent say to each other: a line of JSON each.
+//! The messages between controller and agent: a line of JSON each.
 //!
-//! The controller asks, and every question has one last answer. While a load runs or is metered,
-//! the agent says five times a second how fast it is, so one that stands still is noticed, and the
-//! controller may [call it off](Ask::Cancel). When the controller is gone, the agent ends what it
-//! does for it.
+//! The controller sends requests, and each has one final answer. While a load runs or is metered,
+//! the agent reports its speed five times a second, so that the controller notices one that hangs,
+//! and the controller may [cancel it](Ask::Cancel). When the controller is gone, the agent stops
+//! its work for it.
 
 use farblock_bench::{Machine, Pattern, RecordedLatencies};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Version of these messages: both ends have to have the same.
+/// Version of these messages: both ends must have the same.
 pub const VERSION: u32 = 5;
 
-/// What a controller asks for.
+/// A request of a controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// The first: who is there?
+    /// The first request: identify yourself.
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// For agents that listen.
+        /// The token, for agents that listen.
         #[serde(default)]
         token: Option<String>,
     },
-    /// What does your clock say?
+    /// Report your clock.
     Clock,
-    /// Share these drives, in place of what is shared.
+    /// Share these drives, instead of the current ones.
     Share(Share),
-    /// Share nothing any more, and let go of the drives.
+    /// Stop sharing, and close the drives.
     Unshare,
     /// Drive one of the shared drives here, without a network.
     Alone {
-        /// Its place in [`Share::drives`].
+        /// Its index in [`Share::drives`].
         drive: usize,
-        /// How.
+        /// The load.
         load: Load,
     },
-    /// How much processor time do you use between these times of your clock?
+    /// Report the processor time that you use between these times of your clock.
     Meter {
-        /// From.
+        /// The start.
         start_ns: u64,
-        /// To.
+        /// The end.
         end_ns: u64,
-        /// Not you: this process of your machine.
+        /// The process to measure instead of the agent, on the agent's machine.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<u32>,
     },
-    /// Connect these clients, in place of those that are connected.
+    /// Connect these clients, instead of the current ones.
     Connect {
-        /// Each is a host of its own.
+        /// The clients; each is a separate host.
         clients: Vec<Client>,
     },
-    /// Put up the disks of these clients on sockets (vhost-user), in place of those that are up.
+    /// Offer the disks of these clients on sockets (vhost-user), instead of the current ones.
     Offer {
-        /// Each is a virtual machine, and a host of its own.
+        /// The clients; each is a virtual machine, and a separate host.
         clients: Vec<Client>,
     },
     /// Drive load with the clients that are connected.
     Load(Load),
-    /// End the load, whatever was measured.
+    /// Stop the load, and drop its results.
     Cancel,
-    /// Write, read and compare until [`Ask::EndVerify`], as these clients.
+    /// Write, read and compare until [`Ask::EndVerify`], with these clients.
     Verify {
-        /// Each is a host of its own, with a disk that outlives its connections.
+        /// The clients; each is a separate host, with a disk that outlives its connections.
         clients: Vec<Client>,
-        /// Threads of each.
+        /// Threads of each client.
         writers: usize,
     },
-    /// What has verifying found since the last look?
+    /// Report the verify's results since the last request.
     Look,
-    /// Read everything once more, compare it, and end.
+    /// Read all data once more, compare it, and stop.
     EndVerify,
 }
 
@@ -80,42 +80,42 @@ pub enum Ask {
 pub struct Share {
     /// The subsystem's name.
     pub nqn: String,
-    /// Where it listens; port 0 takes a free one.
+    /// The listening address; with port 0 the system picks a free one.
     pub address: SocketAddr,
-    /// Where the targets of other nodes listened before, if there are some; else at the ports after
-    /// that, or at free ones.
+    /// The earlier addresses of the other nodes' targets, if any; otherwise they use the ports
+    /// after that, or free ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<SocketAddr>,
-    /// Drives, as `farblock serve` names them, or of another target: `nvme+tcp://`.
+    /// Drives, as `farblock serve` names them, or a disk of another target: `nvme+tcp://`.
     pub drives: Vec<String>,
-    /// What stripe sets they form, one after the other: each is a namespace. 0: no sets, each
-    /// drive is one.
+    /// The number of stripe sets, formed from the drives in order: each is a namespace. 0: no sets,
+    /// each drive is a namespace.
     pub sets: usize,
-    /// Where drives are at several nodes of the machine (NUMA), those of each form a set instead,
-    /// which the node's processors serve, as a subsystem and at a port of its own.
+    /// If the drives are at several NUMA nodes of the machine, the drives of each node form a set
+    /// instead. The node's processors serve it, as a subsystem at its own port.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Identifiers of its controllers, from and to, if other targets have the same subsystem.
+    /// Range of its controller identifiers, if other targets have the same subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_ids: Option<[u16; 2]>,
-    /// By iSCSI instead of NVMe, the one drive there is.
+    /// Share the single drive over iSCSI instead of NVMe.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub iscsi: bool,
 }
 
-/// A namespace that is shared.
+/// A shared namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
-    /// `nvme+tcp://`, or what is shared by iSCSI.
+    /// `nvme+tcp://`, or its iSCSI address.
     pub url: String,
-    /// The drives that it is made of, by their places in [`Share::drives`].
+    /// Its drives, as indexes in [`Share::drives`].
     pub drives: Vec<usize>,
-    /// The node where all of them are, and whose processors serve it.
+    /// The NUMA node of all of them, whose processors serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// Those processors.
+    /// The processors of that node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processors: Vec<usize>,
 }
@@ -123,7 +123,7 @@ pub struct Shared {
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Its name.
+    /// Its NQN.
     pub hostnqn: String,
     /// Its disk: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
     pub url: String,
@@ -131,73 +131,73 @@ pub struct Client {
     pub queues: u16,
     /// I/Os in flight in each.
     pub depth: u16,
-    /// What of its disk is its own when it verifies: this part, from 0, of so many equal ones.
+    /// The part of its disk that it verifies: the index, from 0, and the number of equal parts.
     pub part: [u32; 2],
-    /// It uses its disk through this; without, as it is.
+    /// The virtual machine's ring through which it uses its disk; `None`: it uses the disk
+    /// directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<Vm>,
-    /// The same disk by other ways.
+    /// Further paths to the same disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
 }
 
-/// A vhost-user disk, driven through rings in memory as the driver of a virtual machine's guest
-/// does it.
+/// A vhost-user disk, driven through rings in memory as a guest's driver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// Requests that are in a ring at once.
+    /// Limit for the requests in a ring.
     pub depth: u16,
-    /// Data of one at most.
+    /// Limit for the data of a request.
     pub request_bytes: u32,
 }
 
-/// A load, and when.
+/// A load and its start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// What each client does.
+    /// The pattern of each client.
     pub pattern: Pattern,
-    /// When to begin, by the agent's clock; without, at once.
+    /// The start, by the agent's clock; `None`: at once.
     pub start_ns: Option<u64>,
-    /// Unmeasured.
+    /// Time that is not measured, at the start.
     pub ramp_ms: u64,
-    /// Measured.
+    /// Measured time.
     pub runtime_ms: u64,
-    /// Where random addresses begin.
+    /// The seed of random addresses.
     pub seed: u64,
 }
 
-/// What an agent answers.
+/// An answer of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum Say {
-    /// Here I am.
+    /// The agent's identity.
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// What it runs on.
+        /// The agent's machine.
         machine: Machine,
     },
-    /// You may not ask.
+    /// The controller is refused.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The clock, in nanoseconds since it was started.
+    /// The clock, in nanoseconds since the agent's start.
     Clock {
         /// Nanoseconds.
         ns: u64,
     },
-    /// What is shared.
+    /// The shared namespaces.
     Sharing {
-        /// Where the target listens, and those of other nodes after it.
+        /// The listening addresses of the target, and then of the other nodes' targets.
         addresses: Vec<SocketAddr>,
         /// The namespaces, in order.
         namespaces: Vec<Shared>,
-        /// Why no node has a set of its own, if each was to have one.
+        /// Why the nodes have no sets of their own, if that was requested.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_by_node: Option<String>,
     },
-    /// Where the disks are, in their clients' order.
+    /// The locations of the disks, in their clients' order.
     Offered {
         /// Unix sockets, in folders that only this user can open.
         sockets: Vec<PathBuf>,
@@ -207,25 +207,25 @@ pub enum Say {
         /// Nanoseconds.
         ns: u64,
     },
-    /// It is done.
+    /// The request is done.
     Done,
-    /// How fast it is now; an answer follows.
+    /// The current speed; an answer follows.
     Progress {
         /// I/Os per second of all clients.
         iops: f64,
     },
-    /// What a load came to.
+    /// The results of a load.
     Measured(Measured),
-    /// What verifying found.
+    /// The results of a verify.
     Looked(Looked),
-    /// It did not work.
+    /// The request failed.
     Failed {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
 }
 
-/// What the clients of an agent measured together.
+/// The joint results of an agent's clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Reads.
@@ -242,25 +242,26 @@ pub struct Measured {
     pub seconds: f64,
 }
 
-/// What verifying found.
+/// The results of a verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looked {
-    /// Blocks read and compared since it began.
+    /// Blocks read and compared since its start.
     pub reads: u64,
     /// Writes acknowledged.
     pub writes: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Blocks that held something else than what was acknowledged.
+    /// Blocks whose content differed from the acknowledged one.
     pub lost: u64,
-    /// The longest operation since the last look, those that still wait included, in microseconds.
+    /// The longest operation since the last check, including those that still wait, in
+    /// microseconds.
     pub longest_us: u64,
-    /// Writers that wait for an operation that began before the last look.
+    /// Writers that wait for an operation which started before the last check.
     pub waiting: u64,
-    /// Paths that are connected.
+    /// Connected paths.
     pub live: u64,
-    /// Paths that should be.
+    /// All paths.
     pub paths: u64,
-    /// The first thing that was wrong.
+    /// The first failure.
     pub wrong: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! Nodes on one machine: a network namespace each, with an address of its own, on one bridge.
+//! Nodes on one machine: a network namespace each, with its own address, on one bridge.
 //!
-//! No root is needed where the system lets users have namespaces: the controller runs itself again
-//! in a user and a network namespace ([`inside`]) in which it may make what it needs, and which are
-//! gone with it. A node is a process that does nothing but hold a namespace; agents are started in
-//! that. util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
+//! No root is needed if the system allows user namespaces. The controller runs itself again in a
+//! user and a network namespace ([`inside`]), in which it has the rights it needs, and which
+//! disappear with it. A node is a process that only holds a namespace, in which agents are started.
+//! util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
 //!
 //! ```text
 //!   farblock0 (bridge) 10.77.255.254/16
@@ -19,12 +19,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BRIDGE: &str = "farblock0";
-/// The second one, where targets have their drives.
+/// The second bridge, for the targets' drives.
 const STORAGE_BRIDGE: &str = "farblock1";
-/// How long a process may take to be in its namespace.
+/// Time for a process to enter its namespace.
 const UNSHARE_TIME: Duration = Duration::from_secs(20);
 
-/// The command that runs a program with rights over a network of its own, if this machine has that.
+/// The command that runs a program with rights over its own network, if this machine supports that.
 #[must_use]
 pub fn inside() -> Option<Command> {
     let unshare = || {
@@ -45,8 +45,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes it, in a network namespace that is this process's own; and one for storage, on which
-    /// nobody else is.
+    /// Makes the bridge, in this process's own network namespace; with `has_storage` also one that
+    /// only storage uses.
     pub(crate) fn new(has_storage: bool) -> Result<Network, FleetError> {
         ip(&["link", "set", "lo", "up"])?;
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
@@ -69,10 +69,10 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// The node with this number, from 1.
+    /// Makes the node with this number, from 1.
     pub(crate) fn new(network: &Network, number: u32) -> Result<Namespace, FleetError> {
         let mut command = Command::new("unshare");
-        // It ends with its input.
+        // The process ends with its input.
         command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let holder = command.spawn().map_err(|error| failed("unshare", &error.to_string()))?;
         let [.., high, low] = number.to_be_bytes();
@@ -87,7 +87,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A cable from a bridge to a device of the node's.
+    /// A cable from a bridge to a device of the node.
     fn plug(
         &self,
         link: &str,
@@ -115,19 +115,19 @@ impl Namespace {
         IpAddr::V4(self.address)
     }
 
-    /// What runs a program there.
+    /// The command prefix that runs a program in the node.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");
         command
     }
 
-    /// Pulls the node's cable, or plugs it in again.
+    /// Cuts the node's cable, or connects it again.
     pub(crate) fn cut(&self, is_cut: bool) -> Result<(), FleetError> {
         ip(&["link", "set", &self.link, if is_cut { "down" } else { "up" }])
     }
 
-    /// Lets the node send and receive only so much (`8mbit`), or as much as it can.
+    /// Limits the node's network to a rate (`8mbit`), or removes the limit.
     pub(crate) fn slow(&self, rate: Option<&str>) -> Result<(), FleetError> {
         let link = self.link.as_str();
         let mut there = self.command();

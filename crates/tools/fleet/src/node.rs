@@ -1,4 +1,4 @@
-//! Nodes: where agents run, and how they are started there.
+//! Nodes, in which the controller starts agents.
 
 use crate::error::FleetError;
 use crate::network::{Namespace, Network};
@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program that is an agent over its standard streams.
+/// The program that serves as an agent over its standard streams.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
-    /// What it is told.
+    /// Its arguments.
     pub args: Vec<OsString>,
 }
 
@@ -34,7 +34,7 @@ impl Node {
         self.namespace.as_ref().map_or(loopback, Namespace::address)
     }
 
-    /// Where only storage is reached, which is neither cut nor slowed with the node.
+    /// The address for storage, which is neither cut nor slowed with the node.
     pub(crate) fn storage_address(&self) -> IpAddr {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.namespace.as_ref().map_or(loopback, Namespace::storage_address)
@@ -55,12 +55,12 @@ impl Node {
             }
             None => Command::new(&launcher.program),
         };
-        // What it leaves behind when it is killed goes with the folder.
+        // The folder also holds the files that a killed agent leaves behind.
         command.args(&launcher.args).env("TMPDIR", folder);
         Peer::start(name, &mut command, terms)
     }
 
-    /// Its network, if that can be harmed.
+    /// Its network, if faults can be applied to it.
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }

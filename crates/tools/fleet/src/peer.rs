@@ -1,4 +1,4 @@
-//! An agent, as the controller has it.
+//! An agent, from the controller's side.
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
@@ -17,27 +17,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 
-/// Between two looks at whether it was called off.
+/// Interval of the checks for a cancel.
 const CANCEL_EVERY: Duration = Duration::from_millis(100);
 
-/// What all agents of a run are held to.
+/// The conditions for all agents of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
     pub(crate) patience: Patience,
-    /// Calls the run off.
+    /// Cancels the run.
     pub(crate) cancel: Cancel,
 }
 
-/// A token that controller and agent have.
+/// A token that controller and agent share.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The first line of a file, without spaces around.
+    /// The first line of a file, without surrounding spaces.
     ///
     /// # Errors
-    /// Why it is none, as the end of a sentence; never with a part of it.
+    /// If it is not valid, with the reason as the end of a sentence, which never contains a part of
+    /// it.
     pub fn new(text: &str) -> Result<Secret, String> {
         let token = text.trim();
         if token.len() < TOKEN_LEAST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -49,7 +50,7 @@ impl Secret {
         Ok(Secret(token.to_owned()))
     }
 
-    /// Whether this is it. It takes as long wherever they differ.
+    /// True if it is equal. The comparison takes constant time.
     pub(crate) fn is(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
@@ -61,19 +62,19 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An agent that was greeted. Dropping it ends a process that was started for it.
+/// An agent that has answered. Dropping it kills its process if the controller started one.
 pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     pub(crate) offset: Offset,
-    /// What the thread that writes is to tell it. None: nothing more.
+    /// Lines for the thread that writes. `None`: it has been told to stop.
     asks: Option<Sender<Vec<u8>>>,
     terms: Terms,
-    /// Since it last said something, or was asked.
+    /// Time since its last message, or since a request.
     silent: Waited,
     said: Receiver<io::Result<Option<Say>>>,
     process: Option<Process>,
-    /// To be closed in the end: the thread that reads has it, too.
+    /// Closed at the end, since the thread that reads has it, too.
     stream: Option<TcpStream>,
 }
 
@@ -84,19 +85,19 @@ struct Process {
 }
 
 impl Peer {
-    /// Where it is; none if it was started here.
+    /// Its address; `None` if it was started here.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         Some(self.stream.as_ref()?.peer_addr().ok()?.ip())
     }
 
-    /// Starts a process that speaks over its standard streams.
+    /// Starts a process that communicates over its standard streams.
     pub(crate) fn start(
         name: &str,
         command: &mut Command,
         terms: &Terms,
     ) -> Result<Peer, FleetError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for the controller, which ends them.
+        // Ctrl-C is for the controller, which stops the agents.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let failed =
@@ -155,7 +156,7 @@ impl Peer {
                 }
             }
         });
-        // One that stands still does not read: whoever writes to it does nothing else.
+        // Use a separate thread: writing to an agent that hangs may block.
         let (asks, lines) = channel::<Vec<u8>>();
         thread::spawn(move || {
             for line in lines {
@@ -207,20 +208,20 @@ impl Peer {
         Ok(())
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Say, FleetError> {
         self.tell(ask)?;
         self.answer(self.terms.patience.answer)
     }
 
-    /// Only asks.
+    /// Sends a request.
     pub(crate) fn tell(&mut self, ask: &Ask) -> Result<(), FleetError> {
         self.silent = Waited::new();
         let sent = self.asks.as_ref().map(|asks| asks.send(lines::line(ask)));
         if sent.is_some_and(|sent| sent.is_ok()) { Ok(()) } else { Err(self.gone()) }
     }
 
-    /// The last answer to what was asked; progress is passed over.
+    /// The final answer to a request; skips progress.
     pub(crate) fn answer(&mut self, patience: Duration) -> Result<Say, FleetError> {
         let mut waited = Waited::new();
         loop {
@@ -235,7 +236,7 @@ impl Peer {
         }
     }
 
-    /// The next word, if there is one in time. A failure is an error.
+    /// The next message, if it arrives in time. A failure is an error.
     pub(crate) fn heard(&mut self, patience: Duration) -> Result<Option<Say>, FleetError> {
         let said = self.said.recv_timeout(patience);
         if said.is_ok() {
@@ -253,7 +254,7 @@ impl Peer {
         }
     }
 
-    /// One that is to say something now and then has not for long.
+    /// Fails if an agent that should send messages has been silent for too long.
     pub(crate) fn check_silence(&mut self) -> Result<(), FleetError> {
         match self.silent.so_far() > self.terms.patience.silence {
             true => Err(self.silent(self.terms.patience.silence)),
@@ -266,9 +267,9 @@ impl Peer {
         self.error(format!("it has not answered for {seconds} s: it stands still, or is cut off"))
     }
 
-    /// Whether it says anything at all, whatever it was about to do.
+    /// Checks that the agent answers at all, even in the middle of work.
     pub(crate) fn is_there(&mut self) -> Result<(), FleetError> {
-        // What it said before it stood still says nothing.
+        // Earlier messages prove nothing.
         while self.said.try_recv().is_ok() {}
         self.tell(&Ask::Cancel)?;
         let mut waited = Waited::new();
@@ -291,7 +292,7 @@ impl Peer {
         self.error(format!("it answered {}, which was not asked for", word["say"]))
     }
 
-    /// When a time of ours is by its clock.
+    /// Converts a time of ours to its clock.
     pub(crate) fn theirs(&self, ours_ns: u64) -> u64 {
         self.offset.theirs(ours_ns)
     }
@@ -301,7 +302,7 @@ impl Peer {
         self.process.as_ref().map(|process| process.child.id())
     }
 
-    /// As `kill -9` does.
+    /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(process) = &mut self.process {
             let _ = process.child.kill();
@@ -328,7 +329,7 @@ impl Drop for Peer {
             let _ = stream.shutdown(Shutdown::Both);
         }
         let Some(process) = &mut self.process else { return };
-        // The end of its input is its end.
+        // The process exits at the end of its input.
         self.asks = None;
         let until = Instant::now() + self.terms.patience.end;
         while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < until {
@@ -338,7 +339,7 @@ impl Drop for Peer {
     }
 }
 
-/// To the first of its addresses that answers in time.
+/// Connects to the first of its addresses that answers in time.
 fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
@@ -350,7 +351,7 @@ fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Has a connection fail when the other machine is gone, which says nothing.
+/// Makes a connection fail when the other machine is gone without a message.
 pub(crate) fn notice_its_end(stream: &TcpStream) -> io::Result<()> {
     let asks = socket2::TcpKeepalive::new().with_time(IDLE_TIME).with_interval(IDLE_ASK_TIME);
     socket2::SockRef::from(stream).set_tcp_keepalive(&asks)

@@ -1,6 +1,6 @@
-//! What a fleet is, and what it does.
+//! The description of a fleet and its work.
 //!
-//! A file of TOML, or a report, which holds the plan that it came from:
+//! A file of TOML, or a report, which contains its plan:
 //!
 //! ```toml
 //! name = "two-by-two"
@@ -30,75 +30,75 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Plan {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// What it is for.
+    /// The purpose.
     pub about: String,
     /// Nodes with targets.
     pub storage_nodes: u32,
     /// Nodes with clients.
     pub host_nodes: u32,
-    /// Each node has both: `storage_nodes` of them, and no others.
+    /// Each node has targets and clients: there are `storage_nodes` nodes.
     pub together: bool,
     /// Targets of each storage node.
     pub targets_per_node: u32,
     /// Drives of each target.
     pub drives_per_target: u32,
-    /// Ways from a client to its disk: so many storage nodes, one after the other, share the same
-    /// drives, which are on a node of their own. 1: each has its own.
+    /// Paths from a client to its disk. This many consecutive storage nodes share the same drives,
+    /// which are on a separate node. 1: each node has its own drives.
     pub paths: u32,
-    /// Stripe sets that they form; 0: none, each drive is a namespace.
+    /// Stripe sets of a target; 0: none, each drive is a namespace.
     pub sets_per_target: u32,
-    /// Each node of the target's machine (NUMA) that has drives has a set of them instead, and the
-    /// node's processors serve it, if these drives are at several.
+    /// If the drives are at several NUMA nodes of the target's machine, each such node has one set
+    /// of them instead, and its processors serve it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sets_by_node: bool,
     /// A drive.
     pub drive: String,
-    /// The drives of a target by name, in place of `drives_per_target` times `drive`.
+    /// The drives of a target, instead of `drives_per_target` times `drive`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<String>,
-    /// Bytes in its blocks.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Clients of each host node, each a host of its own.
+    /// Clients of each host node; each is a separate host.
     pub clients_per_node: u32,
     /// Measured time of each run.
     pub runtime_seconds: f64,
-    /// Unmeasured load before that.
+    /// Load before that, not measured.
     pub ramp_seconds: f64,
-    /// More of it before an action's first run.
+    /// More of it, before an action's first run.
     pub warm_up_seconds: f64,
     /// Runs of each action.
     pub runs: u32,
-    /// For so long each drive is measured alone first; 0: not at all.
+    /// Time to measure each drive alone, before the actions; 0: not at all.
     pub alone_seconds: f64,
-    /// What is done, one after the other.
+    /// The loads, one after the other.
     pub actions: Vec<Action>,
-    /// Every action with each of these depths, in place of its own.
+    /// Runs every action with each of these depths instead of its own.
     pub depths: Vec<u32>,
-    /// Every action with each of these numbers of jobs.
+    /// Runs every action with each of these numbers of jobs.
     pub jobs: Vec<u32>,
-    /// Every mixed action with each of these percentages of reads.
+    /// Runs every mixed action with each of these percentages of reads.
     pub mixes: Vec<u8>,
-    /// After the actions the hosts write, read and compare for so long.
+    /// Time that the hosts write, read and compare after the actions.
     pub verify_seconds: f64,
-    /// Virtual machines of QEMU's that carry out the actions of virtual machines as well.
+    /// QEMU guests that also run the actions for virtual machines.
     #[serde(skip_serializing_if = "is_zero")]
     pub guests: u32,
     /// Threads of each client for that.
     pub writers: u32,
-    /// Under that, these happen to each target in turn.
+    /// Faults that hit each target in turn during the verify.
     pub faults: Vec<Fault>,
-    /// How long a cut or slow network stays so.
+    /// Duration of a cut or slow network.
     pub fault_seconds: f64,
     /// Agents on other machines, instead of nodes on this one.
     pub agents: Vec<Place>,
-    /// These share the same file by iSCSI, in turns with NVMe.
+    /// Targets that share the same file over iSCSI, alternating with NVMe.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiTarget>,
-    /// Targets that there are already, instead of agents' own.
+    /// Existing targets, instead of targets that agents start.
     pub targets: Vec<String>,
-    /// What was scaled to the machine.
+    /// The parts that were scaled down for the machine.
     pub scaled: Vec<String>,
 }
 
@@ -111,36 +111,36 @@ fn is_zero(count: &u32) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// What each client does, in fio's words; `name=` names it.
+    /// The load of each client, in fio's syntax; `name=` names it.
     pub load: String,
-    /// The clients' disks are vhost-user disks, driven as a virtual machine does it.
+    /// The clients' disks are vhost-user disks, driven as a virtual machine does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// What the documents measured.
+    /// The documents' results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
 }
 
-/// What an action comes to, with one depth, number of jobs and mix.
+/// An action with one depth, number of jobs and mix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// What each client does.
+    /// The pattern of each client.
     pub pattern: Pattern,
-    /// As [`Action::vm`].
+    /// See [`Action::vm`].
     pub vm: bool,
-    /// What the documents measured.
+    /// The documents' results.
     pub documents: Option<Documents>,
 }
 
-/// Something that happens to a target.
+/// A fault of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
     /// Its process is killed, and started again.
     Kill,
-    /// Its node's network cable is pulled for a while.
+    /// Its node's network cable is cut for a while.
     Cut,
-    /// Its node's network moves a megabyte a second for a while.
+    /// Its node's network is limited to a megabyte a second for a while.
     Slow,
 }
 
@@ -156,18 +156,18 @@ impl Fault {
     }
 }
 
-/// What shares a file by iSCSI.
+/// A program that shares a file over iSCSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IscsiTarget {
     /// This project's own target.
     Farblock,
-    /// tgt, as Linux distributions have it.
+    /// tgt, as packaged by Linux distributions.
     Tgt,
 }
 
 impl IscsiTarget {
-    /// `farblock`, `tgt`: what a plan calls it.
+    /// Its name in a plan: `farblock`, `tgt`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -188,13 +188,13 @@ impl IscsiTarget {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
     /// Address and port.
     pub address: String,
     /// The file with its token.
     pub token_file: String,
-    /// It shares drives at this address, as its clients reach it; without, it is a host.
+    /// The address at which its clients reach the drives it shares; `None`: it is a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serves_at: Option<std::net::SocketAddr>,
 }
@@ -245,7 +245,7 @@ impl Plan {
         builtin::all()
     }
 
-    /// A built-in plan by its name, scaled to so many processors.
+    /// A built-in plan by its name, scaled to this many processors.
     #[must_use]
     pub fn named(name: &str, cores: u32) -> Option<Plan> {
         let plan = builtin::all().into_iter().find(|plan| plan.name == name);
@@ -255,7 +255,7 @@ impl Plan {
     /// Reads a file's text: TOML, or a report's JSON.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the text is invalid, with the reason.
     pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
         let mut plan = if text.trim_start().starts_with('{') {
             let report = report::Report::from_json(text);
@@ -266,17 +266,17 @@ impl Plan {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
         };
         if plan.name.is_empty() {
-            // Where it lies is nobody's business who reads a report.
+            // Readers of a report need not know the folder.
             let stem = Path::new(name).file_stem().unwrap_or_default();
             plan.name = stem.to_string_lossy().into_owned();
         }
         Ok(plan)
     }
 
-    /// What the actions come to: each with all depths, jobs and mixes of the sweep.
+    /// The actions, each with all depths, jobs and mixes of the sweep.
     ///
     /// # Errors
-    /// If one is no load.
+    /// If an action is not a valid load.
     pub fn loads(&self) -> Result<Vec<Wanted>, FleetError> {
         let mut loads = Vec::new();
         for action in &self.actions {
@@ -314,10 +314,10 @@ impl Plan {
         Ok(loads)
     }
 
-    /// Checks everything that can be known before anything is started.
+    /// Checks all that can be checked before the start.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// If the plan is invalid, with the reason.
     pub fn check(&self) -> Result<(), FleetError> {
         let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
         let nodes = self.nodes();
@@ -373,7 +373,7 @@ impl Plan {
         if self.sets_by_node && sets == 0 {
             return wrong("has sets_by_node, and no sets_per_target");
         }
-        // Those of a node are as many as it has.
+        // A node forms as many sets as it needs.
         if sets > 0 && !self.sets_by_node && !count.is_multiple_of(sets) {
             return wrong(&format!(
                 "has {count} drives of a target, no multiple of its {sets} sets"
@@ -398,7 +398,7 @@ impl Plan {
         Ok(())
     }
 
-    /// How many drives a target has.
+    /// The number of drives of a target.
     pub(crate) fn drives_of_target(&self) -> u32 {
         match self.drives.len() {
             0 => self.drives_per_target,
@@ -406,7 +406,7 @@ impl Plan {
         }
     }
 
-    /// One of them, as it is written.
+    /// The description of a drive.
     pub(crate) fn drive_named(&self, drive: u32) -> &str {
         self.drives.get(drive as usize).unwrap_or(&self.drive)
     }
@@ -471,10 +471,10 @@ impl Plan {
         loads.iter().try_for_each(|load| iscsi::check(self, load))
     }
 
-    /// A disk that this writes to and did not make, if there is one.
+    /// An existing disk that this plan writes to, if there is one.
     ///
     /// # Errors
-    /// If an action is no load.
+    /// If an action is not a valid load.
     pub fn writes_to(&self) -> Result<Option<String>, FleetError> {
         let loads = self.loads()?;
         let verifies = self.verify_seconds > 0.0 || !self.faults.is_empty() || self.guests > 0;
@@ -505,7 +505,7 @@ impl Plan {
         }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         let hosts = if self.together { 0 } else { self.host_nodes };
@@ -513,23 +513,23 @@ impl Plan {
         self.storage_nodes.saturating_add(hosts).saturating_add(drives)
     }
 
-    /// The subsystem that a target has, and which of its paths it is.
+    /// The subsystem of a target, and the index of its path.
     pub(crate) fn set_and_way(&self, target: usize) -> (usize, usize) {
         let (each, paths) = (self.targets_per_node.max(1) as usize, self.paths.max(1) as usize);
         let (node, place) = (target / each, target % each);
         (node / paths * each + place, node % paths)
     }
 
-    /// About how long it takes.
+    /// The approximate duration.
     ///
     /// # Errors
-    /// If an action is no load.
+    /// If an action is not a valid load.
     pub fn duration(&self) -> Result<Duration, FleetError> {
         let loads = self.loads()?.len() as f64;
         let drives = self.storage_nodes * self.targets_per_node * self.drives_of_target();
         let run = self.runtime_seconds + self.ramp_seconds + 2.0;
         let alone = f64::from(drives) * self.alone_seconds;
-        // A process starts within seconds; what is cut or slow is whole again soon after.
+        // A process starts within seconds; a cut or slow network recovers soon after.
         let fault = |fault: &Fault| match fault {
             Fault::Kill => 4.0,
             Fault::Cut | Fault::Slow => self.fault_seconds + 1.0,
@@ -549,14 +549,14 @@ impl Plan {
     }
 }
 
-/// Whether a drive is made for the run.
+/// True if the drive is made for the run.
 fn made(drive: &str) -> bool {
-    // Decorators stand before what they decorate; in a stripe set anything may be.
+    // Decorators come before the drive they decorate; a stripe set may contain anything.
     let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];
     drive.split(',').all(|part| made.iter().any(|kind| part.starts_with(kind)))
 }
 
-/// `4k random 70/30`: jobs and depth stand beside a name, and the mix nowhere else.
+/// `4k random 70/30`: jobs and depth have their own columns, but the mix does not.
 fn with_mix(name: &str, reads: u8) -> String {
     let mix = format!("{reads}/{}", 100 - reads.min(100));
     if name.ends_with(" mixed") {

@@ -1,10 +1,10 @@
-//! Programs of others that the controller starts: they go when it goes.
+//! External programs that the controller starts: they end with it.
 
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
 
-/// The same program, killed when this process ends, and out of Ctrl-C's reach: that is for the
-/// controller, which ends it.
+/// The same program, killed when this process ends, and without Ctrl-C, which is for the
+/// controller.
 pub(crate) fn bound(program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());
@@ -15,7 +15,7 @@ pub(crate) fn bound(program: &Command) -> Command {
     command
 }
 
-/// What reads a process's processor time, where that can be had.
+/// Reads a process's processor time, if the system supports that.
 #[cfg(any(target_os = "linux", windows))]
 pub(crate) fn meter(process: u32) -> Option<Box<dyn CpuSource>> {
     let meter = farblock_bench::cpu::OtherProcess::new(process).ok()?;

@@ -1,5 +1,5 @@
-//! What a fleet measured, as types and as JSON. Fields are added, never renamed or given another
-//! meaning, without [`SCHEMA`] going up.
+//! The results of a fleet, as types and as JSON. Fields may be added. Renaming one or changing its
+//! meaning raises [`SCHEMA`].
 
 use crate::documents::Documents;
 use crate::plan::{Fault, IscsiTarget, Plan};
@@ -10,34 +10,34 @@ use serde::{Deserialize, Serialize};
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// Everything that a plan came to.
+/// All results of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`] of what wrote it. Its name tells it from a report of the bench.
+    /// The writer's [`SCHEMA`]. Its name distinguishes this from a report of the bench.
     pub fleet_schema: u32,
-    /// Name and version of what wrote it.
+    /// Name and version of the writer.
     pub tool: String,
-    /// When it began, in UTC.
+    /// The start, in UTC.
     pub date: String,
     /// The command that ran it.
     pub command_line: String,
-    /// The plan, as it was run.
+    /// The plan as it ran.
     pub plan: Plan,
-    /// Between the agents: network namespaces, the loopback, or other machines.
+    /// The network between the agents: network namespaces, the loopback, or other machines.
     pub network: String,
     /// The agents.
     pub nodes: Vec<NodeReport>,
-    /// How each target's stripe sets were made.
+    /// How each target's stripe sets were formed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetsReport>,
-    /// What each action came to.
+    /// The results of each action.
     pub actions: Vec<ActionReport>,
-    /// What real guests were, and what they compared.
+    /// The real guests, and the data that they compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestsReport>,
-    /// What writing, reading and comparing found.
+    /// The results of writing, reading and comparing.
     pub verified: Option<Verified>,
-    /// What each fault did.
+    /// The effect of each fault.
     pub faults: Vec<FaultReport>,
 }
 
@@ -46,9 +46,9 @@ pub struct Report {
 pub struct NodeReport {
     /// Its name.
     pub name: String,
-    /// What it runs on.
+    /// Its machine.
     pub machine: Machine,
-    /// By how much its clock may be off: half of the shortest round trip.
+    /// The error of its clock: at most half of the shortest round trip.
     pub clock_error_us: f64,
 }
 
@@ -59,7 +59,7 @@ pub struct SetsReport {
     pub target: String,
     /// Each set.
     pub sets: Vec<SetReport>,
-    /// Why no node has a set of its own, if each was to have one.
+    /// Why the nodes have no sets of their own, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_by_node: Option<String>,
 }
@@ -67,9 +67,9 @@ pub struct SetsReport {
 /// A stripe set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// What it is made of.
+    /// Its drives.
     pub drives: Vec<String>,
-    /// The node where all of that is.
+    /// The NUMA node of all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
     /// The node's processors, which serve it.
@@ -80,66 +80,66 @@ pub struct SetReport {
 /// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
-    /// What each client did.
+    /// The pattern of each client.
     pub pattern: Pattern,
-    /// How many did it at once.
+    /// The number of clients.
     pub clients: u32,
-    /// Each had a vhost-user disk, driven as a virtual machine does it.
+    /// Each had a vhost-user disk, driven as a virtual machine does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// Each client was a guest of QEMU's, whose disk was a vhost-user disk.
+    /// Each client was a QEMU guest with a vhost-user disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guests: bool,
-    /// I/Os per second of all drives, each measured alone, added up.
+    /// I/Os per second of all drives: the sum of each one's, measured alone.
     pub alone_iops: Option<f64>,
     /// The mean of the runs; percentiles are of all I/Os.
     pub total: Total,
     /// Each run.
     pub runs: Vec<Total>,
-    /// The fleet's part of `alone_iops`.
+    /// The fleet's percentage of `alone_iops`.
     pub percent_of_theoretical: Option<f64>,
-    /// What the documents measured.
+    /// The documents' results.
     pub documents: Option<Documents>,
     /// Processor use of each agent's process, in per cent of one core, over the runs.
     pub cpu: Vec<(String, f64)>,
     /// All latencies of all runs.
     pub latencies: RecordedLatencies,
-    /// What the same file gave by iSCSI, in turns with this.
+    /// The results of the same file over iSCSI, alternating with this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiReport>,
 }
 
-/// Virtual machines of QEMU's, each with a Linux in it.
+/// QEMU guests, each with Linux.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestsReport {
-    /// How many.
+    /// Their number.
     pub count: u32,
-    /// What carried out their instructions: "emulated", or "run by the processor (KVM)".
+    /// Executor of their instructions: "emulated", or "run by the processor (KVM)".
     pub run_as: String,
     /// Their kernel's release.
     pub kernel: String,
-    /// Memory of each.
+    /// Memory of each guest.
     pub memory_mib: u64,
-    /// Blocks that they wrote to be compared.
+    /// Blocks that they wrote for the comparison.
     pub written: u64,
-    /// Blocks that they read back, each found as it was written.
+    /// Blocks that they read back, each with the written content.
     pub compared: u64,
 }
 
-/// An action by iSCSI.
+/// An action over iSCSI.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IscsiReport {
-    /// Who shared the file.
+    /// The target that shared the file.
     pub target: IscsiTarget,
     /// The mean of the runs.
     pub total: IscsiTotal,
     /// Each run.
     pub runs: Vec<IscsiTotal>,
-    /// NVMe's I/Os per second by these.
+    /// NVMe's I/Os per second, divided by these.
     pub nvme_ratio: f64,
 }
 
-/// What an initiator measured.
+/// The results of an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IscsiTotal {
     /// I/Os per second.
@@ -148,7 +148,7 @@ pub struct IscsiTotal {
     pub mib_per_second: f64,
     /// Mean latency.
     pub mean_latency_us: f64,
-    /// The 99th percentile; the mean of that of the runs, in the sum of them.
+    /// The 99th percentile. In the total of several runs it is the mean of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_latency_us: Option<f64>,
     /// Processor time of target and initiators per I/O.
@@ -172,7 +172,7 @@ pub struct Total {
     pub writes: u64,
 }
 
-/// What verifying found, over all hosts.
+/// The results of verifying, over all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// Writes acknowledged.
@@ -181,26 +181,26 @@ pub struct Verified {
     pub reads: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Blocks that held something else than what was acknowledged.
+    /// Blocks whose content differed from the acknowledged one.
     pub lost: u64,
-    /// The first thing that was wrong, and where.
+    /// The first failure, and its place.
     pub wrong: Option<String>,
 }
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// Whom it hit.
+    /// The name of the target.
     pub target: String,
-    /// What it was.
+    /// The kind of fault.
     pub fault: Fault,
-    /// The longest that an operation took meanwhile, over all hosts.
+    /// The longest operation meanwhile, over all hosts.
     pub pause_seconds: f64,
-    /// From the fault until every path was connected again.
+    /// Time from the fault until every path was connected again.
     pub whole_again_seconds: f64,
     /// Operations that failed.
     pub failed: u64,
-    /// Blocks that were not as acknowledged.
+    /// Blocks whose content was not the acknowledged one.
     pub lost: u64,
 }
 
@@ -211,10 +211,10 @@ impl Report {
         serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
     }
 
-    /// Reads what [`to_json`](Report::to_json) wrote.
+    /// Reads the output of [`to_json`](Report::to_json).
     ///
     /// # Errors
-    /// If it is no report, or one of a newer schema.
+    /// If it is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -225,13 +225,13 @@ impl Report {
         Ok(report)
     }
 
-    /// Something failed or was lost.
+    /// True if an operation failed or a block was lost.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.verified.as_ref().is_some_and(|it| it.failed > 0 || it.lost > 0 || it.wrong.is_some())
     }
 
-    /// This report as far as another one can be compared with it.
+    /// The part of this report that can be compared with another one.
     #[must_use]
     pub fn subject(&self) -> Subject {
         let machine = self.nodes.first().map(|node| &node.machine);
@@ -248,13 +248,13 @@ impl Report {
 }
 
 impl ActionReport {
-    /// What the action is called: its load, and jobs and depth if there is a sweep.
+    /// The action's name: its load, with jobs and depth in a sweep.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.pattern.name
     }
 
-    /// Itself, and the same by iSCSI.
+    /// This load, and the same over iSCSI.
     fn loads(&self) -> Vec<Load> {
         let iscsi = self.iscsi.iter().map(|iscsi| self.by_iscsi(iscsi));
         std::iter::once(self.load()).chain(iscsi).collect()

@@ -1,27 +1,27 @@
-//! Which drives form a stripe set, and whose processors serve it.
+//! The drives of a stripe set, and the processors that serve it.
 //!
-//! A drive is nearest to the processors of its node (NUMA), and a set of one node's drives crosses
-//! to none. So where a machine has several nodes and its drives can be told apart, each node has a
-//! set and a target of its own, in the same process; everywhere else drives form sets one after the
-//! other, and it is said why.
+//! A drive is nearest to the processors of its NUMA node, and a set with the drives of one node has
+//! no traffic to others. So if a machine has several nodes and the drives' nodes are known, each
+//! node has its own set and target, in the same process. Otherwise drives form sets in order, and
+//! the report says why.
 
 use crate::message::Share;
 use farblock_backends::Spec;
 use farblock_backends::nodes::Machine;
 use std::collections::BTreeMap;
 
-/// What one target has.
+/// The share of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Where all of its drives are, if it is to run there.
+    /// The NUMA node of all its drives, if it should run there.
     pub(crate) node: Option<usize>,
-    /// Its processors; none: all that there are.
+    /// Its processors; empty: all of them.
     pub(crate) processors: Vec<usize>,
-    /// Its namespaces, each of these drives.
+    /// Its namespaces, each with its drives.
     pub(crate) namespaces: Vec<Vec<usize>>,
 }
 
-/// The groups of a share, and why they are not by node if they were to be.
+/// The groups of a share, and why they are not by node if that was requested.
 pub(crate) fn groups(
     share: &Share,
     machine: &Machine,
@@ -52,7 +52,7 @@ pub(crate) fn groups(
     }
 }
 
-/// The drives of each node, or why they cannot be told apart.
+/// The drives of each node, or why their nodes are unknown.
 fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<usize>>, String> {
     let online = machine.nodes().len();
     if online < 2 {
@@ -127,8 +127,8 @@ mod tests {
         );
     }
 
-    /// A machine of two nodes, where these files' disks are: files of file systems that every Linux
-    /// has.
+    /// A machine with two nodes that have these files' disks: files of file systems that every
+    /// Linux has.
     #[cfg(target_os = "linux")]
     fn two_nodes(made: &tempfile::TempDir, files: &[(&str, &str)]) -> Machine {
         use std::fs;

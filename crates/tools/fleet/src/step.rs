@@ -1,15 +1,15 @@
-//! What a fleet does now, for whoever follows it.
+//! The current step of a fleet, for observers.
 
 use std::fmt;
 
-/// One of the few things that a fleet does, and how far it is with that.
+/// One of the few steps of a run, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step<'a> {
-    /// What is done. It stays the same for a while: where each line stays, it is worth one.
+    /// The step. It stays the same for a while, so a log needs one line for it.
     pub what: &'a str,
-    /// Which part of it; empty where it has none.
+    /// The part of the step; empty if it has none.
     pub part: &'a str,
-    /// I/Os per second, 0 when none are counted.
+    /// I/Os per second, 0 if none are counted.
     pub iops: f64,
 }
 

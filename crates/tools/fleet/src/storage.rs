@@ -1,4 +1,4 @@
-//! What an agent shares: drives, stripe sets of them, and the target.
+//! The agent's share: drives, stripe sets, and the target.
 
 use crate::limits::DRIVES;
 use crate::memory::{self, Held, Memory};
@@ -17,10 +17,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The drives that an agent may share, besides those of memory.
+/// The drives that an agent may share, besides memory drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// Whatever its user may open: for a controller that started it.
+    /// All files that its user may open: for a controller that started it.
     All,
     /// These files and disks, by these names.
     Only(Vec<PathBuf>),
@@ -46,9 +46,9 @@ impl Allowed {
     }
 }
 
-/// What serves the drives.
+/// The servers of the drives.
 enum Served {
-    /// One, or one for each node.
+    /// One target, or one for each node.
     Nvme(Vec<Target>),
     Iscsi(farblock_iscsi::Server),
 }
@@ -66,7 +66,7 @@ impl Served {
     }
 }
 
-/// What became of a share.
+/// The result of a share.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     pub(crate) addresses: Vec<SocketAddr>,
@@ -81,7 +81,7 @@ impl Sharing {
     }
 }
 
-/// Nothing at first.
+/// Shares nothing at first.
 pub(crate) struct Storage {
     allowed: Allowed,
     memory: Memory,
@@ -117,7 +117,7 @@ impl Storage {
         Ok(Sharing { addresses, namespaces, not_by_node })
     }
 
-    /// Shares nothing any more.
+    /// Stops sharing.
     pub(crate) fn unshare(&mut self) -> Result<(), String> {
         self.drives.clear();
         let stopped = self.served.take().map_or(Ok(()), Served::stop);
@@ -131,8 +131,9 @@ impl Storage {
     }
 }
 
-/// A drive that another target has. Whoever shares the same is the same host to that one, so that
-/// what one of them leaves behind is over before what another one brings for the same blocks.
+/// Connects to a drive of another target. All agents that share the same drive are the same host to
+/// that target, so that it ends one agent's leftovers before it executes another one's commands on
+/// the same blocks.
 fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
     let cannot = |error: &dyn std::fmt::Display| format!("{url}: {error}");
     let parsed: Url = url.parse().map_err(|error: UrlError| cannot(&error))?;
@@ -188,7 +189,7 @@ fn by_iscsi(
     Ok((server, address))
 }
 
-/// Of the target that a group has, the first of them or a later one.
+/// The configuration of a group's target, by the group's index.
 fn config(
     share: &Share,
     drives: &Drives,
@@ -202,7 +203,7 @@ fn config(
     let mut subsystem = Subsystem::new(&nqn);
     subsystem.config.allow_any_host = true;
     for (nsid, set) in (1..).zip(&group.namespaces) {
-        // The same wherever the same is shared.
+        // The same for each agent that shares the same drive.
         let identity = format!("fleet {index} {} {}", nsid - 1, share.drives[set[0]]);
         let namespace = namespace(set.iter().map(|&drive| Arc::clone(&drives[drive])).collect())?;
         subsystem.exports.insert(NamespaceId(nsid), Export { namespace, identity });
@@ -219,7 +220,7 @@ fn config(
     Ok(config)
 }
 
-/// Where the first target listens, or a later one: where it did before, or at the ports behind.
+/// The address of the target with this index: its earlier one, or one of the next ports.
 fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
     if let Some(before) = share.more.get(later) {
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// As on a machine of two nodes, whose only processor here is the first.
+    /// As on a machine with two nodes, whose only processor here is the first.
     #[test]
     fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
         let sizes = [1, 2, 4];

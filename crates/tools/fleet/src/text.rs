@@ -10,15 +10,15 @@ use std::fmt::Write;
 const GAP: &str = "  ";
 const NOTHING: &str = "–";
 
-/// A table whose first column has words, and whose others have numbers.
+/// A table whose first column has text, and whose other columns have numbers.
 pub struct Table {
     /// The title of each column.
     pub header: Vec<&'static str>,
-    /// The rows, each with as many cells as there are columns.
+    /// The rows, with a cell for each column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// As text for so many columns.
+/// The table as text, this many columns wide.
 #[must_use]
 pub fn render_within(report: &Report, columns: usize) -> String {
     let mut text = String::new();
@@ -43,7 +43,7 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     text
 }
 
-/// As Markdown.
+/// The table as Markdown.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("# {}\n\n", escaped(&report.plan.name));
@@ -161,7 +161,7 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     tables
 }
 
-/// What latencies are told in.
+/// The unit of latencies.
 #[derive(Clone, Copy)]
 struct Unit {
     ns: f64,
@@ -171,7 +171,7 @@ struct Unit {
 
 const MICRO: Unit =
     Unit { ns: 1.0, mean: "mean µs", title: "latency in µs, and processor time of all agents" };
-/// Those of a fleet that is too much for its machine are seconds.
+/// The latencies of a fleet that overloads its machine are seconds.
 const MILLI: Unit =
     Unit { ns: 1e3, mean: "mean ms", title: "latency in ms, and processor time of all agents" };
 
@@ -227,7 +227,7 @@ fn latencies(report: &Report, unit: Unit) -> Table {
     Table { header, rows: report.actions.iter().map(row).collect() }
 }
 
-/// NVMe first, then what it is compared with.
+/// NVMe first, then the iSCSI targets.
 fn against_iscsi(report: &Report) -> Table {
     let header = vec!["action", "IOPS", "mean µs", "CPU µs/IO", "NVMe ÷ it", "documents"];
     let mut rows = Vec::new();
@@ -370,7 +370,7 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
     remarks
 }
 
-/// Which drives are in which set, and whose processors serve them.
+/// The drives of each set, and the processors that serve them.
 fn sets(made: &SetsReport) -> String {
     let SetsReport { target, sets, not_by_node } = made;
     let by = |set: &SetReport| match (&set.node, set.processors.as_slice()) {

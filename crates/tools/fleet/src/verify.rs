@@ -1,5 +1,5 @@
-//! Clients that know what they wrote: each block holds its address and a version, is read back now
-//! and then, and once more at the end. Their disks outlive their connections.
+//! Clients that know their data. Each block has its address and a version. Clients read blocks back
+//! at intervals, and all of them at the end. Their disks outlive their connections.
 
 use crate::limits::{CLIENTS, KEEP_ALIVE, PATHS, WRITERS};
 use crate::message::{Client, Looked};
@@ -12,30 +12,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Blocks that one writer uses at most: the whole of a large disk would be read at the end.
+/// Limit for the blocks of one writer: the end reads all of them, which on a large disk would take
+/// long.
 const MOST_BLOCKS: u64 = 4096;
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
-/// How long a disk without a path is waited for.
+/// Time that a disk waits for a path.
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
-/// Everything that verifies.
+/// All verifying clients.
 pub(crate) struct Verify {
     found: Arc<Found>,
     disks: Vec<Disk>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the writers share.
+/// The state that the writers share.
 struct Found {
     stop: AtomicBool,
     began: Instant,
     reads: AtomicU64,
     tally: Tally,
-    /// The longest operation that has ended since the last look, in µs.
+    /// The longest operation that has completed since the last check, in µs.
     longest: AtomicU64,
-    /// When the last look was, in µs since the beginning.
+    /// Time of the last check, in µs since the start.
     looked: AtomicU64,
-    /// Since when each writer waits, in µs since the beginning, and 0 while it does not.
+    /// Start of each writer's current operation, in µs since the start; 0 if it has none.
     since: Vec<AtomicU64>,
 }
 
@@ -71,14 +72,14 @@ impl Verify {
         Ok(verify)
     }
 
-    /// What was found so far.
+    /// The results so far.
     pub(crate) fn look(&self) -> Looked {
         let paths: Vec<_> = self.disks.iter().flat_map(Disk::paths).collect();
         let live = paths.iter().filter(|path| path.state == PathState::Live).count();
         Looked { live: live as u64, paths: paths.len() as u64, ..self.found.look() }
     }
 
-    /// Has everything read once more.
+    /// Reads all blocks once more.
     pub(crate) fn end(mut self) -> Result<Looked, String> {
         self.found.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
@@ -91,7 +92,7 @@ impl Verify {
 impl Drop for Verify {
     fn drop(&mut self) {
         self.found.stop.store(true, Relaxed);
-        // What waits for a path ends with its disk, when the process does.
+        // Operations that wait for a path end with their disk, when the process exits.
     }
 }
 
@@ -109,7 +110,7 @@ impl Found {
         }
     }
 
-    /// Never 0.
+    /// The current time in µs since the start; never 0.
     fn now_us(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
     }
@@ -151,7 +152,7 @@ pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
     Disk::connect(&urls, &options).map_err(|error| error.to_string())
 }
 
-/// One thread's work, on its own part of so many equal ones of its client's disk.
+/// One thread's work, on its own equal part of its client's disk.
 fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &Found) {
     let mut blocks = match Versioned::new(disk, part, MOST_BLOCKS, false) {
         Ok(blocks) => blocks,
@@ -162,7 +163,7 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
         turn += 1;
         let at = blocks.scattered(turn);
         found.tally.wrote(timed(found, number, || blocks.write(at, turn)));
-        // One that was written a while ago.
+        // A block that was written a while ago.
         let at = blocks.scattered((turn - turn % 32).max(1));
         let read = timed(found, number, || blocks.compare(at..at + 1));
         found.tally.compared(read, &found.reads);
@@ -173,7 +174,7 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
     }
 }
 
-/// Counts the time of an operation, and lets it be seen while it waits.
+/// Measures an operation; `look` sees it while it waits.
 fn timed<T>(found: &Found, number: usize, operation: impl FnOnce() -> T) -> T {
     let began = found.now_us();
     found.since[number].store(began, Relaxed);

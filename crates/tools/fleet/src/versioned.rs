@@ -1,5 +1,5 @@
-//! Blocks that are known: each holds its address and a version, so that one that is old, lost or
-//! another's is seen when it is read.
+//! Blocks with known content: each has its address and a version, so that a read detects an old,
+//! lost or misplaced one.
 
 use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
@@ -10,35 +10,35 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
-/// Blocks that one operation reads when all are read.
+/// Blocks of one read when all are read.
 const SWEEP_BLOCKS: usize = 16;
 
-/// One writer, with a part of a disk of its own and one operation at a time.
+/// One writer, with its own part of a disk and one operation at a time.
 pub struct Versioned {
     blocks: Blocking,
     /// Its first block.
     first: u64,
     /// The disk's blocks in one of these.
     per_block: u64,
-    /// What was acknowledged; none where nobody knows, as after a write that failed.
+    /// The acknowledged versions; `None` if unknown, as after a failed write.
     versions: Vec<Option<u64>>,
     data: Vec<u8>,
 }
 
-/// What was read.
+/// The result of a comparison.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Compared {
-    /// Blocks of which it is known what they should hold.
+    /// Blocks with known content.
     pub known: u64,
-    /// Those that held something else.
+    /// Blocks with other content.
     pub lost: u64,
-    /// The first of those.
+    /// The first lost block.
     pub first_lost: Option<u64>,
 }
 
 impl Versioned {
-    /// The `part`th of `of` equal parts of a disk, or so many blocks of it at most. A disk that is
-    /// `new` reads as zeroes.
+    /// The `part`th of `of` equal parts of a disk, up to a limit of blocks. A disk that is `new`
+    /// reads as zeroes.
     pub fn new(
         disk: &Disk,
         (part, of): (usize, usize),
@@ -57,19 +57,19 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A block that is as good as any, the same for the same turn.
+    /// A pseudorandom block, the same for the same turn.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize
     }
 
-    /// What has to be read for all of it.
+    /// The reads that cover all blocks.
     pub fn sweep(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let count = self.versions.len();
         (0..count).step_by(SWEEP_BLOCKS).map(move |at| at..(at + SWEEP_BLOCKS).min(count))
     }
 
-    /// Versions begin with 1.
+    /// Writes a version to a block. Versions start with 1.
     pub fn write(&mut self, at: usize, version: u64) -> Result<(), String> {
         let block = self.first + at as u64;
         fill(&mut self.data, block, version);
@@ -78,7 +78,7 @@ impl Versioned {
         done.map_err(|error| format!("a write failed: {error}"))
     }
 
-    /// Reads, and says what is not as it was acknowledged.
+    /// Reads blocks, and compares them with the acknowledged versions.
     pub fn compare(&mut self, range: Range<usize>) -> Result<Compared, String> {
         let mut read = vec![0; range.len() * BLOCK];
         let lba = (self.first + range.start as u64) * self.per_block;
@@ -98,14 +98,14 @@ impl Versioned {
     }
 }
 
-/// What came of the operations of several writers.
+/// The results of several writers.
 #[derive(Default)]
 pub struct Tally {
-    /// Writes that were acknowledged.
+    /// Acknowledged writes.
     pub writes: AtomicU64,
-    /// Operations that ended with an error.
+    /// Failed operations.
     pub failed: AtomicU64,
-    /// Blocks that held something else than what was acknowledged.
+    /// Blocks whose content differed from the acknowledged one.
     pub lost: AtomicU64,
     wrong: Mutex<Option<String>>,
 }
@@ -133,13 +133,13 @@ impl Tally {
         }
     }
 
-    /// Counts what failed.
+    /// Counts a failure.
     pub fn fail(&self, why: String) {
         self.failed.fetch_add(1, Relaxed);
         self.complain(why);
     }
 
-    /// The first thing that was wrong.
+    /// The first failure.
     pub fn wrong(&self) -> Option<String> {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

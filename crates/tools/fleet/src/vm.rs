@@ -1,22 +1,22 @@
-//! A client that is a virtual machine, as far as its disk can tell: a vhost-user disk over the
-//! client's namespace, and a front end that drives it through rings as a guest's driver does it.
-//! Both are threads of the agent, so its processor time has both, and no guest runs.
+//! A client that acts as a virtual machine: a vhost-user disk over the client's namespace, and a
+//! front end that drives it through rings as a guest's driver does. Both are threads of the agent,
+//! so its processor time includes both, and no guest runs.
 //!
-//! Or one that is: then there is only the disk, on a socket for the guest's QEMU.
+//! For a real virtual machine there is only the disk, on a socket for the guest's QEMU.
 
 use crate::message::{Client, Vm};
 use farblock_block::Namespace;
 use std::sync::Arc;
 
-/// What a client's disk takes for its rings, and the data in them.
+/// Memory for the rings of a client's disk, and the data in them.
 pub(crate) fn memory_bytes(client: &Client) -> u64 {
     let Some(Vm { depth, request_bytes }) = client.vm else { return 0 };
-    // A request has a frame beside its data, and a ring some pages of its own.
+    // A request has a frame beside its data, and a ring has some pages.
     let request = u64::from(request_bytes.max(64 << 10)) + 4096;
     u64::from(client.queues) * (u64::from(depth) * request + (16 << 10))
 }
 
-/// The namespace as a virtual machine has it.
+/// The namespace as a virtual machine's disk.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn disk(_: Arc<dyn Namespace>, _: Vm, _: u16) -> Result<Arc<dyn Namespace>, String> {
     Err("disks of virtual machines (vhost-user) need Linux".to_owned())
@@ -67,7 +67,7 @@ mod linux {
         config.queues = queues;
         let server = Server::start(&config, namespace).map_err(|error| error.to_string())?;
         let disk = FrontEnd::connect(&driven).map_err(cannot)?;
-        // Nobody else is to come, so the socket's folder goes now.
+        // No other client will connect, so remove the socket's folder now.
         Ok(Arc::new(Backed { namespace: disk, backing: server }))
     }
 
@@ -92,7 +92,7 @@ mod linux {
         }
     }
 
-    /// Where a socket is until somebody is connected to it.
+    /// The folder of a socket until a client has connected to it.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,15 +1,15 @@
-//! Time that was waited, as far as this process ran meanwhile.
+//! Measures waiting time, but only while this process runs.
 //!
-//! A controller that is stopped (SIGSTOP), or whose machine sleeps, hears nobody. When it goes on,
-//! the clock says that all agents have been silent for long, and what they said is still on its way
-//! to it: so it is not to blame them by the clock alone.
+//! A stopped controller (SIGSTOP), or one whose machine sleeps, receives no messages. When it
+//! continues, the clock says that all agents have been silent for long, but their messages are
+//! still on their way. So it must not blame them by the clock alone.
 
 use std::time::{Duration, Instant};
 
-/// The most that counts between two looks: who waits looks far more often.
+/// Limit for the time between two checks: a waiting thread checks far more often.
 const STEP: Duration = Duration::from_secs(1);
 
-/// See the module's text.
+/// Waiting time of this process.
 #[derive(Debug)]
 pub(crate) struct Waited {
     looked: Instant,
@@ -17,12 +17,12 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// From now.
+    /// Starts now.
     pub(crate) fn new() -> Waited {
         Waited { looked: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// How long it is so far. It has to be asked again and again.
+    /// The waiting time so far. The caller must ask at short intervals.
     pub(crate) fn so_far(&mut self) -> Duration {
         self.so_far_at(Instant::now())
     }
@@ -48,7 +48,7 @@ mod tests {
         // Stopped for an hour.
         assert_eq!(waited.so_far_at(after(3_600_900)), Duration::from_millis(1900));
         assert_eq!(waited.so_far_at(after(3_601_000)), Duration::from_millis(2000));
-        // And a clock that goes back is no time.
+        // A clock that steps back adds no time.
         assert_eq!(waited.so_far_at(begin), Duration::from_millis(2000));
     }
 }

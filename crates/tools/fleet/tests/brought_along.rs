@@ -1,12 +1,12 @@
-//! A plan that farblock brings along, in a tiny form: as many hosts, drives and sets as it has, for
-//! moments instead of seconds, on the loopback.
+//! The built-in plans in a tiny form: as many hosts, drives and sets, for moments instead of
+//! seconds, on the loopback.
 
 mod support;
 
 use farblock_fleet::Plan;
 use support::{TOKEN, carry_out, listener, place};
 
-/// A plan of this name, whose drives are small and whose parts take a moment.
+/// The plan of this name, with small drives and short parts.
 fn tiny(name: &str) -> Plan {
     let mut plan = Plan::named(name, 1).expect("it is brought along");
     (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (1.0, 0.05, 0.3);
@@ -25,7 +25,7 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     assert_eq!(plan.actions.len(), 6);
     // One of each block size: eight drives are measured alone for each.
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
-    // A drive of so many bytes a second would not write a mebibyte in so short a time.
+    // A drive with a byte rate would not write a mebibyte in so short a time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
     let report = carry_out(&plan, TOKEN).expect("it works");
     assert!(!report.has_errors(), "{report:?}");
@@ -33,7 +33,7 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let [made] = report.sets.as_slice() else { panic!("one target: {:?}", report.sets) };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
-    // Memory is at no node that could be told, on whatever machine this is.
+    // The NUMA node of memory is unknown on any machine.
     assert!(made.not_by_node.is_some(), "{made:?}");
     let text = farblock_fleet::text::render_within(&report, usize::MAX);
     let said = "sets of storage 1: 4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; not one";
@@ -44,7 +44,7 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
         let documents = action.documents.as_ref().expect("it is one of the documents'");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
-    // Of eight drives: what each gives alone is limited, and the sum of it is theirs.
+    // Of eight drives: each one's speed alone is limited, and this is their sum.
     let reads = report.actions.first().and_then(|action| action.alone_iops).expect("measured");
     assert!(reads > 0.0 && reads < 8.0 * 4000.0, "{reads}");
 }

@@ -1,5 +1,5 @@
-//! Agents that die, stand still or are cut off, at every stage of a run: it ends, and says who it
-//! was.
+//! Agents that die, hang or are cut off, at every stage of a run: the run ends, and the error names
+//! the agent.
 
 mod support;
 
@@ -12,16 +12,16 @@ use std::thread;
 use std::time::Duration;
 use support::{TOKEN, carry_out_with, listener, plan};
 
-/// What becomes of an agent.
+/// The way in which an agent is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
-    /// It is gone, in the middle of a line.
+    /// It dies in the middle of a line.
     Dies,
-    /// It says and hears nothing any more, and its connection stays.
+    /// It hangs, and its connection stays.
     Hangs,
 }
 
-/// Carries lines to an agent and back, until one has `last` in it.
+/// Relays lines to an agent and back, until one contains `last`.
 fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("one");
@@ -68,7 +68,7 @@ fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: 
 
 fn patience(loss: Loss) -> Patience {
     match loss {
-        // The end of its connection says it, and no time.
+        // The end of its connection shows it, without a timeout.
         Loss::Dies => Patience::default(),
         Loss::Hangs => {
             let time = Duration::from_secs(4);
@@ -85,14 +85,14 @@ fn patience(loss: Loss) -> Patience {
     }
 }
 
-/// When an agent is lost: what is said last, and the plan in which it is.
+/// The stages at which an agent is lost: the last message, and the plan.
 fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
     let with = |ramp: f64, runtime: f64| {
         let mut plan = plan(listener());
         (plan.ramp_seconds, plan.runtime_seconds, plan.alone_seconds) = (ramp, runtime, 0.0);
         plan
     };
-    // Longer than anybody waits: only a loss that is noticed ends these.
+    // Longer than any wait: only a detected loss ends these.
     let ever = 3600.0;
     match is_target {
         true => [
@@ -104,7 +104,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         false => [
             ("before the start", "\"ask\":\"connect\"", with(0.1, ever)),
             ("warm-up", "\"say\":\"progress\",\"iops\":0", with(ever, 1.0)),
-            // Whatever it is, it does some.
+            // With any speed.
             ("measuring", "\"say\":\"progress\",\"iops\":", with(0.0, ever)),
             ("results", "\"say\":\"measured\"", with(0.1, 0.3)),
         ],

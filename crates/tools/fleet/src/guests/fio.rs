@@ -1,4 +1,4 @@
-//! fio, as a guest runs it: its arguments, and what it says.
+//! fio in a guest: its arguments and output.
 
 use crate::message::Measured;
 use farblock_bench::{Latencies, Pattern, RecordedLatencies};
@@ -6,10 +6,10 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Blocks of these sizes are written and read back.
+/// The block sizes to write and read back.
 const VERIFY_SIZES: &str = "4k-64k";
 
-/// A load, as `run` has it.
+/// The arguments of a load, for `run`.
 pub(super) fn load(pattern: &Pattern, ramp: Duration, runtime: Duration) -> String {
     let Pattern { rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, .. } = pattern;
     let rate = rate_iops.map(|rate| format!(" --rate_iops={rate}")).unwrap_or_default();
@@ -21,7 +21,7 @@ pub(super) fn load(pattern: &Pattern, ramp: Duration, runtime: Duration) -> Stri
     )
 }
 
-/// Writes all of a part of the disk, and reads it back, as `verify` has it.
+/// Arguments for `verify`: writes a part of the disk, and reads it back.
 pub(super) fn verify(offset: u64, bytes: u64) -> String {
     format!(
         "--rw=randwrite --bsrange={VERIFY_SIZES} --iodepth=16 --offset={offset} --size={bytes} \
@@ -52,12 +52,12 @@ struct Direction {
 
 #[derive(Default, Deserialize)]
 struct Completions {
-    /// How many took so many nanoseconds, within a hundredth.
+    /// Counts by nanoseconds, within a hundredth.
     #[serde(default)]
     bins: BTreeMap<String, u64>,
 }
 
-/// What `--output-format=json+` says, without a processor time.
+/// Parses the output of `--output-format=json+`, without a processor time.
 pub(super) fn parse(text: &str) -> Result<Measured, String> {
     let wrong = |why: String| format!("what fio said is not understood: {why}");
     let output: Output = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;

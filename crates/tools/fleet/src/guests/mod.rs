@@ -1,9 +1,9 @@
-//! Real guests: virtual machines of QEMU's, each with a Linux and fio in it, whose disks are
-//! vhost-user disks of the fleet's agents.
+//! Real guests: QEMU virtual machines, each with Linux and fio, whose disks are vhost-user disks of
+//! the fleet's agents.
 //!
-//! After the plan's actions they carry out those of virtual machines, all guests at once, and then
-//! each writes a part of its disk, reads it back and compares. They begin when they are told to, by
-//! a line each, so within some milliseconds; the ramp is there for the rest.
+//! After the plan's actions they run the actions for virtual machines, all guests at once. Then
+//! each writes a part of its disk, reads it back and compares. The controller starts each with a
+//! line, so they start within some milliseconds; the ramp covers the difference.
 
 mod fio;
 mod qemu;
@@ -19,28 +19,28 @@ use qemu::{Accelerator, Guest};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two looks at who has said something.
+/// Interval of the checks for messages.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// An emulator of processors, where packages have it.
+/// The processor emulator, as packages name it.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// What guests are made of.
+/// The files of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFiles {
     /// QEMU.
     pub qemu: PathBuf,
     /// A Linux kernel.
     pub kernel: PathBuf,
-    /// Its initial file system, with fio, and an `/init` like that of `interop/linux/guest`.
+    /// Its initial file system, with fio, and an `/init` such as in `interop/linux/guest`.
     pub image: PathBuf,
 }
 
 impl GuestFiles {
-    /// QEMU from the search path; kernel and image as they are named, or else those that
-    /// `interop/linux/setup.sh` left in the folder.
+    /// Finds QEMU in the search path; kernel and image at the given paths, or else those from
+    /// `interop/linux/setup.sh` in the folder.
     ///
     /// # Errors
-    /// What is missing, and how to get it, as the end of a sentence.
+    /// If one is missing, with the way to get it, as the end of a sentence.
     pub fn find(
         path: &std::ffi::OsStr,
         folder: Option<&Path>,
@@ -76,7 +76,7 @@ impl GuestFiles {
     }
 }
 
-/// Each version of the scripts has its own.
+/// Each version of the scripts has its own image.
 fn newest_image(folder: &Path) -> Option<PathBuf> {
     let is_image = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -86,7 +86,7 @@ fn newest_image(folder: &Path) -> Option<PathBuf> {
     images.max_by_key(|path| path.metadata().and_then(|it| it.modified()).ok())
 }
 
-/// Whether the plan can have guests at all, and this machine has the memory.
+/// Checks that the plan can have guests, and that this machine has the memory.
 pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), FleetError> {
     let wrong = |why: String| Err(FleetError::plan(&plan.name, why));
     if plan.guests == 0 {
@@ -109,16 +109,16 @@ pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), Fleet
     }
 }
 
-/// Guests that are there.
+/// Running guests.
 struct Guests {
     all: Vec<Guest>,
     accelerator: Accelerator,
-    /// What their kernel is called, and how large each one's disk is.
+    /// Their kernel's release, and the size of each one's disk.
     kernel: String,
     disks: Vec<u64>,
 }
 
-/// Boots them, has them carry out the plan's actions of virtual machines, and verify.
+/// Boots them, runs the plan's actions for virtual machines on them, and verifies.
 pub(crate) fn run(
     fleet: &mut Fleet<'_>,
 ) -> Result<(Vec<ActionReport>, Option<GuestsReport>), FleetError> {
@@ -139,8 +139,8 @@ pub(crate) fn run(
     Ok((actions, Some(report)))
 }
 
-/// Has hosts put up the guests' disks, in place of what they are connected to. Their sockets, by
-/// guest.
+/// Makes the hosts offer the guests' disks, instead of their current connections. Returns the
+/// sockets, by guest.
 fn offer(fleet: &mut Fleet<'_>) -> Result<Vec<PathBuf>, FleetError> {
     fleet.begin("guests")?;
     fleet.note("connecting their disks")?;
@@ -163,7 +163,7 @@ fn offer(fleet: &mut Fleet<'_>) -> Result<Vec<PathBuf>, FleetError> {
 }
 
 impl Guests {
-    /// By the processor where it can, and emulated where that ends before a guest is there.
+    /// Boots with KVM if possible, or with emulation if KVM fails before a guest is up.
     fn boot(fleet: &mut Fleet<'_>, sockets: &[PathBuf]) -> Result<Guests, FleetError> {
         let accelerator = Accelerator::possible();
         match Guests::boot_with(fleet, sockets, accelerator) {
@@ -210,7 +210,8 @@ impl Guests {
         self.all[guest].tell(line).map_err(|why| self.error(guest, why))
     }
 
-    /// Waits until each has said this word. The first failure, anywhere, is everybody's end.
+    /// Waits until each guest has sent this word. The first failure, anywhere, ends the run for
+    /// all.
     fn all_say(
         &mut self,
         fleet: &mut Fleet<'_>,
@@ -287,7 +288,7 @@ impl Guests {
         agents.chain(guests).collect()
     }
 
-    /// Each writes a part of its disk that is its own, reads it back and compares.
+    /// Each guest writes its own part of a disk, reads it back and compares.
     fn verify(&mut self, fleet: &mut Fleet<'_>) -> Result<GuestsReport, FleetError> {
         for guest in 0..self.all.len() {
             let [own, parts] = fleet.guest(guest).part.map(u64::from);
@@ -336,7 +337,7 @@ impl Used {
         Used { meters: processes.into_iter().map(meter).collect(), marks, read: [None, None] }
     }
 
-    /// Reads all meters, if it is time.
+    /// Reads all meters when their time has come.
     fn look(&mut self) {
         for (mark, read) in self.marks.iter().zip(&mut self.read) {
             if read.is_none() && Instant::now() >= *mark {

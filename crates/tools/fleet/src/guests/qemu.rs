@@ -1,9 +1,9 @@
-//! One guest: a process of QEMU's, and lines through the guest's second serial port.
+//! One guest: a QEMU process, and lines through the guest's second serial port.
 //!
 //! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`, whose memory it
-//! shares with the agent that has the namespace. It boots a kernel and an initial file system as
-//! `interop/linux/setup.sh` makes them: their `/init` runs the job that QEMU's configuration of the
-//! firmware has as `opt/farblock/job`.
+//! shares with the agent that has the namespace. It boots a kernel and an initial file system from
+//! `interop/linux/setup.sh`: their `/init` runs the job that QEMU's firmware configuration has as
+//! `opt/farblock/job`.
 
 use super::GuestFiles;
 use crate::limits::{GUEST_LINE_BYTES, GUEST_MEMORY_MIB};
@@ -14,14 +14,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-/// As for the guests of `interop/linux`: emulated time is dear.
+/// The same as for the guests of `interop/linux`: emulated time is expensive.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 \
                                 apparmor=0 cryptomgr.notests=1 random.trust_cpu=on no_timer_check \
                                 tsc=reliable rcupdate.rcu_expedited=1 lpj=4000000";
-/// An initial file system runs this.
+/// The script that the initial file system runs.
 const JOB: &str = include_str!("job.sh");
 
-/// What carries out the guest's instructions.
+/// The processor or emulator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accelerator {
     /// The processor itself.
@@ -31,7 +31,7 @@ pub(super) enum Accelerator {
 }
 
 impl Accelerator {
-    /// What this machine may have.
+    /// The accelerator that this machine offers.
     pub(super) fn possible() -> Accelerator {
         let kvm = File::options().read(true).write(true).open("/dev/kvm");
         if kvm.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
@@ -52,18 +52,18 @@ impl Accelerator {
     }
 }
 
-/// A guest that boots, or is there. It is killed when this is dropped, or when this process ends.
+/// A booting or running guest. It is killed when this is dropped, or when this process ends.
 pub(super) struct Guest {
     pub(super) name: String,
     child: Child,
     input: ChildStdin,
     said: Receiver<String>,
-    /// QEMU's complaints, and the guest's kernel's.
+    /// The logs of QEMU and of the guest's kernel.
     logs: [PathBuf; 2],
 }
 
 impl Guest {
-    /// Has it boot, with the disk behind the socket.
+    /// Boots it, with the disk behind the socket.
     pub(super) fn start(
         name: &str,
         files: &GuestFiles,
@@ -100,13 +100,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Tells it a line.
+    /// Sends it a line.
     pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
         let told = self.input.write_all(format!("{line}\n").as_bytes());
         told.and_then(|()| self.input.flush()).map_err(|_| self.gone())
     }
 
-    /// The next word and what belongs to it, if it has said something.
+    /// The next word and its value, if it has sent one.
     pub(super) fn heard(&mut self) -> Result<Option<(String, String)>, String> {
         loop {
             let line = match self.said.try_recv() {
@@ -125,13 +125,13 @@ impl Guest {
         }
     }
 
-    /// QEMU's.
+    /// The id of the QEMU process.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// A guest that KVM can no longer run is stopped, and QEMU stays: its complaint is all there
-    /// is.
+    /// Fails if KVM can no longer run the guest: the guest then stops, QEMU stays, and its log is
+    /// the only sign.
     fn goes_on(&self) -> Result<(), String> {
         let complaints = fs::read(&self.logs[0]).unwrap_or_default();
         failed_by_kvm(&String::from_utf8_lossy(&complaints)).map_or(Ok(()), Err)
@@ -179,7 +179,7 @@ fn arguments(
     command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=1"]);
 }
 
-/// A comma ends a value of QEMU's, and two are one.
+/// A comma ends a value in QEMU's options, and two commas are a literal one.
 fn quoted(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -189,7 +189,7 @@ fn failed_by_kvm(complaints: &str) -> Option<String> {
     Some(format!("the processor cannot run it: {line}"))
 }
 
-/// A line, or what there is of one that does not end.
+/// A line, or the start of one that does not end.
 fn line(reader: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
     match reader.take(GUEST_LINE_BYTES).read_until(b'\n', &mut line) {
