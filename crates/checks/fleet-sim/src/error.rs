@@ -1,4 +1,4 @@
-//! Why a fleet was not simulated.
+//! Why a simulation failed.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ pub enum SimulationError {
     Settings {
         /// The settings as the caller gave them.
         text: String,
-        /// What is wrong with them, as the end of a sentence.
+        /// The fault in the settings, as the end of a sentence.
         why: String,
     },
     /// A part of the simulation failed that cannot fail.
@@ -19,7 +19,7 @@ pub enum SimulationError {
     Failed {
         /// The target, host or world that failed.
         part: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// The caller cancelled the simulation.

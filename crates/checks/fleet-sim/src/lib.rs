@@ -1,21 +1,21 @@
-//! A fleet of any size in a simulation: the control plane of all its hosts and targets, in virtual
-//! time and one thread.
+//! Simulates a fleet of any size: the control plane of all its hosts and targets, in virtual time
+//! and one thread.
 //!
-//! What runs is the product: each target is a [`Target`](farblock_target::Target), each host has a
-//! control loop and [`Disk`](farblock_host::Disk)s of its own, connects, keeps alive, backs off and
-//! connects again, and is let in or turned away. The world around them (`farblock_reactor::sim`) is
-//! made of one seed, so a run can be repeated.
+//! The simulation runs the product. Each target is a [`Target`](farblock_target::Target). Each host
+//! has its own control loop and [`Disk`](farblock_host::Disk)s: it connects, sends keep-alives,
+//! backs off and reconnects, and targets admit or refuse it. The world around them
+//! (`farblock_reactor::sim`) depends on one seed, so a run can be repeated.
 //!
 //! # What is scaled down
 //!
-//! Namespaces hold nothing, hosts have one I/O queue for each disk, and of eight commands; targets
-//! have one core. All else is as users have it by default.
+//! Namespaces store nothing. Hosts have one I/O queue of eight commands for each disk, and targets
+//! have one core. All other settings are the defaults.
 //!
 //! # What is assumed
 //!
-//! Processors take no time but for what [`Settings`] say of targets: so long for each connection,
-//! and for each piece of a stream, one after the other. Their defaults were not measured. The
-//! network takes up to 100 µs, loses nothing, and is as wide as it needs to be.
+//! Processors take no time, with one exception: [`Settings`] give targets a time for each
+//! connection, and for each piece of a stream, one after the other. The defaults of these were not
+//! measured. The network delays data by up to 100 µs, loses nothing, and has no bandwidth limit.
 
 #![forbid(unsafe_code)]
 
@@ -37,11 +37,11 @@ use farblock_bench::Cancel;
 use scene::Scene;
 use stage::Stage;
 
-/// Simulates one fleet after the other. `show` is told now and then what happens, and how far it
-/// is.
+/// Simulates one fleet after the other. Calls `show` at intervals with the current scene and its
+/// progress.
 ///
 /// # Errors
-/// When it is called off, or something that cannot fail has failed.
+/// If the caller cancels it, or a part fails that cannot fail.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -92,7 +92,7 @@ mod tests {
         report.fleets.into_iter().next().expect("one fleet")
     }
 
-    /// What does not depend on the machine that simulates.
+    /// Removes the values that depend on the machine that simulates.
     fn virtually(mut report: FleetReport) -> FleetReport {
         for scene in &mut report.scenes {
             (scene.cpu_seconds, scene.real_seconds, scene.memory_bytes) = Default::default();
@@ -121,16 +121,16 @@ mod tests {
             let times = &scene.seconds;
             assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");
         }
-        // An admin queue and one for I/O of each disk that was lost, and no more.
+        // Each lost disk has an admin queue and an I/O queue, and no more.
         assert_eq!(report.scenes[1].connections.accepted, 20);
         assert_eq!(report.scenes[3].connections.accepted, 80);
-        // Those behind the switch, and nobody who has to do with the same targets.
+        // Only the hosts behind the switch reconnect, and no others that share their targets.
         assert_eq!(report.scenes[2].connections.accepted, 8);
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
-    /// Hosts that are kept from their targets for as long as can be asked for, with pauses between
-    /// their attempts that are long as well: nobody is given up, and nobody comes too early.
+    /// Hosts are cut off from their targets for the longest allowed time, with the longest pauses
+    /// between their attempts. No path is given up, and no host reconnects too early.
     #[test]
     fn what_is_away_for_long_is_waited_for() {
         let away = limits::AWAY_SECONDS_MAX;

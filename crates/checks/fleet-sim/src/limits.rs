@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Hosts of a simulated fleet: each has a stack and a loop.
+/// Hosts of a simulated fleet: each has a stack and an event loop.
 pub(crate) const HOSTS: u32 = 20_000;
 
 /// Targets of a simulated fleet.
@@ -11,54 +11,57 @@ pub(crate) const TARGETS: u32 = 4_000;
 /// Disks of each of its hosts.
 pub(crate) const DISKS_PER_HOST: u32 = 16;
 
-/// Disks of each of its hosts, unless it is said.
+/// Default number of disks of each host.
 pub(crate) const DISKS: u32 = 4;
 
 /// Disks of all its hosts: each takes some tens of KiB.
 pub(crate) const DISKS_ALL: u32 = 100_000;
 
-/// Commands of each I/O queue of theirs.
+/// Commands of each I/O queue of its hosts.
 pub(crate) const DEPTH: u16 = 8;
 
-/// Its hosts that come up side by side.
+/// Hosts that start in parallel.
 pub(crate) const STARTS: u32 = 64;
 
-/// Its hosts that end side by side, and how long each such group has, in virtual time.
+/// Hosts that stop in parallel, and the virtual time for each such group.
 pub(crate) const ENDS: usize = 64;
 /// See [`ENDS`].
 pub(crate) const END: Duration = Duration::from_millis(100);
 
-/// Targets that die at once, one number after the other.
+/// Targets that die at once, in successive scenes.
 pub(crate) const RESTARTS: [u32; 3] = [1, 10, 100];
 
-/// One part in so many of the hosts are behind a switch that fails.
+/// One in this many hosts is behind the failing switch.
 pub(crate) const SWITCHES: u32 = 10;
 
-/// How long targets or a switch are away, unless it is said, in seconds: longer than a keep alive
-/// timeout, so that everybody notices.
+/// Default time that targets or a switch are away, in seconds: longer than a keep-alive timeout, so
+/// that every host notices.
 pub(crate) const AWAY_SECONDS: u32 = 15;
 
-/// How long they may be away, in seconds: less than after which a host gives a path up.
+/// Limit for the time they are away, in seconds: shorter than the time after which a host gives a
+/// path up.
 pub(crate) const AWAY_SECONDS_MAX: u32 = 300;
 
-/// Time in which all simulated hosts have to do I/O again.
+/// Time for all simulated hosts to resume I/O.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Time without one more host that does I/O, in which targets refuse hosts, after which nothing
-/// else is waited for; longer where hosts pause longer.
+/// Time after which a scene is given up, while targets refuse hosts and no further host resumes
+/// I/O; longer if hosts pause longer.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
-/// It is at least so many of a host's longest pauses.
+/// It is at least this many of a host's longest pauses.
 pub(crate) const STANDSTILL_PAUSES: u32 = 6;
 
-/// Simulated time between two things that happen.
+/// Simulated time between two scenes.
 pub(crate) const REST: Duration = Duration::from_secs(20);
 
-/// Connections that wait to be accepted by a simulated target: what farblock asks Linux for.
+/// Connections waiting for a simulated target to accept them: the number that farblock asks Linux
+/// for.
 pub(crate) const BACKLOG: usize = 1024;
 
-/// A simulated target's processor time for a connection that is made, in microseconds: an
-/// assumption, not a measurement.
+/// A simulated target's processor time for a new connection, in microseconds: an assumption, not a
+/// measurement.
 pub(crate) const ACCEPT_US: u32 = 100;
 
-/// And for each piece of a stream that arrives, in microseconds: another assumption.
+/// A simulated target's processor time for each arriving piece of a stream, in microseconds:
+/// another assumption.
 pub(crate) const MESSAGE_US: u32 = 10;

@@ -1,4 +1,4 @@
-//! What came of it.
+//! The report of a simulation.
 
 use crate::settings::Settings;
 use farblock_bench::table::wrap;
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Names what a report of a simulation is written as.
+/// Identifies the format of a simulation report.
 pub const SIMULATION_SCHEMA: &str = "farblock-fleet-simulation-1";
 
-/// What was simulated, and what came of it.
+/// The simulated fleets, and their results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SimulationReport {
     /// [`SIMULATION_SCHEMA`].
@@ -26,32 +26,32 @@ pub struct SimulationReport {
 /// One fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// What it was.
+    /// Its settings.
     pub settings: Settings,
-    /// What happened to it, in that order.
+    /// Its scenes, in order.
     pub scenes: Vec<SceneReport>,
-    /// A digest of all that happened: the same for the same settings and the same program.
+    /// A digest of all events: the same for the same settings and the same program.
     pub trace: String,
 }
 
-/// One thing that happened to a fleet.
+/// One scene of a fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SceneReport {
-    /// In words.
+    /// Its name, in words.
     pub name: String,
-    /// Hosts that lost something by it.
+    /// Hosts that lost a connection in it.
     pub hosts: u64,
-    /// Those of them that did no I/O when it was given up.
+    /// Hosts of these that did no I/O when the scene was given up.
     pub never: u64,
-    /// From its beginning until hosts did I/O with all their disks again.
+    /// Time from its start until hosts did I/O with all their disks again.
     pub seconds: Times,
-    /// At all targets.
+    /// Connections at all targets.
     pub connections: Connections,
     /// Reads and writes that failed.
     pub failed_operations: u64,
-    /// Real processor time that it took to simulate.
+    /// Real processor time of the simulation.
     pub cpu_seconds: f64,
-    /// And real time.
+    /// Real time of the simulation.
     pub real_seconds: f64,
     /// Memory of the simulation at its end.
     pub memory_bytes: Option<u64>,
@@ -60,13 +60,13 @@ pub struct SceneReport {
 /// Virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// Of the first host.
+    /// Time of the first host.
     pub first: f64,
     /// Half of the hosts needed less.
     pub median: f64,
-    /// All but one in a hundred did.
+    /// All hosts except one in a hundred needed less.
     pub p99: f64,
-    /// Of the last host.
+    /// Time of the last host.
     pub last: f64,
 }
 
@@ -84,18 +84,19 @@ impl Times {
 /// Connections at targets.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Connections {
-    /// That were accepted.
+    /// Accepted connections.
     pub accepted: u64,
     /// The most in one second.
     pub busiest_second: u64,
     /// The most in one second at one target.
     pub busiest_second_of_a_target: u64,
-    /// That were refused, by the reason. `backlog`: the request was not answered, and made again.
+    /// Refused connections, by the reason. `backlog`: the request was not answered, and was
+    /// repeated.
     pub refused: BTreeMap<String, u64>,
 }
 
 impl SimulationReport {
-    /// As JSON.
+    /// The report as JSON.
     ///
     /// # Panics
     /// Never: it is plain data.
@@ -104,20 +105,20 @@ impl SimulationReport {
         serde_json::to_string_pretty(self).expect("plain data")
     }
 
-    /// How long it took until the last host did I/O again, as a picture.
+    /// The time until the last host resumed I/O, as a picture.
     #[must_use]
     pub fn to_svg(&self) -> String {
         super::picture::render(self)
     }
 
-    /// Whether some host never did I/O again, or an operation failed.
+    /// True if a host never resumed I/O, or an operation failed.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         let scenes = self.fleets.iter().flat_map(|fleet| &fleet.scenes);
         scenes.into_iter().any(|scene| scene.never > 0 || scene.failed_operations > 0)
     }
 
-    /// As text for so many columns.
+    /// The report as text, this many columns wide.
     #[must_use]
     pub fn render_within(&self, columns: usize) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What happens to the fleet, and how long it takes until all is well again.
+//! The scenes of a fleet, and the time until all hosts have recovered.
 
 use crate::error::SimulationError;
 use crate::limits;
@@ -10,24 +10,24 @@ use farblock_bench::{Cancel, group};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How often somebody who looks on is told, in real time.
+/// Interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// What connections are counted by.
+/// The period for counting connections.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What happens.
+/// A scene.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scene {
-    /// All hosts come up.
+    /// All hosts start.
     Start,
-    /// So many targets die at once, and are started again.
+    /// This many targets die at once, and are started again.
     Restart(u32),
-    /// A tenth of the hosts lose everything.
+    /// A tenth of the hosts lose all connections.
     Switch,
 }
 
 impl Scene {
-    /// All that is tried with a fleet.
+    /// All scenes of a fleet.
     pub(crate) fn all(settings: &Settings) -> Vec<Scene> {
         let some = limits::RESTARTS.into_iter();
         let some = some.filter(|count| *count < settings.targets).map(Scene::Restart);
@@ -46,29 +46,29 @@ impl Scene {
     }
 }
 
-/// Who is told what happens, and how far it is.
+/// Receives the scene and its progress.
 pub(crate) type Show<'a> = &'a mut dyn FnMut(&str, &str);
 
-/// One scene as it is played.
+/// A running scene.
 struct Play<'a> {
     stage: &'a mut Stage,
     settings: Settings,
     name: String,
     begin: Duration,
-    /// When what is away is there again: before that, nobody can get any further.
+    /// When the lost targets or switch are back: before that, no host can recover.
     back: Duration,
-    /// Targets that are started again, and when.
+    /// Targets to start again, and when.
     restart: Option<(u32, Duration)>,
     hit: u64,
-    /// Hosts that were hit and do no I/O yet.
+    /// Affected hosts that have not resumed I/O.
     waiting: BTreeSet<u32>,
-    /// Since the beginning, for each host that does I/O again.
+    /// Time from the start, for each host that has resumed I/O.
     flowing: Vec<Duration>,
     before: Vec<Counts>,
     seconds: Seconds,
 }
 
-/// Connections that were accepted in each second.
+/// Accepted connections of each second.
 #[derive(Default)]
 struct Seconds {
     next: Duration,
@@ -87,7 +87,7 @@ impl Seconds {
     }
 }
 
-/// Whether targets refuse hosts again and again, and none gets any further.
+/// Detects that targets keep refusing hosts, and no host recovers.
 struct Standstill {
     longest: Duration,
     flowing: usize,
@@ -96,7 +96,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// What is so now: so many hosts do I/O, and so many connections were refused.
+    /// Takes the current number of hosts with I/O, and of refused connections. True if there was no
+    /// progress for too long.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);
@@ -109,7 +110,7 @@ impl Standstill {
     }
 }
 
-/// Plays a scene.
+/// Runs a scene.
 pub(crate) fn play(
     stage: &mut Stage,
     settings: Settings,
@@ -173,20 +174,20 @@ impl Play<'_> {
             }
         }
         self.hit = self.waiting.len() as u64;
-        // What ended at once.
+        // Some operations may have ended at once.
         for host in self.waiting.clone() {
             self.look_at(host);
         }
     }
 
-    /// Whether the host does I/O again, which is noted once.
+    /// Checks whether the host has resumed I/O, and records it once.
     fn look_at(&mut self, host: u32) {
         if !self.stage.waits(host) && self.waiting.remove(&host) {
             self.flowing.push(self.stage.now() - self.begin);
         }
     }
 
-    /// Until every host that was hit does I/O again.
+    /// Waits until every affected host has resumed I/O.
     fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), SimulationError> {
         let end = self.begin + limits::PATIENCE;
         let mut shown: Option<Instant> = None;

@@ -1,4 +1,4 @@
-//! What is simulated.
+//! The settings of a simulation.
 
 use crate::error::SimulationError;
 use crate::limits;
@@ -8,24 +8,24 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A fleet, and what happens to it.
+/// A fleet, and the parameters of its scenes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Hosts, each a machine of its own.
+    /// Hosts, each on a separate machine.
     pub hosts: u32,
-    /// Targets, each a machine of its own.
+    /// Targets, each on a separate machine.
     pub targets: u32,
     /// Disks of each host, on as many targets.
     pub disks: u32,
-    /// How long targets are away, or a switch, in seconds.
+    /// Time that targets or a switch are away, in seconds.
     pub away: u32,
     /// A host's longest pause between two attempts to connect, in seconds.
     pub reconnect: u32,
-    /// What decides everything that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// A target's processor time for a connection that is made, in microseconds.
+    /// A target's processor time for a new connection, in microseconds.
     pub accept_us: u32,
-    /// And for each piece of a stream that arrives.
+    /// A target's processor time for each arriving piece of a stream, in microseconds.
     pub message_us: u32,
 }
 
@@ -38,13 +38,13 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
-    /// How long no host gets any further until none is taken to: see
+    /// Time without progress of any host after which the scene is given up: see
     /// [`STANDSTILL`](limits::STANDSTILL).
     pub(crate) fn standstill(&self) -> Duration {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
     }
 
-    /// As it is written: repeats the run.
+    /// The settings as text, which repeats the run.
     #[must_use]
     pub fn text(&self) -> String {
         let Settings { hosts, targets, disks, away, reconnect, seed, accept_us, message_us } = self;
@@ -76,7 +76,7 @@ impl FromStr for Settings {
     }
 }
 
-/// What settings may be, with what they are called.
+/// The settings' names and ranges.
 const HOSTS: (&str, RangeInclusive<u32>) = ("hosts", 1..=limits::HOSTS);
 const TARGETS: (&str, RangeInclusive<u32>) = ("targets", 1..=limits::TARGETS);
 const DISKS: (&str, RangeInclusive<u32>) = ("disks", 1..=limits::DISKS_PER_HOST);
@@ -126,7 +126,7 @@ fn within((name, range): &(&str, RangeInclusive<u32>), value: &str) -> Result<u3
 }
 
 impl Settings {
-    /// Fills in what was not said.
+    /// Fills in the missing settings.
     fn complete(&mut self) -> Result<(), String> {
         for (name, value) in [("hosts", self.hosts), ("targets", self.targets)] {
             if value == 0 {

@@ -21,29 +21,29 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 512;
 const DISK_BYTES: u64 = 1 << 20;
-/// Where targets are: the first one behind this, by their numbers.
+/// Addresses of targets start after this one, in the order of their numbers.
 const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
-/// Machines of targets, behind those of hosts.
+/// Numbers of the targets' machines start here, above the hosts'.
 const FIRST_TARGET: u32 = 1 << 20;
-/// The longest time of a piece on its way.
+/// Limit for the delay of a piece of a stream.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause of a host that nobody tells where its disks are.
+/// The pause of a host that no discovery service answers.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
-/// What an operation of a probe is: every disk reads and writes.
+/// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;
 
 /// A target's machine.
 struct Place {
     nqn: String,
     address: SocketAddr,
-    /// None while it is away.
+    /// `None` while the target is away.
     target: Option<Target>,
-    /// Counts of those that were there before.
+    /// Counts of earlier targets on this machine.
     before: Counts,
 }
 
-/// What happened at targets so far.
+/// Events at targets so far.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
@@ -79,7 +79,7 @@ impl Place {
         }
     }
 
-    /// The target that is there at the moment.
+    /// The counts of this machine, including its current target.
     fn current(&self, world: &World) -> Counts {
         let mut counts = Counts::default();
         if let Some(target) = &self.target {
@@ -88,7 +88,7 @@ impl Place {
             let named = admissions.refused.iter().map(|(name, &count)| ((*name).into(), count));
             counts.refused = named.collect();
         }
-        // These the system counts, whatever happens to the process.
+        // The system counts these, even without the process.
         counts.refused.insert("backlog".to_owned(), world.overflows(self.address));
         counts
     }
@@ -118,24 +118,24 @@ impl Place {
     }
 }
 
-/// A disk that a host has, and who has it open.
+/// A disk of a host, with its open queue.
 struct Used {
-    /// Kept for as long as its queue is.
+    /// Kept as long as its queue.
     _disk: Disk,
     queue: Box<dyn Queue>,
     target: u32,
 }
 
-/// A host that has come up, and its disks with the targets that have them.
+/// A host that has started, and its disks with their targets.
 type Arrival = (u32, Vec<(u32, Disk)>);
 
 struct Host {
     disks: Vec<Used>,
-    /// Operations that have not ended.
+    /// Operations that have not completed.
     pending: u64,
 }
 
-/// What hosts that come up are told, and tell.
+/// The state that starting hosts share.
 #[derive(Clone)]
 struct Starters {
     settings: Settings,
@@ -146,7 +146,7 @@ struct Starters {
     failure: Arc<Mutex<Option<String>>>,
 }
 
-/// See the module's text.
+/// The simulated machines.
 pub(crate) struct Stage {
     settings: Settings,
     places: Vec<Place>,
@@ -164,7 +164,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A world with its targets, and no host yet.
+    /// A world with its targets, without hosts yet.
     pub(crate) fn new(settings: Settings) -> Result<Stage, SimulationError> {
         let world = World::enter(settings.seed);
         let early = EarlyFaults::default();
@@ -213,23 +213,23 @@ impl Stage {
         }
         self.world.kill(place.address);
         let target = place.target.take();
-        // Nothing that it still does reaches anybody.
+        // The dying process can no longer reach any peer.
         on_machine(FIRST_TARGET + number, || {
             os::spawn("dying".to_owned(), move || drop(target)).expect("a thread of the world");
         });
     }
 
-    /// Cuts the first so many hosts off.
+    /// Cuts off the first `count` hosts.
     pub(crate) fn cut_hosts(&self, count: u32, time: Duration) {
         self.world.cut(1..count + 1, time);
     }
 
-    /// Time since the world began.
+    /// Time since the start of the world.
     pub(crate) fn now(&self) -> Duration {
         self.world.elapsed()
     }
 
-    /// A digest of all that happened.
+    /// A digest of all events.
     pub(crate) fn trace(&self) -> u64 {
         self.world.trace()
     }
@@ -238,7 +238,7 @@ impl Stage {
         self.places.iter().map(|place| place.counts(&self.world)).collect()
     }
 
-    /// Has all hosts come up, as many side by side as may.
+    /// Starts all hosts, as many in parallel as the limit allows.
     pub(crate) fn bring_hosts_up(&mut self) {
         let (sender, arrivals) = channel();
         let places = self.places.iter().map(|place| (place.address, place.nqn.clone()));
@@ -260,7 +260,7 @@ impl Stage {
         self.hosts.iter_mut().for_each(|host| host.pending = 1);
     }
 
-    /// Takes in the hosts that have come up.
+    /// Takes the hosts that have started.
     fn take_arrivals(&mut self) -> Result<(), SimulationError> {
         let failed = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(why) = failed {
@@ -288,8 +288,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Has a host read from and write to those of its disks that are on such targets; tells
-    /// whether there are any.
+    /// Makes a host read from and write to its disks on the given targets. True if it has such
+    /// disks.
     pub(crate) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
         let host = &mut self.hosts[number as usize];
         let mut submitted = 0;
@@ -308,12 +308,12 @@ impl Stage {
         submitted > 0
     }
 
-    /// Whether the host waits for operations, or has not come up.
+    /// True if the host waits for operations, or has not started.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }
 
-    /// Lets time pass, until then at most. Gives the hosts for which something has ended.
+    /// Lets time pass, up to `until`. Returns the hosts whose operations have completed.
     pub(crate) fn turn(&mut self, until: Duration) -> Result<Vec<u32>, SimulationError> {
         let left = until.saturating_sub(self.now());
         let mut ready = std::mem::take(&mut self.ready);
@@ -343,11 +343,11 @@ impl Stage {
         }
     }
 
-    /// Closes everything, as programs do that end.
+    /// Closes all hosts and targets, as programs do when they exit.
     pub(crate) fn finish(self) -> Result<(), SimulationError> {
         let Stage { hosts, places, reactor, world, .. } = self;
-        // Each disk is closed by a thread of its own, and so many threads at once as a large fleet
-        // has disks are more than a process may have stacks.
+        // A separate thread closes each disk. A large fleet has more disks than a process may have
+        // thread stacks, so close them in groups.
         let mut hosts = hosts.into_iter();
         while hosts.len() > 0 {
             drop(hosts.by_ref().take(limits::ENDS).collect::<Vec<_>>());
@@ -357,7 +357,7 @@ impl Stage {
         for target in places.into_iter().filter_map(|place| place.target) {
             target.stop().map_err(|error| failure("a target", error))?;
         }
-        // What was started to close something late.
+        // Wait for threads that close something late.
         os::sleep(Duration::from_secs(1));
         match world.threads().first() {
             None => Ok(()),
@@ -365,14 +365,14 @@ impl Stage {
         }
     }
 
-    /// Leaves everything as it is: nobody waits for the end of what would take minutes.
+    /// Leaks everything: an orderly end would take minutes.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
 }
 
 impl Starters {
-    /// Brings up one host after the other, until there is none left.
+    /// Starts one host after the other, until none is left.
     fn run(self) {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -417,7 +417,7 @@ fn is_offered(address: SocketAddr, nqn: &str, options: &Options) -> bool {
     found.is_ok_and(|entries| entries.iter().any(|entry| entry.subnqn == nqn))
 }
 
-/// What hosts connect with: the defaults, but for the queues, as each takes memory.
+/// The options of a host: the defaults, but fewer queues, since each takes memory.
 fn options(number: u32, settings: &Settings) -> DiskOptions {
     let mut id = *b"farblock-sim\0\0\0\0";
     id[12..].copy_from_slice(&number.to_be_bytes());
