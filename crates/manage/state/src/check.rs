@@ -1,4 +1,4 @@
-//! What can be wrong with a document by itself.
+//! Checks a document on its own.
 
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
 use crate::json::parse as parse_json;
@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-/// What the text of a secret or key begins with.
+/// Prefixes of the texts of secrets and keys.
 const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
-/// What a reference to one of systemd's credentials begins with.
+/// Prefix of a reference to a systemd credential.
 const CREDENTIAL: &str = "credential:";
-/// The same of one of the kernel's keyrings.
+/// Prefix of a reference to a kernel keyring.
 const KEYRING: &str = "keyring:";
 /// Fields that are lists.
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
-/// Hash functions or groups that a list may have: more than there are.
+/// Limit for the hash functions or groups of a list: more than exist.
 const MAX_ALGORITHMS: usize = 16;
 
 /// The largest weight of a host.
@@ -26,17 +26,17 @@ pub const MAX_WEIGHT: u32 = 1000;
 /// Longest burst of limits, in milliseconds.
 pub const MAX_BURST_MS: u32 = 60_000;
 
-/// What is wrong, and where.
+/// A fault in a document, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The field, as its names from the top, dots between them.
+    /// The field: its names from the top, separated by dots.
     pub field: String,
     /// One sentence.
     pub sentence: String,
 }
 
 impl Problem {
-    /// What is wrong with `field`.
+    /// A problem of `field`.
     pub fn new(field: impl Into<String>, sentence: impl fmt::Display) -> Self {
         Self { field: field.into(), sentence: sentence.to_string() }
     }
@@ -57,7 +57,7 @@ impl Document {
     /// Reads a document, and checks it.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn parse(json: &str) -> Result<Self, Problem> {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let document: Self =
@@ -78,17 +78,17 @@ impl Document {
         Ok(document)
     }
 
-    /// The document as JSON, on several lines for people who look at it.
+    /// The document as JSON, on several lines for people.
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("our own types are JSON");
         text.push('\n');
         text
     }
 
-    /// Whether the document can be meant.
+    /// Checks the document.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn check(&self) -> Result<(), Problem> {
         if self.version != VERSION {
             let sentence = format!("this farblock knows documents of version {VERSION} only");
@@ -120,8 +120,8 @@ impl Document {
         self.check_identifiers()
     }
 
-    /// Whether each disk is another one to hosts: those of one identifier they take for one disk,
-    /// or refuse.
+    /// Checks that each disk has its own identifiers: hosts take two disks with the same identifier
+    /// for one, or refuse them.
     fn check_identifiers(&self) -> Result<(), Problem> {
         let mut seen = BTreeMap::new();
         for (name, subsystem) in &self.subsystems {
@@ -142,8 +142,8 @@ impl Document {
     }
 }
 
-/// Where a list stands that is none: serde would read it as an object whose fields come in their
-/// order, and leave out what the list has not.
+/// Finds a list in place of an object. serde would read it as an object whose fields are in order,
+/// and use defaults for the missing ones.
 fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
     match part {
         Value::Array(_) if !LISTS.contains(&name) => Some(field.to_owned()),
@@ -202,7 +202,8 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
     check_visibility(subsystem, &at)
 }
 
-/// Who sees the namespaces. A host that may not connect may be named: it may be let in later.
+/// Checks which hosts see the namespaces. A list may name a host that may not connect, since it may
+/// be admitted later.
 fn check_visibility(subsystem: &Subsystem, at: &dyn Fn(&str) -> String) -> Result<(), Problem> {
     let mut named = BTreeSet::new();
     for (nsid, namespace) in &subsystem.namespaces {
@@ -265,7 +266,7 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether the host can do what is demanded of it.
+/// Checks that the host can fulfil its demand.
 fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
     let Some(demand) = host.demand else { return Ok(()) };
     let word = demand.name();
@@ -296,10 +297,10 @@ fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
 }
 
 impl Limits {
-    /// Whether the limits can be meant.
+    /// Checks the limits.
     ///
     /// # Errors
-    /// The first one that cannot.
+    /// The first invalid one.
     pub fn check(&self) -> Result<(), Problem> {
         if let Some((name, _)) = self.rates().into_iter().find(|(_, rate)| *rate == Some(0)) {
             let sentence = "nothing could be done then: leave it out for no limit";
@@ -320,10 +321,10 @@ impl Limits {
         }
     }
 
-    /// Whether the limits can be a namespace's.
+    /// Checks that the limits are valid for a namespace.
     ///
     /// # Errors
-    /// The first one that cannot.
+    /// The first invalid one.
     pub fn check_of_namespace(&self) -> Result<(), Problem> {
         self.check()?;
         match self.weight {
@@ -344,7 +345,7 @@ fn check_group(field: &str, group: u32) -> Result<(), Problem> {
     }
 }
 
-/// Whether a mirror's speed of copying can be meant.
+/// Checks a mirror's copy speed.
 fn check_copy_speed(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     match namespace.copy_bytes_per_second {
         Some(0) => {
@@ -400,7 +401,7 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     }
 }
 
-/// What serde_json says, without where in the text that is: the field says it.
+/// serde_json's message without the position in the text: the field names the place.
 fn without_place(text: &str) -> String {
     match text.rfind(" at line ") {
         Some(at) => text[..at].to_owned(),

@@ -1,4 +1,4 @@
-//! The document: everything by its name, so that each thing has one place and one address.
+//! The document: a map by name at each level, so that each thing has one place and one address.
 
 use farblock_proto::controller::USUAL_ANA_GROUP;
 use serde::{Deserialize, Serialize};
@@ -9,21 +9,21 @@ use uuid::Uuid;
 /// The version of the documents that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Bytes in a block where nothing else is said.
+/// The default block size in bytes.
 const BLOCK_BYTES: u32 = 512;
 
-/// All that a target shares.
+/// All shared parts of a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Document {
-    /// What the rest means: 1.
+    /// The version of the format: 1.
     pub version: u32,
-    /// Where the target listens, by IP address and port.
+    /// The target's listening addresses: IP address and port.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Listener>))]
     pub listeners: BTreeMap<SocketAddr, Listener>,
-    /// Other discovery services that hosts are pointed to, by IP address and port.
+    /// Other discovery services to which the target refers hosts, by IP address and port.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Referral>))]
     pub referrals: BTreeMap<SocketAddr, Referral>,
@@ -44,57 +44,56 @@ impl Default for Document {
 }
 
 impl Document {
-    /// What the strictest of its listeners asks for.
+    /// The TLS setting of its strictest listener.
     #[must_use]
     pub fn strictest(&self) -> Tls {
         self.listeners.values().map(|listener| listener.tls).max().unwrap_or_default()
     }
 }
 
-/// A TCP listener, and how namespaces can be reached there.
+/// A TCP listener, and its access to namespaces.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// The ANA state of all namespaces, as hosts see it that come in there; optimized if it is left
-    /// out.
+    /// The ANA state of all namespaces for hosts that connect there; optimized if it is left out.
     #[serde(default, skip_serializing_if = "Ana::is_optimized")]
     pub ana: Ana,
     /// Other states, by ANA group: 1 to 128.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Ana>))]
     pub ana_groups: BTreeMap<u32, Ana>,
-    /// Who has to use TLS there. If it is left out of a new one, what the strictest of the others
-    /// asks for; otherwise hosts that have a key for it.
+    /// The TLS requirement there. If a new listener leaves it out, it gets that of the strictest
+    /// other listener; otherwise hosts that have a TLS key must use TLS.
     #[serde(default, skip_serializing_if = "Tls::is_allowed")]
     pub tls: Tls,
 }
 
-/// Who has to use TLS where a listener is. A host that has a key for it never comes in without.
+/// The TLS requirement of a listener. A host that has a TLS key can never connect without it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Tls {
-    /// There is none, and hosts that have a key for it are refused.
+    /// The listener has no TLS, and refuses hosts that have a TLS key.
     Plain,
-    /// Hosts that have a key for it.
+    /// Hosts that have a TLS key must use TLS.
     #[default]
     #[serde(alias = "tls-allowed")]
     Allowed,
-    /// Everybody.
+    /// All hosts must use TLS.
     #[serde(alias = "tls-required")]
     Required,
 }
 
 impl Tls {
-    /// What a name stands for.
+    /// The setting with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let name = name.strip_prefix("tls-").unwrap_or(name);
         [Self::Plain, Self::Allowed, Self::Required].into_iter().find(|one| one.name() == name)
     }
 
-    /// What a document calls it.
+    /// Its name in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,26 +109,26 @@ impl Tls {
     }
 }
 
-/// How namespaces can be reached.
+/// The access to namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Ana {
-    /// As well as possible.
+    /// Optimal access.
     #[default]
     Optimized,
-    /// Not as well as elsewhere: hosts use it when there is nothing better.
+    /// Non-optimal access: hosts use it if there is no better path.
     NonOptimized,
-    /// Not now.
+    /// No access at present.
     Inaccessible,
-    /// Never again.
+    /// No access any more.
     PersistentLoss,
-    /// It is about to be known: hosts wait for up to 30 seconds.
+    /// The state is about to be known: hosts wait for up to 30 seconds.
     Change,
 }
 
 impl Ana {
-    /// Every one.
+    /// All states.
     pub const ALL: [Self; 5] = [
         Self::Optimized,
         Self::NonOptimized,
@@ -138,7 +137,7 @@ impl Ana {
         Self::Change,
     ];
 
-    /// What a document calls it.
+    /// Its name in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -156,7 +155,7 @@ impl Ana {
     }
 }
 
-/// Another discovery service: its address says it all.
+/// Another discovery service: its address is all there is to it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -185,28 +184,28 @@ pub struct Subsystem {
     pub namespaces: BTreeMap<u32, Namespace>,
 }
 
-/// What is demanded of a host.
+/// A requirement on a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Demand {
-    /// To authenticate.
+    /// The host must authenticate.
     Auth,
-    /// To authenticate, and to ask the target for proof of who it is.
+    /// The host must authenticate, and must ask the target to prove its identity.
     Mutual,
-    /// To have TLS come of its authentication (secure channel concatenation), unless it has a key
-    /// for TLS.
+    /// The host must derive TLS from its authentication (secure channel concatenation), unless it
+    /// has a TLS key.
     Concat,
 }
 
 impl Demand {
-    /// What a name stands for.
+    /// The demand with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Auth, Self::Mutual, Self::Concat].into_iter().find(|one| one.name() == name)
     }
 
-    /// What a document calls it.
+    /// Its name in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -217,52 +216,53 @@ impl Demand {
     }
 }
 
-/// A host that may connect. Secrets themselves are never part of a document, only where they are.
+/// A host that may connect. A document never contains secrets, only their locations.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Where its secret is: a file, from the root, or `credential:NAME` for one of systemd's. With
-    /// it the host has to authenticate (DH-HMAC-CHAP); without, its name is believed.
+    /// The location of its secret: an absolute path, or `credential:NAME` for a systemd credential.
+    /// With it the host must authenticate (DH-HMAC-CHAP); without, the target trusts its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_key: Option<String>,
-    /// Where the target's own secret is, with which it proves itself to this host if that asks.
+    /// The location of the target's own secret, with which the target authenticates to this host on
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_key: Option<String>,
-    /// Its host identifier (HOSTID), if it has to give that one and no other host may: reservations
-    /// know hosts by it.
+    /// Its host identifier (HOSTID), if it must use this one and no other host may: reservations
+    /// identify hosts by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub host_id: Option<Uuid>,
-    /// The hash functions that it may use, the best first; all if the list is empty.
+    /// The allowed hash functions, the best first; all if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dhchap_hashes: Vec<String>,
-    /// The Diffie-Hellman groups that it may use, the best first; all if the list is empty.
+    /// The allowed Diffie-Hellman groups, the best first; all if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dhchap_dhgroups: Vec<String>,
-    /// Where its key for TLS is, as with `dhchap_key`; `keyring:` for those of the kernel's
-    /// keyrings that have both names, `keyring:IDENTITY` or `keyring:NUMBER` for one of them. With
-    /// it the host has to use TLS 1.3 and show that key.
+    /// The location of its TLS key, as with `dhchap_key`. `keyring:` means the keys of the kernel's
+    /// keyrings that have both names, and `keyring:IDENTITY` or `keyring:NUMBER` one of them. With
+    /// it the host must use TLS 1.3 with that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
-    /// What is demanded of it besides, and that it has the key for it: nothing takes that key away
+    /// A further requirement on the host, for which it has the key: no change removes that key
     /// before the demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<Demand>,
-    /// What it may do in a second with all of the subsystem's namespaces together; as much as it
-    /// can if it is left out. The limits of namespaces hold, too.
+    /// Its limits per second, for all of the subsystem's namespaces together; unlimited if they are
+    /// left out. The limits of namespaces apply, too.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
 }
 
 impl Host {
-    /// Whether it has to prove who it is: by authentication, by TLS, or both.
+    /// True if it must prove its identity: by authentication, by TLS, or both.
     #[must_use]
     pub fn has_key(&self) -> bool {
         self.keys().iter().any(|(_, key)| key.is_some())
     }
 
-    /// The fields that say where its keys are.
+    /// The fields with the locations of its keys.
     #[must_use]
     pub fn keys(&self) -> [(&'static str, Option<&String>); 2] {
         [("dhchap_key", self.dhchap_key.as_ref()), ("tls_key", self.tls_key.as_ref())]
@@ -274,7 +274,7 @@ impl Host {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// What stores it, as `farblock serve` takes it: a file, a block device, mem:1GiB, …
+    /// Its backend, as `farblock serve` takes it: a file, a block device, mem:1GiB, …
     pub path: String,
     /// Bytes in a block: 512 or 4096.
     #[serde(default = "default_block_size")]
@@ -282,38 +282,36 @@ pub struct Namespace {
     /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
-    /// Its size in bytes; as large as what stores it if it is left out. A file is made longer if
-    /// need be, and never shorter.
+    /// Its size in bytes; the size of its backend if it is left out. The target extends a file if
+    /// necessary, and never shrinks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// What tells it from other disks; kept with the data if it is left out.
+    /// Identifies the disk; kept with the data if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub uuid: Option<Uuid>,
-    /// By which hosts know it as well (NGUID); made from what tells it from other disks if it is
-    /// left out.
+    /// The second identifier for hosts (NGUID); made from the disk's identity if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub nguid: Option<Uuid>,
     /// Its ANA group: 1 to 128; 1 if it is left out.
     #[serde(default = "usual_group", skip_serializing_if = "is_usual_group")]
     pub ana_group: u32,
-    /// The hosts that see it, by NVMe Qualified Name, of those that may connect; all of them if it
-    /// is left out, none if it is empty.
+    /// The hosts that see it, by NVMe Qualified Name, among those that may connect; all of them if
+    /// it is left out, none if it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visible_to: Option<BTreeSet<String>>,
-    /// What hosts may do with it in a second, all of them together; as much as it can if it is left
-    /// out.
+    /// Its limits per second, for all hosts together; unlimited if they are left out.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// Of a mirror: the most bytes a second that are copied to legs that catch up, or compared; as
-    /// fast as it goes if it is left out.
+    /// Of a mirror: limit for the bytes per second that it copies to stale legs, or compares;
+    /// unlimited if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second: Option<u64>,
 }
 
-/// What hosts may do with a namespace, or a host with a subsystem's, in a second; no limit where
-/// nothing is said.
+/// Limits per second of a namespace, or of a host in a subsystem; unlimited where a limit is left
+/// out.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -327,21 +325,20 @@ pub struct Limits {
     /// Writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_iops: Option<u64>,
-    /// Bytes that are read and written.
+    /// Bytes read and written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Bytes that are read.
+    /// Bytes read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<u64>,
-    /// Bytes that are written.
+    /// Bytes written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bytes: Option<u64>,
-    /// After a pause, as much may be done at once as the limits allow in so many milliseconds; 20
-    /// if it is left out.
+    /// After a pause, a burst may use the limits of this many milliseconds at once; 20 if it is
+    /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u32>,
-    /// Of a host: how much it gets of a core that is full, beside other hosts; 100 if it is left
-    /// out.
+    /// Of a host: its weight against other hosts on a busy core; 100 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }
@@ -360,7 +357,7 @@ impl Limits {
         ]
     }
 
-    /// Whether nothing is said.
+    /// True if no limit is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -368,7 +365,7 @@ impl Limits {
 }
 
 impl Namespace {
-    /// All of what is at `path`.
+    /// A namespace with the whole backend at `path`.
     pub fn new(path: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -384,7 +381,7 @@ impl Namespace {
         }
     }
 
-    /// Whether hosts see the same disk in both, changed or not.
+    /// True if hosts see the same disk in both, changed or not.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
         let is_named_so = self.uuid == other.uuid && self.nguid == other.nguid;
         self.path == other.path && self.block_size == other.block_size && is_named_so

@@ -1,16 +1,16 @@
-//! Changes of a part of a document, by its address.
+//! Changes a part of a document, by its address.
 
 use crate::check::Problem;
 use crate::document::{Document, Host, Tls};
 use serde_json::Value;
 
-/// The place of the thing that these names lead to, from the top; `None` if it is not there.
+/// The value at the end of this path of names; `None` if it does not exist.
 pub fn pointer<'a>(document: &'a mut Value, names: &[&str]) -> Option<&'a mut Value> {
     names.iter().try_fold(document, |value, name| value.get_mut(*name))
 }
 
-/// Whether no listener stops to require TLS, and no host loses its key, only because `new` does not
-/// name it: what lets a host in without the key that it had is said in words (`null`).
+/// Checks that no listener stops requiring TLS, and no host loses its key, only because `new` does
+/// not mention it. Such a change must be explicit (`null`).
 ///
 /// # Errors
 /// The first listener or host that would.
@@ -51,9 +51,8 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Has listeners that are new, and of which `said` does not say who has to use TLS there, ask for
-/// what the strictest of those that were there asks for: nobody gets in more easily because there
-/// is one more address.
+/// Gives new listeners whose entry in `said` has no TLS setting that of the strictest existing
+/// listener: one more address must not make access easier.
 pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
     let listeners = said["listeners"].as_object().into_iter().flatten();
     let unsaid = listeners.filter(|(_, entry)| entry.get("tls").is_none());
@@ -66,10 +65,10 @@ pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
     }
 }
 
-/// Whether no subsystem is opened to any host where listed ones have to authenticate.
+/// Checks that no subsystem is opened to any host while its listed hosts must authenticate.
 ///
 /// # Errors
-/// The first one that would be.
+/// The first subsystem that would be.
 pub fn doors_kept(old: &Document, new: &Document) -> Result<(), Problem> {
     for (nqn, _, _) in hosts_with_keys(old) {
         if new.subsystems.get(nqn).is_some_and(|subsystem| subsystem.allow_any_host) {
@@ -88,7 +87,7 @@ fn hosts_with_keys(document: &Document) -> impl Iterator<Item = (&String, &Strin
     })
 }
 
-/// Changes what is at `target` as a JSON merge patch says (RFC 7396).
+/// Applies a JSON merge patch (RFC 7396) to `target`.
 pub fn patch(target: &mut Value, patch_with: &Value) {
     let Value::Object(changes) = patch_with else {
         target.clone_from(patch_with);

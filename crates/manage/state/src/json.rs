@@ -1,24 +1,25 @@
-//! JSON in which a name is said once in each object.
+//! Parses JSON whose objects have each name only once.
 //!
-//! Which of two values of one name is meant is everybody's own choice (RFC 8259, section 4):
-//! whoever looks at a change before it comes here may have seen another one than is made.
+//! If an object has a name twice, each parser chooses its own value (RFC 8259, section 4). A
+//! program that checks a change before it arrives here may have seen another value than the one
+//! applied.
 
 use crate::check::Problem;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// Reads a text.
+/// Parses a text.
 ///
 /// # Errors
-/// If it is no JSON, or says a name twice.
+/// If it is not JSON, or has a name twice.
 pub fn parse(text: &[u8]) -> Result<Value, Problem> {
     let Once(value) = serde_json::from_slice(text)
         .map_err(|error| Problem::new("", format!("this is not JSON: {error}")))?;
     Ok(value)
 }
 
-/// A value each of whose names is said once.
+/// A value whose objects have each name once.
 struct Once(Value);
 
 impl<'de> Deserialize<'de> for Once {

@@ -1,17 +1,17 @@
-//! What a target is to share, and how to get there.
+//! The desired state of a target, and the steps to reach it.
 //!
-//! **What it is.** A [`Document`] says all that a running target can be asked to share: listeners,
-//! referrals, subsystems with their hosts and namespaces. [`steps`] lists what leads from one
-//! document to another, [`reconcile`] takes these steps on something that runs and takes back what
-//! was done when one fails, [`merge`] finds what a changed configuration file asks for of a target
-//! that was changed meanwhile, and a [`Store`] keeps a document through crashes.
+//! **Overview.** A [`Document`] describes all that a running target can share: listeners,
+//! referrals, and subsystems with their hosts and namespaces. [`steps`] lists the changes from one
+//! document to another. [`reconcile`] applies these steps to a running target, and rolls them back
+//! when one fails. [`merge`] combines a changed configuration file with changes made at run time. A
+//! [`Store`] keeps a document through crashes.
 //!
-//! **Contract.** A document that [`Document::check`] lets through is in order by itself; whether a
-//! disk can be opened and an address listened on is known when the step is taken. After
-//! [`reconcile`] the target is as the new document says, or as it was. After a crash the store
-//! holds the old document or the new one.
+//! **Contract.** A document that passes [`Document::check`] is consistent. Only its step shows
+//! whether a disk can be opened or an address listened on. After [`reconcile`] the target has the
+//! state of the new document, or its old state. After a crash the store holds the old document or
+//! the new one.
 //!
-//! **Not implemented.** What is in a key's file: a document says where it is.
+//! **Not implemented.** The content of key files: a document has only their locations.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! What a changed configuration asks for of a target that was changed while it ran: what the file
-//! changed is changed, and everything else stays.
+//! Merges a changed configuration into a target that was changed while it ran: changes in the file
+//! are applied, and all else stays.
 
 use crate::document::{Document, Host, Listener, Subsystem};
 use std::collections::BTreeMap;
 
-/// `current` with what changed from `old` to `new`.
+/// `current` with the changes from `old` to `new`.
 #[must_use]
 pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     Document {
@@ -20,15 +20,15 @@ pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     }
 }
 
-/// Who has to use TLS stays as it is where a file changes something else.
+/// The TLS setting stays the same if a file changes only other settings.
 fn merge_listener(old: Option<&Listener>, new: &Listener, current: &Listener) -> Listener {
     let usual = Listener::default();
     let tls = pick(&old.unwrap_or(&usual).tls, &new.tls, &current.tls);
     Listener { tls, ..new.clone() }
 }
 
-/// One that a file has now, and that was added at run time before, keeps what the file does not
-/// say.
+/// A subsystem that was added at run time, and is now in the file, keeps the settings that the file
+/// leaves out.
 fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem) -> Subsystem {
     let nothing = Subsystem::default();
     let old = old.unwrap_or(&nothing);
@@ -46,9 +46,9 @@ fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem
     }
 }
 
-/// A host that got its key at run time stays on the list, with which a subsystem is not opened to
-/// any host: whoever gives that host's name would get in without the key, and a file that never had
-/// it does not say so.
+/// A host that got its key at run time stays on the list while the file opens the subsystem to any
+/// host. Otherwise any host could connect with that name and without the key, and a file that never
+/// had the key does not mean that.
 fn keep_locked(
     old: &BTreeMap<String, Host>,
     current: &BTreeMap<String, Host>,
@@ -61,8 +61,8 @@ fn keep_locked(
     }
 }
 
-/// A host that a file lists without a key, and that got one at run time, keeps it: what a file does
-/// not say does not let anybody in.
+/// A host that a file lists without a key, and that got one at run time, keeps it: a file's silence
+/// must not admit a host.
 fn merge_hosts(
     old: &BTreeMap<String, Host>,
     new: &BTreeMap<String, Host>,
@@ -77,7 +77,7 @@ fn merge_hosts(
     merged
 }
 
-/// Keeps of `current` the keys that a file has not, nor had.
+/// Keeps the keys of `current` that the file does not have, and did not have.
 fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
     let stays = |key: fn(&Host) -> &Option<String>, merged: &Host| {
         let is_said = key(merged).is_some() || old.is_some_and(|old| key(old).is_some());
@@ -87,7 +87,7 @@ fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
         let tls_key = merged.tls_key.take();
         merged.clone_from(&Host { tls_key, ..current.clone() });
     }
-    // Nothing is demanded less because a file does not speak of it.
+    // A file that does not mention a demand does not remove it.
     if merged.demand.is_none() && old.is_none_or(|old| old.demand.is_none()) {
         merged.demand = current.demand;
     }
@@ -109,7 +109,7 @@ fn merge_map<K: Ord + Clone, V: PartialEq + Clone>(
     merge_with(old, new, current, |_, new, _| new.clone())
 }
 
-/// `both` says what becomes of what is there already and the file changed.
+/// `both` merges an entry that exists already and that the file has changed.
 fn merge_with<K: Ord + Clone, V: PartialEq + Clone>(
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,

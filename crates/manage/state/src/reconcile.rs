@@ -1,35 +1,35 @@
-//! Brings what runs from one document to another, or leaves it as it was.
+//! Changes a running target from one document to another, or leaves it unchanged.
 
 use crate::steps::Step;
 use std::fmt;
 
-/// Something that runs, and takes steps.
+/// A running target, which takes steps.
 pub trait Running {
-    /// What it takes to take a step back: it keeps what the step took away, since an emptied RAM
+    /// The data to roll a step back. It keeps the parts that the step removed, since an emptied RAM
     /// disk could not be filled again.
     type Undo;
 
-    /// Takes a step; nothing has changed if that fails.
+    /// Takes a step. If that fails, nothing has changed.
     ///
     /// # Errors
     /// One sentence.
     fn take(&mut self, step: &Step) -> Result<Self::Undo, String>;
 
-    /// Takes a step back. All later ones were taken back before.
+    /// Rolls a step back. The caller has rolled back all later ones.
     ///
     /// # Errors
-    /// One sentence; the step stays taken.
+    /// One sentence; the step then stays.
     fn take_back(&mut self, undo: Self::Undo) -> Result<(), String>;
 }
 
-/// Why a target could not be changed.
+/// Why changing a target failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failed {
     /// The step that failed.
     pub step: Box<Step>,
     /// One sentence.
     pub reason: String,
-    /// What could not be taken back, a sentence each; empty if all is as it was.
+    /// The failed rollbacks, a sentence each; empty if the old state is restored.
     pub left: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl std::error::Error for Failed {}
 /// Takes all steps, or none.
 ///
 /// # Errors
-/// The step that failed; what was done before it was taken back.
+/// The step that failed; the earlier ones are rolled back.
 pub fn reconcile<R: Running>(running: &mut R, steps: &[Step]) -> Result<Vec<R::Undo>, Failed> {
     let mut done = Vec::new();
     for step in steps {
@@ -63,7 +63,7 @@ pub fn reconcile<R: Running>(running: &mut R, steps: &[Step]) -> Result<Vec<R::U
     Ok(done)
 }
 
-/// Takes back what [`reconcile`] did, the last first; gives what could not be, in sentences.
+/// Rolls back the steps of [`reconcile`], the last first. Returns the failures, as sentences.
 pub fn take_all_back<R: Running>(running: &mut R, done: Vec<R::Undo>) -> Vec<String> {
     done.into_iter().rev().filter_map(|undo| running.take_back(undo).err()).collect()
 }

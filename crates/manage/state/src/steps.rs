@@ -1,10 +1,10 @@
-//! What leads from one document to another.
+//! The steps from one document to another.
 //!
-//! What nobody can be without comes first: subsystems before their namespaces, those before their
-//! hosts, and listeners last, so that whoever connects finds everything. What goes, goes the other
-//! way round, before what comes, since it may stand in its way (a number, a file's lock, an
-//! address). Only that any host may connect comes before everything: listed hosts that are taken
-//! away at the same time are not disconnected for it.
+//! Prerequisites come first: subsystems before their namespaces, namespaces before their hosts, and
+//! listeners last, so that a connecting host finds all of it. Removals run in the reverse order,
+//! and before additions, since the old part may block the new one (a number, a file's lock, an
+//! address). One step precedes all of them: opening a subsystem to any host. So listed hosts that
+//! are removed at the same time are not disconnected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,99 +14,98 @@ use std::net::SocketAddr;
 /// One change of a running target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A listener is opened.
+    /// Open a listener.
     AddListener(SocketAddr, Listener),
-    /// A listener is closed, and with it the connections that came in there.
+    /// Close a listener, and the connections that it has accepted.
     RemoveListener(SocketAddr, Listener),
-    /// Namespaces are reached in another way by a listener.
+    /// Change a listener's access to namespaces.
     ChangeListener {
         /// Its address.
         address: SocketAddr,
-        /// As it was.
+        /// The old settings.
         from: Listener,
-        /// As it is to be.
+        /// The new settings.
         to: Listener,
     },
-    /// Hosts are pointed to another discovery service.
+    /// Refer hosts to another discovery service.
     AddReferral(SocketAddr),
-    /// They are no more.
+    /// Stop referring hosts to it.
     RemoveReferral(SocketAddr),
-    /// A subsystem without namespaces that no host may use.
+    /// Add a subsystem without namespaces that no host may use.
     AddSubsystem {
         /// Its name.
         nqn: String,
         /// Its serial and model number.
         subsystem: Subsystem,
     },
-    /// A subsystem without namespaces goes, and its controllers with it.
+    /// Remove a subsystem without namespaces, and its controllers.
     RemoveSubsystem {
         /// Its name.
         nqn: String,
         /// Its serial and model number.
         subsystem: Subsystem,
     },
-    /// A namespace is shared.
+    /// Share a namespace.
     AddNamespace {
         /// The subsystem.
         nqn: String,
         /// The identifier.
         nsid: u32,
-        /// What it is.
+        /// Its settings.
         namespace: Namespace,
     },
-    /// A namespace is not shared any more.
+    /// Stop sharing a namespace.
     RemoveNamespace {
         /// The subsystem.
         nqn: String,
         /// The identifier.
         nsid: u32,
-        /// What it was.
+        /// Its settings.
         namespace: Namespace,
     },
-    /// A namespace stays the same disk, and gets another size, or accepts writes or does not.
+    /// Change the size or write protection of a namespace that stays the same disk.
     ChangeNamespace {
         /// The subsystem.
         nqn: String,
         /// The identifier.
         nsid: u32,
-        /// As it was.
+        /// The old settings.
         from: Namespace,
-        /// As it is to be.
+        /// The new settings.
         to: Namespace,
     },
-    /// A host may connect.
+    /// Allow a host to connect.
     AllowHost {
         /// The subsystem.
         nqn: String,
         /// The host's name.
         host: String,
-        /// With which key, if it needs one.
+        /// Its settings, with its key if it needs one.
         entry: Host,
     },
-    /// A host may not any more; its controllers end.
+    /// Disallow a host, and end its controllers.
     DisallowHost {
         /// The subsystem.
         nqn: String,
         /// The host's name.
         host: String,
     },
-    /// A host has another key from now on, or one, or none; or what is in its file has changed; or
-    /// it may do more or less.
+    /// Change a host's key, or add or remove one; or its file has changed; or its limits change.
     ChangeHost {
         /// The subsystem.
         nqn: String,
         /// The host's name.
         host: String,
-        /// As it was.
+        /// The old settings.
         from: Host,
-        /// As it is to be.
+        /// The new settings.
         to: Host,
     },
-    /// Whether hosts may connect that are not listed; otherwise their controllers end.
+    /// Allow hosts that are not listed, or disallow them and end their controllers.
     AllowAnyHost {
         /// The subsystem.
         nqn: String,
-        /// Whether they may.
+        /// True to allow them.
         allow: bool,
     },
 }
@@ -177,7 +176,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps from one document to another, in order; none if they are the same.
+/// The steps from one document to another, in order; empty if they are the same.
 pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
     let mut steps = Vec::new();
     let kept = kept_subsystems(from, to);
@@ -187,7 +186,7 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
         }
     }
     remove(&mut steps, from, to, &kept);
-    // A way that opens does so before another closes.
+    // Open a path before another closes.
     let mut changed = changed_listeners(from, to);
     changed.sort_by_key(|(_, _, new)| new.ana);
     steps.extend(changed.into_iter().map(|(address, old, new)| Step::ChangeListener {
@@ -199,7 +198,7 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
     steps
 }
 
-/// Those in both where namespaces are reached in another way.
+/// The listeners of both documents whose access changes.
 fn changed_listeners<'a>(
     from: &'a Document,
     to: &'a Document,
@@ -211,13 +210,13 @@ fn changed_listeners<'a>(
     both.collect()
 }
 
-/// Who sees a namespace.
+/// Writes the hosts that see a namespace.
 fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &BTreeSet<String>) -> fmt::Result {
     f.write_str(if hosts.is_empty() { " visible to no host" } else { " visible only to" })?;
     hosts.iter().try_for_each(|host| write!(f, " {host}"))
 }
 
-/// What hosts may do in a second, where that changes.
+/// Writes the changed limits of hosts.
 fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::Result {
     if from == to {
         return Ok(());
@@ -238,7 +237,7 @@ fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::
     Ok(())
 }
 
-/// What a host has to prove, where that changes.
+/// Writes the changed authentication of a host.
 fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result {
     let has = |host: &Host| (host.dhchap_key.is_some(), host.tls_key.is_some());
     let ((had_secret, had_tls), (has_secret, has_tls)) = (has(from), has(to));
@@ -271,7 +270,7 @@ fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result
     })
 }
 
-/// How namespaces are reached, where that changes.
+/// Writes the changed access to namespaces.
 fn write_access(f: &mut fmt::Formatter<'_>, from: &Listener, to: &Listener) -> fmt::Result {
     if from.ana != to.ana {
         write!(f, ": namespaces are {}", to.ana.name())?;
@@ -295,7 +294,7 @@ fn write_access(f: &mut fmt::Formatter<'_>, from: &Listener, to: &Listener) -> f
 
 type KeptSubsystems<'a> = BTreeMap<&'a String, (&'a Subsystem, &'a Subsystem)>;
 
-/// Those in both that need not be made anew.
+/// The subsystems of both documents that need not be recreated.
 fn kept_subsystems<'a>(from: &'a Document, to: &'a Document) -> KeptSubsystems<'a> {
     let both = from.subsystems.iter().filter_map(|(nqn, old)| {
         let new = to.subsystems.get(nqn)?;

@@ -1,7 +1,7 @@
-//! Keeps what was changed at run time, so that a restart brings it back.
+//! Stores the changes made at run time, so that a restart restores them.
 //!
-//! A new state is written beside the old one, made durable, and renamed over it: a crash at any
-//! moment leaves one of the two, whole.
+//! It writes a new state to a second file, makes it durable, and renames it over the old one: a
+//! crash at any moment leaves one of the two, whole.
 
 use crate::check::Problem;
 use crate::document::Document;
@@ -12,46 +12,46 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The most bytes that a state may have: far more than the limits of a document allow.
+/// Limit for the size of a state, in bytes: far above the limits of a document.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// How long another process may take to end that has the state still.
+/// Time for another process that still holds the state to exit.
 const CLAIM_TIME: Duration = Duration::from_secs(3);
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is kept.
+/// The stored state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
-    /// What the configuration said when this was kept.
+    /// The configuration at the time of storing.
     pub configured: Document,
-    /// What was shared.
+    /// The shared document.
     pub shared: Document,
 }
 
-/// What was done last, of keeping a state; each is followed by the next.
+/// The last completed stage of storing a state, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// A temporary file is there, empty.
+    /// The temporary file exists, and is empty.
     Created,
-    /// It has everything in it.
+    /// The file has all its content.
     Written,
-    /// It is durable.
+    /// The content is durable.
     Synced,
-    /// It has taken the old one's place.
+    /// It has replaced the old file.
     Renamed,
-    /// That is durable.
+    /// The rename is durable.
     Durable,
 }
 
-/// Why a state could not be read or kept.
+/// Why a state could not be read or stored.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The system said no.
+    /// The system returned an error.
     Io(PathBuf, io::Error),
-    /// What is there is no state.
+    /// The file does not contain a state.
     Damaged(PathBuf, Problem),
-    /// Another process keeps its state there.
+    /// Another process stores its state there.
     Claimed(PathBuf),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(path, error) => {
-                // Without the number that the standard library adds.
+                // Without the error number that the standard library adds.
                 let text = error.to_string();
                 let words = text.split(" (os error ").next().unwrap_or_default();
                 write!(f, "the state {} cannot be read or written: {words}", path.display())
@@ -81,29 +81,29 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Where a state is kept: one file, and another beside it for a moment.
+/// The place of a state: one file, and for a moment a second one beside it.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    /// Locked as long as this lives, if it was claimed.
+    /// The lock, held as long as this lives, if it was claimed.
     claim: Option<File>,
 }
 
 impl Store {
-    /// A state in the file `path`; if that is a link, in the file that it leads to.
+    /// A state in the file `path`; if that is a link, in the file at its end.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { path: fs::canonicalize(&path).unwrap_or(path), claim: None }
     }
 
-    /// Has no other process claim it as long as this lives. The state itself is another file after
-    /// each change: what is locked is one beside it, which stays.
+    /// Keeps other processes from claiming it as long as this lives. Each change replaces the
+    /// state's file, so the lock is on a second file beside it, which stays.
     ///
     /// # Errors
-    /// When another process has it, or that cannot be found out.
+    /// If another process holds it, or that cannot be determined.
     pub fn claim(&mut self) -> Result<(), StoreError> {
         if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
-            // Whoever reads it is told; nothing is put beside a device.
+            // Reading it reports the error; do not create a file beside a device.
             return Ok(());
         }
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
@@ -133,10 +133,10 @@ impl Store {
         &self.path
     }
 
-    /// What is kept; `None` if nothing is.
+    /// The stored state; `None` without one.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// If it cannot be read, or is invalid.
     pub fn load(&self) -> Result<Option<Kept>, StoreError> {
         let Some(text) = self.text()? else { return Ok(None) };
         let damaged = |problem| StoreError::Damaged(self.path.clone(), problem);
@@ -146,10 +146,10 @@ impl Store {
         Ok(Some(kept))
     }
 
-    /// What is kept, as it was written; `None` if nothing is.
+    /// The text of the stored state; `None` without one.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn text(&self) -> Result<Option<String>, StoreError> {
         let io = |error| StoreError::Io(self.path.clone(), error);
         let found = match fs::metadata(&self.path) {
@@ -157,7 +157,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
-        // A pipe would be waited for, and replaced by the first change that is kept.
+        // Reading a pipe would block, and the first change would replace it.
         if !found.is_file() {
             return Err(io(io::Error::other("it is not a regular file, so name another one")));
         }
@@ -167,16 +167,16 @@ impl Store {
         Ok(Some(text))
     }
 
-    /// Keeps it; when this returns, a restart finds it.
+    /// Stores the state; when this returns, a restart finds it.
     ///
     /// # Errors
-    /// When it cannot be written; what was kept before is as it was, unless the error came after
-    /// the new one took its place.
+    /// If it cannot be written. The old state is then unchanged, unless the error came after the
+    /// rename.
     pub fn save(&self, kept: &Kept) -> Result<(), StoreError> {
         self.save_until(kept, |_| true).map_err(|error| StoreError::Io(self.path.clone(), error))
     }
 
-    /// The same, for as long as `goes_on`: a crash after each stage, for tests.
+    /// Like `save`, while `goes_on` is true: tests simulate a crash after each stage.
     #[doc(hidden)]
     pub fn save_until(&self, kept: &Kept, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(kept).expect("our own types are JSON");
@@ -185,8 +185,8 @@ impl Store {
     }
 }
 
-/// Opens what is locked, new if it is not there. For reading: a file system can be made read-only
-/// as long as nobody writes to it.
+/// Opens the lock file, and creates it if it does not exist. It is opened for reading, since a file
+/// system can be made read-only while no process writes to it.
 fn claimed(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => {}
@@ -197,7 +197,7 @@ fn claimed(path: &Path) -> io::Result<File> {
             #[cfg(unix)]
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
             match options.open(path) {
-                // Somebody else was here first, and has the lock or will.
+                // Another process was faster, and has or will get the lock.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => drop(made?),
             }
@@ -207,12 +207,11 @@ fn claimed(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Puts a file with `bytes` in the place of what is at `path`, for as long as `goes_on`: a crash at
-/// any moment leaves the one or the other, whole. Only who runs this can read it.
+/// Replaces the file at `path` by one with `bytes`, while `goes_on` is true. A crash at any moment
+/// leaves one of the two, whole. Only the user of this process can read it.
 ///
 /// # Errors
-/// When it cannot be written; what was there before is as it was, unless the error came after the
-/// new one took its place.
+/// If it cannot be written. The old file is then unchanged, unless the error came after the rename.
 pub fn replace_file(
     path: &Path,
     bytes: &[u8],
@@ -221,20 +220,20 @@ pub fn replace_file(
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // What a crash left is in nobody's way; a link that somebody put there is not followed.
+    // Remove the leftovers of a crash, and do not follow a link that another user put there.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let done = put(&new, path, bytes, &mut goes_on);
     if done.is_err() {
-        // A full disk is not to be fuller. After the rename there is none.
+        // Free the space of a full disk. After the rename the file no longer exists.
         let _ = fs::remove_file(&new);
     }
     done
 }
 
-/// Writes the new file and gives it the old one's name.
+/// Writes the new file and renames it over the old one.
 fn put(
     new: &Path,
     path: &Path,
@@ -267,27 +266,27 @@ fn put(
     Ok(())
 }
 
-/// Takes a file away for good.
+/// Removes a file durably.
 ///
 /// # Errors
-/// When that cannot be done; it is no error that there is none.
+/// If that fails; a missing file is not an error.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         done => done?,
     }
-    // Also when there was none: the crash may have come between this and the last time.
+    // Even without a file: a crash may have come after the last removal.
     sync_folder(path)
 }
 
-/// Makes a folder's names durable.
+/// Makes a folder's entries durable.
 #[cfg(unix)]
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// There a rename is durable by itself, or nothing makes it so.
+/// A rename is durable there without further steps, or cannot be made durable.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

@@ -6,7 +6,7 @@ use farblock_state::{
 use farblock_state::{merge, patch, pointer, reconcile, steps};
 use std::collections::BTreeMap;
 
-/// What a target would be, and at which step it fails.
+/// The state of a target, and the step at which it fails.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Model {
     document: Document,
@@ -114,7 +114,7 @@ fn document(ports: &[u16], subsystems: &[(&str, Subsystem)]) -> Document {
     }
 }
 
-/// Documents that differ in every way from each other.
+/// Documents that differ from each other in every way.
 fn documents() -> Vec<Document> {
     let mut changed = subsystem(&["a=1", "c=2"], &[(1, "x"), (2, "z"), (3, "y")]);
     let first = changed.namespaces.get_mut(&1).unwrap();
@@ -282,13 +282,13 @@ fn a_file_takes_nobodys_key_by_not_naming_it() {
         hosts.into_values().map(|host| host.dhchap_key).collect::<Vec<_>>()
     };
     let some = |names: [&str; 3]| names.map(|name| keyed(name).dhchap_key).to_vec();
-    // It names a host that got its key at run time, and changes another one's.
+    // It lists a host that got its key at run time, and changes another one's.
     let file = document(&[1], &[("one", subsystem(&["a", "b=4", "c"], &[]))]);
     assert_eq!(keys(&file), some(["9", "4", "3"]));
-    // What it had itself, it takes away.
+    // A key that the file itself had is removed.
     let file = document(&[1], &[("one", subsystem(&["a", "b"], &[]))]);
     assert_eq!(keys(&file), [keyed("9").dhchap_key, None, keyed("3").dhchap_key]);
-    // It names a subsystem that was added at run time.
+    // It lists a subsystem that was added at run time.
     let nothing = document(&[1], &[]);
     let file = document(&[1], &[("one", subsystem(&["a", "b", "c"], &[]))]);
     let merged = merge(&nothing, &file, &current);
@@ -330,14 +330,14 @@ fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
     assert!(problem.field.ends_with("s:one.allow_any_host"), "{problem}");
-    // It had the key and has it no more, or there is none.
+    // The file had the key and no longer has it, or there is none.
     for (old, current) in [(&["a=1"], &["a=1"]), (&["a"], &["a"]), (&["a"], &["b"])] {
         let merged = merge(&with(old), &any, &with(current));
         assert_eq!(merged.check().is_ok(), *current != ["b"], "{merged:?}");
     }
 }
 
-/// Whoever follows the states of two listeners has a way all the time.
+/// A host that follows the states of two listeners always has a path.
 #[test]
 fn a_way_opens_before_another_closes() {
     let with = |first, second| {
@@ -420,29 +420,29 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
         document.subsystems.values().next().unwrap().hosts.values().next().unwrap().clone()
     };
     let has = |document: &Document| (host(document).dhchap_key, host(document).tls_key.is_some());
-    // The file's host gets a key for TLS at run time; then the file names another secret for it.
+    // The file's host gets a TLS key at run time; then the file has another secret for it.
     let (old, new, current) =
         (with(true, false, "a"), with(true, false, "b"), with(true, true, "a"));
     assert_eq!(has(&merge(&old, &new, &current)), (Some("/b.key".to_owned()), true));
-    // The file takes its secret away, which does not take the key for TLS.
+    // The file removes its secret, which does not remove the TLS key.
     assert_eq!(has(&merge(&old, &with(false, false, ""), &current)), (None, true));
-    // The file has the key for TLS, and takes it away.
+    // The file has the TLS key, and removes it.
     let (old, new) = (with(true, true, "a"), with(true, false, "a"));
     assert_eq!(has(&merge(&old, &new, &old)), (Some("/a.key".to_owned()), false));
-    // A request has to name both.
+    // A request must mention both.
     let value = |document: &Document| serde_json::to_value(document).unwrap();
     let problem = keys_kept(&old, &value(&new)).unwrap_err();
     assert!(problem.field.ends_with(".tls_key"), "{problem}");
     assert_eq!(keys_kept(&old, &value(&old)), Ok(()));
 
-    // A listener that requires TLS does so until something else is said.
+    // A listener that requires TLS keeps doing so until a request says otherwise.
     let mut strict = with(true, true, "a");
     strict.listeners.values_mut().for_each(|one| one.tls = Tls::Required);
     let mut said = value(&strict);
     assert_eq!(keys_kept(&strict, &said), Ok(()));
     said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
-    // However its address is written.
+    // Also with other texts of its address.
     let mut said = value(&strict);
     said["listeners"] = json!({ "127.0.0.1:01": {} });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
@@ -533,7 +533,7 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     for demand in [Demand::Auth, Demand::Mutual, Demand::Concat] {
         assert_eq!(Demand::from_name(demand.name()), Some(demand));
         assert_eq!(with(Some(demand), &own).check(), Ok(()));
-        // What it needs cannot be taken away from under it.
+        // A key that the demand needs cannot be removed before it.
         let without = with(Some(demand), &|host| host.dhchap_key = None);
         let problem = without.check().unwrap_err();
         assert!(problem.field.ends_with(".dhchap_key"), "{problem}");
@@ -561,7 +561,7 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     }
     assert_eq!(keys_kept(&old, &said), Ok(()));
 
-    // A file that does not speak of it leaves it; one that had it and has it not takes it away.
+    // A file that does not mention it keeps it; a file that had it and no longer has it removes it.
     let demanded = |document: &Document| {
         document.subsystems.values().next().unwrap().hosts.values().next().unwrap().demand
     };

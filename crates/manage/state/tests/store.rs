@@ -1,4 +1,4 @@
-//! A crash while a state is kept leaves the old one or the new one.
+//! A crash while a state is stored leaves the old one or the new one.
 
 use farblock_state::{Document, Kept, Stage, Store};
 
@@ -19,7 +19,7 @@ fn a_crash_leaves_the_old_state_or_the_new_one() {
         store.save_until(&kept(2), |stage| stage != last).unwrap();
         let expected = if number < 3 { kept(1) } else { kept(2) };
         assert_eq!(store.load().unwrap(), Some(expected), "{last:?}");
-        // What was left is in nobody's way.
+        // The leftovers do not disturb the next save.
         store.save(&kept(3)).unwrap();
         assert_eq!(store.load().unwrap(), Some(kept(3)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -39,7 +39,7 @@ fn what_is_no_state_is_not_used_and_not_replaced() {
     assert!(Store::new(&path).load().unwrap_err().to_string().contains("version 1 only"));
 }
 
-/// A folder's place cannot be taken; the new one is not left beside it.
+/// A file cannot replace a folder; the new file is not left beside it.
 #[test]
 fn what_could_not_be_kept_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
