@@ -200,7 +200,7 @@ enum fb_disk_state
  {
   // Every path is connected.
   FB_DISK_STATE_LIVE = 1,
-  // At least one path is connected.
+  // Some paths are connected, but not all.
   FB_DISK_STATE_DEGRADED = 2,
   // No path is connected; operations wait.
   FB_DISK_STATE_WAITING = 3,

@@ -16,7 +16,7 @@ pub const FB_ERROR_BYTES: usize = 256;
 pub enum fb_disk_state {
     /// Every path is connected.
     Live = 1,
-    /// At least one path is connected.
+    /// Some paths are connected, but not all.
     Degraded = 2,
     /// No path is connected; operations wait.
     Waiting = 3,

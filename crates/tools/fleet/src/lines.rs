@@ -30,7 +30,7 @@ impl<R: Read> Reader<R> {
         if line.last() != Some(&b'\n') {
             return Err(match read as u64 == self.limit {
                 true => invalid("a message that is too long".to_owned()),
-                false => io::ErrorKind::UnexpectedEof.into(), // in the middle of a word
+                false => io::ErrorKind::UnexpectedEof.into(), // in the middle of a line
             });
         }
         serde_json::from_slice(&line)

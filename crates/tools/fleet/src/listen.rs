@@ -79,7 +79,8 @@ impl Drop for Presence {
     }
 }
 
-/// Tells a controller above the limit why it is refused. It must have sent its first line by then.
+/// Tells a controller above the limit why it is refused. A controller that has not sent its first
+/// line by then may miss the reason.
 fn refuse(mut stream: &TcpStream) {
     let why = format!("it talks with {CONTROLLERS} controllers already");
     let _ = stream.set_read_timeout(Some(REFUSAL_TIME));

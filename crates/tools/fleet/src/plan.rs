@@ -373,7 +373,7 @@ impl Plan {
         if self.sets_by_node && sets == 0 {
             return wrong("has sets_by_node, and no sets_per_target");
         }
-        // A node forms as many sets as it needs.
+        // With sets by node, each node's set has all of its drives.
         if sets > 0 && !self.sets_by_node && !count.is_multiple_of(sets) {
             return wrong(&format!(
                 "has {count} drives of a target, no multiple of its {sets} sets"

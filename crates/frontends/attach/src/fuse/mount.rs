@@ -174,8 +174,8 @@ impl Own {
         Own { mountpoint, allow_other }
     }
 
-    /// The full path. It does not access the mount, whose server may be dead; only the kernel's
-    /// links are resolved.
+    /// The full path. It never asks the mount itself, whose server may be dead: the kernel knows
+    /// without the server that a mount is not a link.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let mut path = self.mountpoint.clone();

@@ -82,7 +82,7 @@ fn node(id: u32) -> PathBuf {
 pub(super) struct Driver {
     control: Control,
     features: u64,
-    /// The driver checks devices against the user that runs this process.
+    /// This process is not root: it makes devices for its own user.
     unprivileged: bool,
 }
 

@@ -101,7 +101,7 @@ struct Numbers {
     immediate: u32,
 }
 
-/// Tasks that are not in the namespace yet, and the number of those that are.
+/// Admission of tasks to the disk: the waiting ones, and the number of admitted ones.
 #[derive(Default)]
 struct Admission {
     /// Tasks that wait for buffers, or for their turn, in order.

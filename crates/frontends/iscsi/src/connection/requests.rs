@@ -210,7 +210,7 @@ impl Connection {
     fn nop(&mut self) {
         let header: AnyRequest = view(&self.input.bhs);
         if header.task_tag.get() == NO_TAG {
-            return; // nobody wants an answer
+            return; // the initiator wants no answer
         }
         let data = std::mem::take(&mut self.input.collected);
         let wanted = data.len().min(self.parameters.send_bytes as usize);

@@ -119,7 +119,7 @@ fn block_limits(geometry: &Geometry) -> Vec<u8> {
 
 fn characteristics() -> Vec<u8> {
     let mut page = vec![0; 60];
-    page[1] = 1; // nothing turns
+    page[1] = 1; // non-rotating
     page
 }
 

@@ -120,7 +120,7 @@ impl Guest {
                 "READY" | "MEASURED" | "VERIFIED" => {
                     return Ok(Some((word.to_owned(), rest.to_owned())));
                 }
-                _ => {} // what a program in it has to say
+                _ => {} // messages of its programs
             }
         }
     }
