@@ -6,12 +6,12 @@
 //! backs off and reconnects, and targets admit or refuse it. The world around them
 //! (`farblock_reactor::sim`) depends on one seed, so a run can be repeated.
 //!
-//! # What is scaled down
+//! # Scaled down
 //!
 //! Namespaces store nothing. Hosts have one I/O queue of eight commands for each disk, and targets
 //! have one core. All other settings are the defaults.
 //!
-//! # What is assumed
+//! # Assumptions
 //!
 //! Processors take no time, with one exception: [`Settings`] give targets a time for each
 //! connection, and for each piece of a stream, one after the other. The defaults of these were not

@@ -242,7 +242,7 @@ fn by_force_it_goes() {
     assert!(loop_device::detach(&device.0, false).is_err(), "the last user took it along");
 }
 
-/// The kernel's own words for what it does not take.
+/// Each unsupported request gets the kernel's error.
 #[test]
 fn what_is_not_possible_is_said() {
     let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));

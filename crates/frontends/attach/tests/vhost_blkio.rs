@@ -42,7 +42,7 @@ impl Program {
 
     fn memory(&mut self, slot: usize) -> &mut [u8] {
         let start = (self.region.addr + slot * REQUEST_BYTES) as *mut u8;
-        // SAFETY: a part of the region, which lives as long as we do, and of no request under way.
+        // SAFETY: a part of the region, which lives as long as we do, and no request uses it.
         unsafe { std::slice::from_raw_parts_mut(start, REQUEST_BYTES) }
     }
 

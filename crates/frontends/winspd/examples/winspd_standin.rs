@@ -92,7 +92,7 @@ struct Link {
 
 /// A unit on its way to a thread.
 struct Handed(*mut Unit);
-// SAFETY: a unit is used by several threads, each of which changes what has a lock.
+// SAFETY: several threads use a unit, and they only change fields that have a lock.
 unsafe impl Send for Handed {}
 
 #[repr(C)]
@@ -421,7 +421,7 @@ fn dispatch(handed: &Handed) {
 
 /// Calls the callback for a request, and answers the request if it is done at once.
 fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usize) {
-    // SAFETY: the unit is there while its threads run.
+    // SAFETY: the unit exists while its threads run.
     let (unit, interface) = unsafe { (&*handed.0, &*(*handed.0).interface) };
     let (request, theirs) = message.split_at(MESSAGE_BYTES);
     let (hint, kind) = (long(request, 0), request[8]);

@@ -3,7 +3,7 @@
 //! The only unsafe code of this crate's library. It uses facts from `winspd/winspd.h` of WinSpd
 //! 0.10: names, arguments, and the layout of shared structures. It contains none of WinSpd's code.
 //!
-//! # Whose memory
+//! # Ownership of memory
 //!
 //! A callback's buffer belongs to the calling thread of WinSpd, which reuses it for the next
 //! request when the callback returns. So a write's data is copied from it before that. A read is

@@ -19,7 +19,7 @@ pub enum FleetError {
     Agent {
         /// The agent's name.
         agent: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// The nodes' network could not be made.

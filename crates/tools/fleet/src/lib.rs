@@ -24,7 +24,7 @@
 //! - A report contains the plan of the run: `farblock fleet run REPORT.json` repeats it.
 //! - A report lists the parts of the plan that were scaled down.
 //!
-//! # What it does not do
+//! # Not implemented
 //!
 //! Encryption between controller and agents (an agent listens on the loopback by default), copying
 //! agents' files, and finding disks that agents were not configured for.

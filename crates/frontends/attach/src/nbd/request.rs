@@ -127,7 +127,7 @@ fn known_flags(command: Command, agreement: Agreement) -> u16 {
     own | command_flag::FUA
 }
 
-/// Why a request is not carried out.
+/// Why the server refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refusal {
     pub(super) errno: u32,

@@ -44,7 +44,7 @@ fn bytes_per_queue(queue_size: u16) -> usize {
     (HEADER_BYTES + NOTE_BYTES * usize::from(queue_size)).next_multiple_of(ALIGNMENT_BYTES)
 }
 
-/// Bytes for the notes of so many rings.
+/// Bytes for the notes of this many rings.
 pub(super) fn total_bytes(queues: u16, queue_size: u16) -> u64 {
     (usize::from(queues) * bytes_per_queue(queue_size)) as u64
 }

@@ -271,7 +271,7 @@ impl Vm {
     }
 
     /// Puts descriptors into a ring's table, one after the other, and the first of them into the
-    /// available ring. They are linked unless they say themselves what is next.
+    /// available ring. Each is linked to the next one unless it sets its own link.
     pub fn offer(&mut self, ring: usize, chain: &[Descriptor]) -> u16 {
         let head = self.rings[ring].next;
         for &(address, length, flags, next) in chain {
