@@ -1,7 +1,7 @@
-//! What the protocol itself costs, without sockets and disks: the framer, both ends of a connection
-//! with the parsing of commands between them, and digests.
+//! The cost of the protocol itself, without sockets and disks: the framer, both ends of a
+//! connection with the parsing of commands between them, and digests.
 //!
-//! `cargo bench -p farblock-proto`; CI runs each once (`-- --test`), without looking at the time.
+//! `cargo bench -p farblock-proto`. CI runs each once (`-- --test`) and ignores the times.
 
 #![allow(missing_docs, reason = "criterion makes the functions")]
 
@@ -34,7 +34,7 @@ fn read_command(slot: u16) -> Sqe {
     sqe
 }
 
-/// Both ends of a connection, past the exchange that sets it up.
+/// Both ends of a connection, after the IC exchange.
 fn connected(digests: Digests) -> (HostEnd, ControllerEnd) {
     let mut host = HostEnd::new(digests, DEPTH);
     let mut controller = ControllerEnd::new(controller_end::Config::default());
@@ -49,7 +49,7 @@ fn connected(digests: Digests) -> (HostEnd, ControllerEnd) {
     (host, controller)
 }
 
-/// As many reads as the queue is deep, as bytes.
+/// As many reads as the queue is deep, encoded.
 fn submit(host: &mut HostEnd, out: &mut Vec<u8>) {
     for slot in 0..DEPTH {
         let transfer = Transfer::FromController(BLOCK_BYTES);
@@ -57,7 +57,7 @@ fn submit(host: &mut HostEnd, out: &mut Vec<u8>) {
     }
 }
 
-/// Commands out of bytes, and headers of answers; the data come from a buffer of zeroes.
+/// Parses commands and emits the headers of their answers; the data comes from a buffer of zeroes.
 fn answer(
     controller: &mut ControllerEnd,
     table: &NamespaceTable,
@@ -77,7 +77,7 @@ fn answer(
     }
 }
 
-/// How many commands are complete with these bytes.
+/// Counts the commands that these bytes complete.
 fn complete(host: &mut HostEnd, mut input: &[u8]) -> u16 {
     let mut completed = 0;
     while let Some(event) = host.next(&mut input).expect("an honest controller") {

@@ -1,30 +1,30 @@
-//! The capsule seam: what a command says about where its data is, in words of no transport.
+//! The capsule seam: where a command's data is, independent of the transport.
 
 use farblock_wire::sgl::KEYED_LENGTH_MAX;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 
 /// PSDT 01b: SGL, with a contiguous metadata pointer.
 const PSDT_SGL: u8 = 0b01;
-/// PSDT 10b: SGL, with an SGL for metadata; tolerated, since no metadata is ever transferred.
+/// PSDT 10b: SGL, with an SGL for metadata. Accepted, because commands never transfer metadata.
 const PSDT_SGL_METADATA: u8 = 0b10;
 
-/// Slots are a connection's commands in flight: an index into tables of the queue's depth.
+/// A command in flight on one connection: an index into tables of the queue's depth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u16);
 
-/// Which descriptor names data outside the capsule: each transport has its own (NVMe Base
+/// The SGL descriptor that names data outside the capsule. Each transport has its own (NVMe Base
 /// Specification 2.0, "SGL Descriptor").
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum RemoteForm {
-    /// Transport SGL data block: the transport knows of itself where they are (TCP).
+    /// Transport SGL data block: the transport itself knows where the data is (TCP).
     #[default]
     Transport,
     /// Keyed SGL data block: memory that the host has registered (RDMA).
     Keyed,
 }
 
-/// Where a command's data is. What only the transport needs, such as the key and the address of
-/// registered memory, is left in the descriptor.
+/// The location of a command's data. Fields that only the transport needs, such as the key and
+/// address of registered memory, stay in the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataPointer {
     /// In the command capsule, after the submission queue entry.
@@ -32,7 +32,7 @@ pub enum DataPointer {
         /// Length in bytes.
         length: u32,
     },
-    /// With the host; the transport moves them when the controller pulls or pushes.
+    /// In the host's memory. The transport moves it when the controller pulls or pushes.
     Remote {
         /// Length in bytes.
         length: u32,
@@ -40,11 +40,11 @@ pub enum DataPointer {
 }
 
 impl DataPointer {
-    /// Reads the data pointer of a command that transfers data, on a transport with this form.
+    /// Reads the data pointer of a command that transfers data on a transport with this form.
     ///
     /// # Errors
-    /// SGL Descriptor Type Invalid for any other descriptor, also for another transport's; SGL
-    /// Offset Invalid for data that does not start right after the entry, Invalid Field for a PRP
+    /// SGL Descriptor Type Invalid for any other descriptor, including another transport's. SGL
+    /// Offset Invalid for data that does not start right after the entry. Invalid Field for a PRP
     /// list.
     pub fn parse(sqe: &Sqe, remote: RemoteForm) -> Result<Self, Status> {
         if !matches!(sqe.psdt(), PSDT_SGL | PSDT_SGL_METADATA) {
@@ -76,7 +76,7 @@ impl DataPointer {
         }
     }
 
-    /// Whether the data come with the command.
+    /// Whether the data is in the command capsule.
     #[must_use]
     pub fn is_in_capsule(self) -> bool {
         matches!(self, Self::InCapsule { .. })

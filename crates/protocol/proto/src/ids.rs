@@ -1,4 +1,4 @@
-//! Newtypes for the numbers that the protocol hands around, so that one is never taken for another.
+//! Newtypes for the protocol's numbers, so that the compiler catches mix-ups.
 
 use core::fmt;
 

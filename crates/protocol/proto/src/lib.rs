@@ -1,15 +1,14 @@
 //! NVMe over Fabrics as sans-I/O state machines: no sockets, clock, threads or randomness.
 //!
-//! * [`tcp`]: the TCP transport, both ends: bytes in, capsules and data out, and the reverse.
-//! * [`controller`]: subsystems, controllers, discovery: what a command means.
-//! * [`host`]: bringing a controller up from the host's side, and naming what it answered.
+//! * [`tcp`]: both ends of the TCP transport: bytes in, capsules and data out, and the reverse.
+//! * [`controller`]: subsystems, controllers, discovery: the meaning of each command.
+//! * [`host`]: brings a controller up from the host's side, and explains its errors.
 //!
-//! The *capsule seam* lies between the first and the other two: a controller sees submission queue
-//! entries and says "pull these bytes from the host", "push these bytes to the host", "respond";
-//! nothing in it names a PDU, and nothing in `tcp` knows an opcode.
+//! The *capsule seam* separates the first from the other two. A controller sees submission queue
+//! entries and answers "pull these bytes from the host", "push these bytes to the host" or
+//! "respond". It names no PDU, and `tcp` knows no opcode.
 //!
-//! Not implemented: RDMA, PCIe, metadata and protection information,
-//! authentication and TLS.
+//! Not implemented: RDMA, PCIe, metadata and protection information, authentication and TLS.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@ impl Instant {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,5 +1,5 @@
 //! Admin commands other than those that fetch pages: properties and lifecycle, keep-alive, events,
-//! abort, and which command is allowed when.
+//! abort, and the states in which each command is allowed.
 
 mod controller_fixture;
 
@@ -124,7 +124,7 @@ fn shutdown_is_complete_at_once_when_there_is_nothing_to_flush() {
             reason: TeardownReason::Disabled,
         };
         assert_eq!(drain(&mut registry), [Action::Close(close)]);
-        // Not before the queues are closed, and nothing of theirs is under way.
+        // Not complete while queues are open or their commands are in progress.
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
         registry.queue_closed(host.id, QueueId(1));
         registry.set_unfinished(host.id, host.instance, true);
@@ -132,7 +132,7 @@ fn shutdown_is_complete_at_once_when_there_is_nothing_to_flush() {
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
         registry.set_unfinished(host.id, host.instance, false);
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_COMPLETE);
-        // The host can still look for two minutes, whatever the keep-alive timeout.
+        // The host can still read properties for two minutes, whatever the keep-alive timeout.
         assert_eq!(registry.next_deadline(), Some(at(121)));
         assert!(registry.tick(at(120)).is_empty());
         let ends = registry.tick(at(121));
@@ -165,7 +165,7 @@ fn shutdown_can_wait_for_a_flush() {
     assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
     let flush = Action::Flush { controller: host.id, subsystem };
     assert_eq!(drain(&mut registry), [flush]);
-    // The host asks again, impatiently: still only one flush.
+    // The host repeats the request: still only one flush.
     host.write_cc(&mut registry, enabling().with_shn(Cc::SHN_ABRUPT), at(1));
     assert_eq!(drain(&mut registry), []);
     registry.shutdown_flushed(host.id, at(2));
@@ -294,7 +294,7 @@ fn a_silent_host_is_gone() {
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 2).unwrap();
     assert_eq!(registry.next_deadline(), Some(at(5)));
-    // Connecting and enabling were traffic.
+    // Connect and the enabling counted as traffic.
     assert!(registry.tick(at(5)).is_empty());
     assert_eq!(keep_alive(&host, &mut registry, at(9)), OK);
     assert_eq!(registry.next_deadline(), Some(at(14)));
@@ -426,7 +426,7 @@ fn a_namespace_in_another_ones_place_is_told_twice() {
     assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
-    // One that the host has seen go is new, and no more.
+    // A namespace whose removal the host has read is simply new.
     registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
     assert_eq!(drain(&mut registry)[1..], told(12));
     list(&mut registry);

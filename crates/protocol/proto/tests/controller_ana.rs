@@ -1,4 +1,4 @@
-//! Asymmetric namespace access: what hosts are told of it, and which commands it stops.
+//! Asymmetric namespace access: the notices to hosts, and the commands that it blocks.
 
 mod controller_fixture;
 
@@ -83,7 +83,7 @@ fn parsed(table: &NamespaceTable, opcode: NvmOpcode, nsid: u32) -> Result<IoComm
     IoCommand::parse(&io(opcode, nsid), table, RemoteForm::Transport)
 }
 
-/// The I/O commands that there are, as the log page of commands and effects has them.
+/// The supported I/O commands, from the log page of commands and effects.
 fn supported(host: &Host, registry: &mut Registry) -> Vec<NvmOpcode> {
     let page = host.fetch(registry, log_page(0x05, 0, 4096), 4096).unwrap();
     let is_there = |opcode: &u8| page[1024 + 4 * usize::from(*opcode)] & 1 == 1;
@@ -116,7 +116,7 @@ fn what_is_advertised_is_what_there_is() {
     assert_eq!((page[342], page[343]), (limits::ANA_TRANSITION_SECONDS, 0b1_1111), "ANATT, ANACAP");
     assert_eq!(number(&page, 344, 4), u64::from(limits::MAX_ANA_GROUPS), "ANAGRPMAX");
     assert_eq!(number(&page, 348, 4), u64::from(limits::MAX_ANA_GROUPS), "NANAGRPID");
-    // Each state that ANACAP names can be set, and is told.
+    // A port can take each state that ANACAP names, and reports it.
     for state in [0x01, 0x02, 0x03, 0x04, 0x0f].map(AnaState) {
         registry.set_port_access(NEAR, PortAccess::all(state)).unwrap();
         assert_eq!(log(&host, &mut registry, true).1[0].1, state.0);
@@ -174,7 +174,7 @@ fn out_of_reach_is_a_status_of_its_own() {
                 assert_ne!(free, Err(status), "{opcode:?} by another port");
             }
         }
-        // Both halves of a fused pair, so that it does not matter which one is looked at.
+        // Both halves of a fused pair, so that the check may use either one.
         for (opcode, fuse) in [(NvmOpcode::COMPARE, 1), (NvmOpcode::WRITE, 2)] {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
@@ -201,7 +201,7 @@ fn out_of_reach_is_a_status_of_its_own() {
     assert!(parsed(&table.seen_from(Some(FAR)), NvmOpcode::FLUSH, 7).is_ok());
 }
 
-/// A Copy needs both: what it reads and what it writes. Between two steps either may go.
+/// A Copy needs access to its sources and its target. Between two steps either may lose it.
 #[test]
 fn a_copy_needs_its_sources_and_its_target() {
     let (mut registry, subsystem) = registry_of_two_ports();
@@ -228,7 +228,7 @@ fn a_copy_needs_its_sources_and_its_target() {
             registry.set_port_access(FAR, access).unwrap();
             let table = tables(&mut registry).pop().expect("queues hear of it");
             let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
-            // The command's own namespace is looked at before its ranges are.
+            // The target checks the command's own namespace before its ranges.
             let refused = parsed(&far, NvmOpcode::COPY, 8) == Err(status);
             assert_eq!(refused, group == 4, "group {group}");
             assert_eq!(part.check(&far), Err(status), "group {group}");
@@ -277,7 +277,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     let of_nobody = states(AnaState::CHANGE, &[(9, AnaState::OPTIMIZED)]);
     registry.set_port_access(FAR, of_nobody).unwrap();
     assert_eq!(told(&mut registry), [], "nothing of what it sees");
-    // A namespace that changes its group, and one that comes, which has an event of its own.
+    // One namespace changes its group, and a new one arrives, which has its own event.
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
     let info = farblock_proto::controller::NamespaceInfo { ana_group: 1, ..info };
     registry.replace_namespace(subsystem, NamespaceId(7), info).unwrap();
@@ -286,13 +286,13 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     registry.add_namespace(subsystem, NamespaceId(9), info).unwrap();
     assert_eq!(told(&mut registry), []);
     assert_eq!(log(&far, &mut registry, true).0, 5);
-    // The count begins again with the controller.
+    // The count restarts with the controller.
     far.write_cc(&mut registry, Default::default(), at(0));
     far.write_cc(&mut registry, enabling(), at(0));
     assert_eq!(log(&far, &mut registry, true).0, 0);
 }
 
-/// A number is given to one listener after another.
+/// Listeners reuse the number of an earlier one.
 #[test]
 fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
     let (mut registry, subsystem) = registry_of_two_ports();
@@ -303,7 +303,7 @@ fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
         table.seen_from(Some(FAR)).check_reach(NamespaceId(1))
     };
     let listener = registry.remove_listener(FAR).unwrap();
-    // Whoever came in there is there for a moment still, and something else may change then.
+    // A controller that connected there still exists for a moment, and other changes may happen.
     registry.publish(subsystem);
     assert_eq!(reach(&registry), Err(Status::ANA_INACCESSIBLE));
     assert_eq!(log(&host, &mut registry, true).1[0].1, AnaState::INACCESSIBLE.0);

@@ -1,5 +1,5 @@
-//! What the discovery log page says to each host of secure channels: where it may come, and with
-//! what.
+//! The security of channels in each host's discovery log page: the listeners where the host may
+//! connect, and how.
 
 mod controller_fixture;
 
@@ -13,7 +13,7 @@ use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// Listeners: without TLS, with it for those that have a key, and with it for all.
+/// Listeners: without TLS, with TLS for hosts that have a key, and with TLS for all.
 const PORTS: [(u16, ChannelSecurity); 3] =
     [(1, ChannelSecurity::None), (2, ChannelSecurity::Allowed), (3, ChannelSecurity::Required)];
 
@@ -97,7 +97,7 @@ fn subsystems_differ_and_records_are_read_one_by_one() {
         let start = index as usize * 1024;
         assert_eq!(one, whole[start..start + 1024], "record {index}");
     }
-    // What is said of a subsystem goes with it.
+    // Removing a subsystem drops its settings.
     registry.remove_subsystem(keyed).unwrap();
     let again = registry.add_subsystem(config()).unwrap();
     assert_ne!(again, keyed);

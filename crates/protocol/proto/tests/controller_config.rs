@@ -1,4 +1,4 @@
-//! What a registry can be configured with, and what happens at each limit.
+//! Valid and invalid configurations of a registry, and the behaviour at each limit.
 
 mod controller_fixture;
 
@@ -31,7 +31,7 @@ fn names_and_texts_fit_their_fields() {
         |name: &str| matches!(changed(|c| c.nqn = name.into()), Err(ConfigError::Nqn(..)));
     assert!(bad_nqn("") && bad_nqn("nqn.disks") && bad_nqn(&format!("{SUBSYSTEM_NQN}{:0>224}", 1)));
     assert_eq!(changed(|c| c.nqn = DISCOVERY_NQN.into()), Err(ConfigError::DiscoveryNqn));
-    // Peers have names that are no NQNs, and do not claim to be.
+    // Some peers have names that are not NQNs and do not claim to be.
     assert_eq!(changed(|c| c.nqn = "blktests-subsystem-1".into()), Ok(()));
     let host = changed(|c| c.allowed_hosts.push("nqn.me".into()));
     assert!(matches!(host, Err(ConfigError::Nqn(..))));

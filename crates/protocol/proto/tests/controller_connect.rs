@@ -1,4 +1,4 @@
-//! Connect: what is accepted, and every refusal with what it blames.
+//! Connect: accepted commands, and every refusal with the parameter that it blames.
 
 mod controller_fixture;
 

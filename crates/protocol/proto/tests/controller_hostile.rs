@@ -1,4 +1,4 @@
-//! Whatever a peer sends, in whatever state: no panic, and no answer that is too long.
+//! No input from a peer, in any state, causes a panic or an answer that is too long.
 
 mod controller_fixture;
 
@@ -21,7 +21,7 @@ use proptest::strategy::ValueTree;
 
 const MAX_TRANSFER: u32 = 64 * 1024;
 
-/// One thing that happens to a registry.
+/// One event of a registry.
 #[derive(Clone, Debug)]
 enum Step {
     Connect { discovery: bool, qid: u16, cntlid: u16, sqsize: u16, kato: u32, junk: Vec<u8> },
@@ -35,7 +35,7 @@ enum Step {
     RecordError { controller: u16 },
 }
 
-/// A submission queue entry: arbitrary, or one that gets past the first checks.
+/// A submission queue entry: arbitrary, or valid enough to pass the first checks.
 fn entry() -> impl Strategy<Value = Box<[u8; 64]>> {
     let plausible_opcode = prop::sample::select(vec![
         0x00, 0x01, 0x02, 0x02, 0x05, 0x06, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f,
@@ -58,8 +58,8 @@ fn entry() -> impl Strategy<Value = Box<[u8; 64]>> {
         let mut sqe = Sqe::new(opcode, cid, nsid);
         sqe.dptr = SglDescriptor::transport(length);
         let dwords_z = (length / 4).wrapping_sub(1);
-        // Half of the time what makes sense for a Get Log Page or an Identify command, otherwise
-        // anything.
+        // Half of the time valid fields for a Get Log Page or an Identify command, otherwise random
+        // ones.
         let (high, cdw11, cdw12) = match (dwords[0] % 2, opcode) {
             (0, 0x02) => (dwords_z << 16, 0, dwords[2] % 2048 * 4),
             (0, _) => (0, dwords[1] % 2, dwords[2] % 256),
@@ -119,7 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A registry in the middle of things, and its clock.
+/// A registry in some state, and its clock.
 struct World {
     registry: Registry,
     subsystem: SubsystemId,
@@ -219,7 +219,7 @@ impl World {
     fn admin(&mut self, controller: ControllerId, sqe: &Sqe, data: &[u8]) {
         let pulled = self.registry.admin_data_bytes(controller, sqe) as usize;
         let mut data = data.to_vec();
-        // A target pulls what it was told; but even less must do no harm.
+        // A target pulls as many bytes as the registry said. Fewer bytes must do no harm either.
         if data.len().is_multiple_of(2) {
             data.resize(pulled, 0x5a);
         }
@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// The entries above are not all refused at the first check, so that the test is worth something.
+/// Some of the entries above pass the first checks, so the test reaches the code behind them.
 #[test]
 fn hostile_entries_get_far_enough() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

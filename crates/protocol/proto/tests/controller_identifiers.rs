@@ -1,4 +1,4 @@
-//! Identifiers of hosts: whose they are, and for how long.
+//! Identifiers of hosts: their owners, and the time for which they own them.
 
 mod controller_fixture;
 
@@ -38,7 +38,7 @@ fn check(registry: &Registry, id: SubsystemId, nqn: &str, host: [u8; 16]) -> Res
     registry.check_identifier(id, &Identified { nqn, mark, id: host })
 }
 
-/// Registers or unregisters; gives what is to be kept, which is kept.
+/// Registers or unregisters. Returns the text to store, and reports it stored.
 fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterAction) -> String {
     let (ticket, controller) = (Ticket(1), host.id);
     let persist = (action == RegisterAction::REGISTER).then_some(true);

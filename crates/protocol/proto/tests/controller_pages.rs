@@ -28,7 +28,7 @@ fn u64_at(page: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
 }
 
-/// A text field without what pads it.
+/// A text field without its padding.
 fn text(page: &[u8], at: usize, bytes: usize) -> String {
     let field = String::from_utf8(page[at..at + bytes].to_vec()).unwrap();
     field.trim_end_matches(['\0', ' ']).to_string()
@@ -120,7 +120,7 @@ fn mdts_obeys_the_smallest_namespace() {
         let info = farblock_proto::controller::NamespaceInfo { max_blocks, ..info };
         registry.replace_namespace(subsystem, NamespaceId(7), info).unwrap();
         let page = identify(&host, &mut registry, 0x01, 0).unwrap();
-        // One page cannot be said: 0 means no limit. The smallest that can is two pages.
+        // MDTS cannot express one page: 0 means no limit. The smallest value is two pages.
         assert_eq!(page[77], if mdts == 0 { 1 } else { mdts }, "{max_blocks}");
     }
 }
@@ -378,7 +378,7 @@ fn log_pages_have_offsets_and_end() {
         let start = offset as usize;
         assert_eq!(part, whole[start..start + bytes as usize], "{offset} {bytes}");
     }
-    // What lies behind the end reads as zeroes.
+    // Bytes beyond the end read as zeroes.
     let beyond = host.fetch(&mut registry, log_page(0x01, 4032, 128), 128).unwrap();
     assert!(beyond.iter().all(|&byte| byte == 0));
     let beyond = host.fetch(&mut registry, log_page(0x01, 4096, 16), 16).unwrap();

@@ -1,4 +1,4 @@
-//! What a host is told of its reservations: events, the log behind them, and the mask.
+//! Reservation notices to a host: events, the log that they refer to, and the mask.
 
 mod controller_fixture;
 
@@ -39,7 +39,7 @@ fn release(action: ReleaseAction, rtype: ReservationType) -> KeyedCommand {
     KeyedCommand::Release { action, rtype, current: FIRST_KEY }
 }
 
-/// Two hosts, of which the second one hears what the first does.
+/// Two hosts; the second one gets notices about the first one's commands.
 struct Pair {
     registry: Registry,
     subsystem: SubsystemId,
@@ -59,13 +59,13 @@ impl Pair {
         Pair { registry, subsystem, first, second }
     }
 
-    /// The second host waits for an event with this command.
+    /// The second host sends this Asynchronous Event Request.
     fn wait_for_event(&mut self, cid: u16) {
         let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, cid, 0);
         self.second.admin(&mut self.registry, &sqe, at(0));
     }
 
-    /// Has a request of one of them carried out, and gives the events of the second.
+    /// Carries out a request of one host, and returns the events of the second.
     fn carry_out(&mut self, is_first: bool, request: KeyedCommand) -> Vec<CommandId> {
         let controller = if is_first { self.first.id } else { self.second.id };
         let (ticket, queue, namespace) = (Ticket(1), QueueId(1), NSID);
@@ -98,7 +98,7 @@ impl Pair {
         }
     }
 
-    /// Has this happen to the second host; gives the events.
+    /// Causes this notice to the second host; returns its events.
     fn happens(&mut self, what: NotificationType) -> Vec<CommandId> {
         self.register();
         match what {
@@ -119,7 +119,7 @@ impl Pair {
         assert_eq!(self.second.result(&mut self.registry, &sqe), Ok(0));
     }
 
-    /// The second host reads its log; gives the page, and the events that this raises.
+    /// The second host reads its log; returns the page, and the events that follow.
     fn read(&mut self, retains: bool) -> (Page, Vec<CommandId>) {
         let mut sqe = log_page(0x80, 0, 64);
         sqe.cdw10 = (sqe.cdw10.get() | u32::from(retains) << 15).into();
@@ -143,7 +143,7 @@ fn what_is_masked_is_neither_told_nor_logged() {
         pair.mask(0b1110 & !(1 << bit));
         assert_eq!(pair.happens(what), [CommandId(1)], "all but {what:?} are masked");
         assert_eq!(pair.read(false), ((1, what.0, 0, 1), vec![]), "all but {what:?} are masked");
-        // What was masked when it happened is not made up for.
+        // A notice that was masked when it happened is lost.
         pair.wait_for_event(2);
         pair.mask(0);
         assert_eq!(pair.read(false), (EMPTY, vec![]));

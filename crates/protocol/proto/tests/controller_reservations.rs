@@ -1,4 +1,4 @@
-//! Reservations as a host and a target meet them: features, Identify, what has to wait for what.
+//! Reservations as hosts and targets use them: features, Identify, and the order of steps.
 
 mod controller_fixture;
 

@@ -1,5 +1,5 @@
 //! The two ends of the TCP transport against each other, with the stream cut at every byte, and
-//! against bytes that no honest peer sends.
+//! against bytes that no correct peer sends.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::limits;
@@ -59,7 +59,7 @@ impl Controller {
             return;
         }
         let data = self.disk[..length as usize].to_vec();
-        // Two pushes, so that offsets other than 0 are seen too.
+        // Two pushes, to cover offsets other than 0.
         let (front, back) = data.split_at(data.len() / 2);
         let mut ended = false;
         for (offset, piece, part) in
@@ -149,7 +149,7 @@ impl Host {
     }
 }
 
-/// Exchanges bytes, at most `chunk` in a piece, until both are quiet.
+/// Exchanges bytes, at most `chunk` in a piece, until both ends have nothing to send.
 fn exchange(host: &mut Host, controller: &mut Controller, chunk: usize) {
     loop {
         let (to_controller, to_host) =
@@ -244,7 +244,7 @@ fn exchange_with(host: &mut Host, controller: &mut Controller, tamper: impl Fn(&
     host.feed(&to_host);
 }
 
-/// What the controller's end says of bytes sent after the IC exchange.
+/// The fault that the controller's end reports for bytes sent after the IC exchange.
 fn controller_fault(digests: Digests, bytes: &[u8]) -> Option<(FatalErrorStatus, u32)> {
     let (_, mut controller) = initialized(digests);
     let mut input = bytes;
@@ -421,7 +421,7 @@ fn in_capsule_data_that_nobody_pulls_is_skipped() {
     assert_eq!(commands, 2);
 }
 
-/// A host that hears of a command may take its data's memory away, though it is still sending them.
+/// A host may free its data buffer once a command completes, even if it is still sending the data.
 #[test]
 fn a_refused_command_is_answered_when_its_capsule_is_here() {
     for digests in ALL_DIGESTS {
@@ -447,8 +447,8 @@ fn a_refused_command_is_answered_when_its_capsule_is_here() {
     }
 }
 
-/// What the host's end says of bytes from a controller, with a read (slot 1, 512 bytes) and a
-/// write (slot 2, 512 bytes) in flight.
+/// The fault that the host's end reports for bytes from a controller, with a read (slot 1, 512
+/// bytes) and a write (slot 2, 512 bytes) in flight.
 fn host_fault(bytes: &[u8]) -> Option<FatalErrorStatus> {
     let (mut host, _) = initialized(Digests::NONE);
     host.write(2, pattern(512), false);
@@ -490,7 +490,7 @@ fn a_controller_cannot_write_outside_of_a_read() {
     assert_eq!(host_fault(&c2h(2, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0xffff, 0, 16, 4)), field);
-    // SUCCESS without LAST_PDU, and then anything for the same command again.
+    // SUCCESS without LAST_PDU, and then more data for the completed command.
     assert_eq!(host_fault(&c2h(1, 0, 512, 8)), field);
     assert_eq!(host_fault(&[c2h(1, 0, 512, 12), c2h(1, 0, 512, 12)].concat()), field);
 }
@@ -519,7 +519,7 @@ fn a_completion_counts_once() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever comes, an end answers with events or a fault, and reads no more than it was given.
+    /// For any input, an end returns events or a fault, and never reads beyond the input.
     #[test]
     fn any_bytes_are_survived(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),

@@ -1,5 +1,5 @@
-//! Admin and fabrics commands: which there are, and when they are allowed (NVMe Base Specification
-//! 2.0, "Admin Command Set", "Fabrics Command Set").
+//! Admin and fabrics commands: the supported ones, and the states in which each is allowed (NVMe
+//! Base Specification 2.0, "Admin Command Set", "Fabrics Command Set").
 
 use super::io::data_pointer;
 use super::logs::ErrorRecord;
@@ -17,7 +17,7 @@ use farblock_wire::opcode::{AdminOpcode, FabricsCommandType};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// What to do about an admin or fabrics command.
+/// The target's response to an admin or fabrics command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminOutcome {
     /// Complete it.
@@ -29,15 +29,15 @@ pub enum AdminOutcome {
     },
     /// Push these bytes to the host, then complete it with success.
     Push {
-        /// As many as the host said it takes.
+        /// The data, as long as the host requested.
         bytes: Vec<u8>,
         /// The completion's result: dwords 0 and 1.
         result: u64,
     },
     /// Hold it: [`Action::Complete`](super::Action::Complete) says when to complete it.
     Pending,
-    /// Try to abort the command, then complete this one with success and, as the result, 0 if it
-    /// was aborted and 1 if not ("Abort command").
+    /// Try to abort the command, then complete this one with success. The result is 0 if the target
+    /// aborted it and 1 if not ("Abort command").
     Abort {
         /// The I/O queue of the command to abort.
         queue: QueueId,
@@ -45,19 +45,19 @@ pub enum AdminOutcome {
         command: CommandId,
     },
     /// Complete it with success. The result is [`CrossControllerReset::IMMEDIATE`] if no operation
-    /// of any queue of this controller is left with a namespace, and none can come any more;
-    /// otherwise 0, and the host asks again.
+    /// from any queue of this controller is left in a namespace and none can arrive any more.
+    /// Otherwise it is 0, and the host asks again.
     ///
     /// [`CrossControllerReset::IMMEDIATE`]: farblock_wire::reset::CrossControllerReset::IMMEDIATE
     Reset {
         /// The controller that was ended, now or earlier.
         instance: Instance,
     },
-    /// Hand it in with [`Registry::reserve`], whose answer completes it.
+    /// Pass it to [`Registry::reserve`], whose answer completes it.
     Reserve {
         /// The namespace.
         namespace: NamespaceId,
-        /// What is asked for.
+        /// The reservation command.
         request: KeyedCommand,
     },
     /// Complete it with success, then close the queue's connection ("Disconnect Command").
@@ -80,8 +80,8 @@ impl AdminOutcome {
 const INVALID_QUEUE_TYPE: Status = Status::new(1, 0x85);
 
 impl Registry {
-    /// How many bytes to pull from the host before [`Registry::admin`] is called: 0 for most
-    /// commands, and for those that `admin` will refuse.
+    /// The number of bytes to pull from the host before the caller calls [`Registry::admin`]. It is
+    /// 0 for most commands, and for those that `admin` will refuse.
     #[must_use]
     pub fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
         let Some(controller) = self.controllers.get(&controller) else { return 0 };
@@ -93,7 +93,7 @@ impl Registry {
         if data_pointer(sqe, bytes, controller.remote).is_ok() { bytes } else { 0 }
     }
 
-    /// Carries out a command of an admin queue. `data` is what was pulled from the host.
+    /// Carries out a command of an admin queue. `data` is the data that was pulled from the host.
     pub fn admin(
         &mut self,
         controller: ControllerId,
@@ -223,9 +223,9 @@ impl Registry {
         let unanswered = controller.write_cc(cc, must_flush, now);
         let after = controller.lifecycle;
         let queues: Vec<_> = controller.io_queues().collect();
-        // A reset and a shutdown end them without an answer, as with Linux and SPDK: there are
-        // hosts that take one for a protocol error. What is held for them is given back all the
-        // same, as the admin queue lives on.
+        // A reset and a shutdown end them without an answer, as with Linux and SPDK: some hosts
+        // treat an answer as a protocol error. The transport still frees their slots, because the
+        // admin queue stays connected.
         for command in unanswered {
             self.act(Action::Forget { controller: id, command });
         }
@@ -240,7 +240,7 @@ impl Registry {
         }
     }
 
-    /// Abort ("Abort command"). Commands of the admin queue are done as soon as they arrive, except
+    /// Abort ("Abort command"). Commands of the admin queue complete as soon as they arrive, except
     /// for Asynchronous Event Requests.
     fn abort(&mut self, id: ControllerId, sqe: &Sqe) -> AdminOutcome {
         const NOT_ABORTED: u64 = 1;
@@ -259,7 +259,7 @@ impl Registry {
     }
 }
 
-/// What holds for every command that is not a Fabrics command: not fused, and with SGLs ("Common
+/// Checks the rules for all commands other than Fabrics commands: not fused, and with SGLs ("Common
 /// Command Format").
 pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     match sqe.fuse() {
@@ -268,7 +268,7 @@ pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     }
 }
 
-/// Data are described by SGLs.
+/// Checks that an SGL describes the data.
 pub(super) fn check_pointer(sqe: &Sqe) -> Result<(), Status> {
     match sqe.psdt() {
         1 | 2 => Ok(()),

@@ -1,9 +1,9 @@
-//! Asymmetric namespace access: how the namespaces of a group can be reached through each port
+//! Asymmetric namespace access: how hosts can reach the namespaces of a group through each port
 //! (NVMe Base Specification 2.0, "Asymmetric Namespace Access Reporting").
 //!
-//! A namespace belongs to one ANA group; a port has a state for each group. What a controller's
-//! host sees is what the port says by which its admin queue came in. An I/O queue needs none of
-//! this: its [`NamespaceTable`] holds what is out of reach, and nothing when all can be reached.
+//! A namespace belongs to one ANA group; a port has a state for each group. A controller's host
+//! sees the states of the port through which its admin queue connected. An I/O queue needs only its
+//! [`NamespaceTable`], which lists the inaccessible namespaces.
 
 use super::config::{ConfigError, PortId, SubsystemId};
 use super::events::Notice;
@@ -21,27 +21,27 @@ use farblock_wire::identify::IdentifyNamespace;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState};
 use farblock_wire::status::Status;
 
-/// The group of namespaces of which nothing else is said.
+/// The default group of a namespace.
 pub const USUAL_ANA_GROUP: u32 = 1;
 
-/// How namespaces can be reached through a port.
+/// The states of the namespaces behind a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortAccess {
-    /// Of which nothing else is said.
+    /// The default state.
     pub usual: AnaState,
-    /// Of these ANA groups.
+    /// The states of these ANA groups.
     pub groups: BTreeMap<u32, AnaState>,
 }
 
 impl Default for PortAccess {
-    /// Every namespace at its best.
+    /// Every namespace in its best state.
     fn default() -> Self {
         Self::all(AnaState::OPTIMIZED)
     }
 }
 
 impl PortAccess {
-    /// Every namespace in the same way.
+    /// Every namespace in the same state.
     #[must_use]
     pub fn all(usual: AnaState) -> Self {
         Self { usual, groups: BTreeMap::new() }
@@ -66,7 +66,7 @@ impl PortAccess {
     }
 }
 
-/// Whether a namespace can be in a group.
+/// Checks that a namespace can be in a group.
 pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
     match (1..=limits::MAX_ANA_GROUPS).contains(&group) {
         true => Ok(()),
@@ -74,8 +74,8 @@ pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
     }
 }
 
-/// The status of a command for a namespace that is in this state, unless it is carried out ("ANA
-/// Effects on Command Processing"). Hosts are to try it on another path.
+/// The status of a command for a namespace in this state, unless the target carries it out ("ANA
+/// Effects on Command Processing"). The status lets hosts try another path.
 fn refusal(state: AnaState) -> Option<Status> {
     match state {
         AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
@@ -85,7 +85,7 @@ fn refusal(state: AnaState) -> Option<Status> {
     }
 }
 
-/// A table for each port through which not everything can be reached.
+/// A table for each port through which some namespace is inaccessible.
 pub(super) fn views(
     table: &NamespaceTable,
     access: &BTreeMap<PortId, PortAccess>,
@@ -101,8 +101,8 @@ pub(super) fn views(
 }
 
 impl Registry {
-    /// Says how namespaces can be reached through a port from now on, and tells the hosts that came
-    /// in there. What is under way ends as it ends.
+    /// Sets the states of the namespaces behind a port, and notifies the hosts that connected
+    /// there. Commands in progress end normally.
     ///
     /// # Errors
     /// When there is no such listener, state or group.
@@ -126,13 +126,13 @@ impl Registry {
         Ok(())
     }
 
-    /// How namespaces can be reached through a port.
+    /// The states of the namespaces behind a port.
     #[must_use]
     pub fn port_access(&self, port: Option<PortId>) -> PortAccess {
         port.and_then(|port| self.access.get(&port)).cloned().unwrap_or_default()
     }
 
-    /// Tells the hosts of those controllers that how they reach namespaces has changed.
+    /// Notifies the hosts of those controllers that their access to namespaces has changed.
     pub(super) fn access_changed(
         &mut self,
         concerns: impl Fn(&Controller, &NamespaceTable) -> bool,
@@ -151,20 +151,20 @@ impl Registry {
         }
     }
 
-    /// Has every I/O queue of a subsystem use its namespaces as they are now, if there is such a
-    /// subsystem; nobody is told.
+    /// Gives every I/O queue of a subsystem the current namespaces, if there is such a subsystem.
+    /// Hosts get no notice.
     pub fn publish(&mut self, id: SubsystemId) {
         let Some(table) = self.new_table(id) else { return };
         self.act(Action::Namespaces { subsystem: id, table });
     }
 
-    /// The same for all subsystems.
+    /// Publishes the namespaces of all subsystems.
     pub(super) fn publish_all(&mut self) {
         let subsystems: Vec<_> = self.subsystems().map(|(id, _)| id).collect();
         subsystems.into_iter().for_each(|id| self.publish(id));
     }
 
-    /// Whether a command for a namespace may be carried out, as far as its state is concerned.
+    /// Checks that the state of a namespace allows commands for it.
     pub(super) fn check_reach(
         &self,
         controller: &Controller,
@@ -173,7 +173,7 @@ impl Registry {
         self.table_seen_by(controller).seen_from(controller.port).check_reach(namespace)
     }
 
-    /// The log page: groups that have namespaces, rising ("Asymmetric Namespace Access").
+    /// The log page: groups that have namespaces, ascending ("Asymmetric Namespace Access").
     pub(super) fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
         let access = self.port_access(controller.port);
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -200,8 +200,8 @@ impl Registry {
         page
     }
 
-    /// What Identify Namespace says, as a host sees it from its controller: how much is in use is
-    /// not told of a namespace that is out of reach (NUSE).
+    /// The Identify Namespace data as a host sees it through its controller. It hides the usage
+    /// (NUSE) of an inaccessible namespace.
     pub(super) fn as_reached(
         &self,
         controller: &Controller,

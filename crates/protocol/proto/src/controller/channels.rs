@@ -1,32 +1,32 @@
-//! Secure channels, as the discovery log page tells each host of them: a record for what the host
-//! may use, with what it has to do there (TREQ, TSAS), and none for what it may not.
+//! Secure channels in the discovery log page. Each host gets a record for each subsystem that it
+//! may use, with the requirements there (TREQ, TSAS), and no record for any other subsystem.
 
 use super::config::{ChannelSecurity, PortId, SubsystemId};
 use super::registry::Registry;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 
-/// How a host has to come to a subsystem. Of two things that are said, the greater one holds.
+/// How a host must connect to a subsystem. Of two requirements the greater one applies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum HostChannel {
-    /// Without TLS: it has no key.
+    /// Without TLS: the host has no key.
     #[default]
     Plain,
-    /// With TLS that comes of its authentication, which begins without (TP 8018).
+    /// With TLS concatenation: the host authenticates without TLS first (TP 8018).
     Concatenated,
-    /// With TLS, by its own key.
+    /// With TLS, and the host's own key.
     Tls,
 }
 
 impl HostChannel {
-    /// What the log page says of a listener to this host; none if the host cannot come there.
+    /// The security of a listener in this host's log page; `None` if the host cannot connect there.
     fn at(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Plain, ChannelSecurity::None | ChannelSecurity::Allowed) => {
                 Some(ChannelSecurity::None)
             }
-            // A host that is told "required" begins with TLS, for which it has no key: the answer
-            // to Connect tells it what has to come of its authentication (ASCR).
+            // A host that reads "required" starts with TLS, for which it has no key. The response
+            // to Connect tells it that TLS concatenation is required (ASCR).
             (Self::Concatenated, ChannelSecurity::Allowed) => Some(ChannelSecurity::Allowed),
             (Self::Tls, ChannelSecurity::Allowed | ChannelSecurity::Required) => {
                 Some(ChannelSecurity::Required)
@@ -36,7 +36,7 @@ impl HostChannel {
         }
     }
 
-    /// The same for the discovery service, to which a host may come without its key.
+    /// The security in the discovery service's own record. A host needs no key there.
     fn at_discovery(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Tls, port) => Some(port),
@@ -46,11 +46,11 @@ impl HostChannel {
     }
 }
 
-/// What is known of secure channels.
+/// The settings of secure channels.
 #[derive(Default, Debug)]
 pub(super) struct Channels {
     ports: BTreeMap<PortId, ChannelSecurity>,
-    /// By the host's name, then by the subsystem, or for all of them.
+    /// By the host's name, then by subsystem; `None`: all subsystems.
     hosts: BTreeMap<String, BTreeMap<Option<SubsystemId>, HostChannel>>,
 }
 
@@ -70,7 +70,7 @@ impl Channels {
         self.ports.get(&port).copied().unwrap_or_default()
     }
 
-    /// How this host has to come to a subsystem.
+    /// How this host must connect to a subsystem.
     fn host(&self, host: &str, id: SubsystemId) -> HostChannel {
         let Some(of_host) = self.hosts.get(host) else { return HostChannel::Plain };
         [None, Some(id)]
@@ -81,7 +81,7 @@ impl Channels {
             .unwrap_or_default()
     }
 
-    /// What the log page says to a host of a subsystem at a listener; none if it has no record.
+    /// The security of a subsystem at a listener in a host's log page; `None` if it has no record.
     pub(super) fn of_subsystem(
         &self,
         host: &str,
@@ -91,7 +91,7 @@ impl Channels {
         move |port| channel.at(self.port(port))
     }
 
-    /// The same of the discovery service.
+    /// The security of the discovery service at a listener in a host's log page.
     pub(super) fn of_discovery(
         &self,
         host: &str,
@@ -104,14 +104,14 @@ impl Channels {
 
 /// Secure channels.
 impl Registry {
-    /// Says in the discovery log page whether hosts have to use TLS where this listener is.
+    /// Sets whether the discovery log page says that hosts must use TLS at this listener.
     pub fn set_security(&mut self, port: PortId, security: ChannelSecurity) {
         if self.channels.ports.insert(port, security).unwrap_or_default() != security {
             self.discovery_changed(|_, _| true);
         }
     }
 
-    /// Says how a host has to come to a subsystem, or to all of them.
+    /// Sets how a host must connect to a subsystem, or to all of them.
     pub fn set_host_channel(
         &mut self,
         id: Option<SubsystemId>,

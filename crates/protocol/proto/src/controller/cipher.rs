@@ -1,7 +1,7 @@
 //! Speck64/128 (Beaulieu and others, "The SIMON and SPECK Families of Lightweight Block Ciphers",
-//! 2013): a permutation of 64-bit numbers that nobody without the key can tell from chance. No
-//! secret of anybody's is kept with it; it makes names that cannot be guessed out of numbers that
-//! count up, and finds the number again without a table of every name that was ever given.
+//! 2013): a permutation of 64-bit numbers that looks random without the key. It protects no
+//! secrets. It turns counters into names that peers cannot guess, and back into counters without a
+//! table of all names.
 
 const ROUNDS: usize = 27;
 
@@ -26,14 +26,14 @@ impl Cipher {
         Self { round_keys }
     }
 
-    /// The number that `plain` is turned into.
+    /// The number to which `plain` enciphers.
     pub(super) fn encipher(&self, plain: u64) -> u64 {
         let halves = ((plain >> 32) as u32, plain as u32);
         let (x, y) = self.round_keys.iter().fold(halves, |(x, y), &key| turn(x, y, key));
         u64::from(x) << 32 | u64::from(y)
     }
 
-    /// The number that is turned into `enciphered`.
+    /// The number that enciphers to `enciphered`.
     pub(super) fn decipher(&self, enciphered: u64) -> u64 {
         let halves = ((enciphered >> 32) as u32, enciphered as u32);
         let (x, y) = self.round_keys.iter().rev().fold(halves, |(x, y), &key| turn_back(x, y, key));

@@ -1,4 +1,4 @@
-//! What a registry is configured with, and why it may refuse that.
+//! The configuration of a registry, and the reasons to refuse one.
 
 use super::limits;
 use super::namespace::NamespaceInfo;
@@ -20,7 +20,7 @@ const ADDRESS_BYTES: usize = 256;
 /// Bytes of the transport service identifier field (TRSVCID).
 const SERVICE_BYTES: usize = 32;
 
-/// A subsystem of a registry; never given out twice.
+/// A subsystem of a registry. The registry never uses a number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SubsystemId(pub u32);
 
@@ -57,8 +57,8 @@ pub struct SubsystemConfig {
     pub allowed_hosts: Vec<String>,
     /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
     pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
-    /// The hosts that see a namespace, by name, where not all do that may connect: at most
-    /// [`limits::MAX_VISIBLE_TO`] different ones.
+    /// The hosts that see a namespace, by name, where only some of the allowed hosts see it: at
+    /// most [`limits::MAX_VISIBLE_TO`] different ones.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
     /// Most I/O queues of one controller (the answer to Number of Queues).
     pub max_io_queues: u16,
@@ -104,7 +104,7 @@ impl SubsystemConfig {
     /// Checks every value against its field and its limit.
     ///
     /// # Errors
-    /// The first value that cannot be offered.
+    /// The first value that is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_nqn(&self.nqn)?;
         if self.nqn == nqn::DISCOVERY_NQN {
@@ -155,16 +155,16 @@ pub enum AddressFamily {
     V6,
 }
 
-/// Whether hosts use TLS where a listener is, or have to, as the discovery log page says it (TREQ,
-/// and SECTYPE of TCP).
+/// Whether hosts may or must use TLS at a listener, as the discovery log page says it (TREQ, and
+/// SECTYPE of TCP).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ChannelSecurity {
-    /// There is none.
+    /// No TLS.
     #[default]
     None,
-    /// They may use TLS 1.3.
+    /// Hosts may use TLS 1.3.
     Allowed,
-    /// They have to use TLS 1.3.
+    /// Hosts must use TLS 1.3.
     Required,
 }
 
@@ -176,15 +176,15 @@ pub struct Listener {
     pub port: PortId,
     /// Address family (ADRFAM).
     pub family: AddressFamily,
-    /// Address in text without brackets (TRADDR). A wildcard (`0.0.0.0`, `::`) is shown to a host
-    /// as the address that the host connected to.
+    /// Address in text without brackets (TRADDR). For a wildcard (`0.0.0.0`, `::`), a host reads
+    /// the address that it connected to.
     pub address: String,
     /// TCP port in text (TRSVCID).
     pub service: String,
 }
 
 impl Listener {
-    /// Whether the address stands for every address of the machine.
+    /// Whether the address is a wildcard: every address of the machine.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         match self.family {
@@ -226,11 +226,11 @@ pub enum ConfigError {
     Nqn(String, NqnError),
     /// The well-known discovery name cannot be a subsystem's.
     DiscoveryNqn,
-    /// The named field is empty, too long or not printable ASCII.
+    /// The field of this name is empty, too long or not printable ASCII.
     Text(&'static str),
-    /// The named number is outside its limits.
+    /// The number of this name is outside its limits.
     OutOfRange(&'static str),
-    /// One more than the limit of what is named.
+    /// There are already as many of these as the limit allows.
     TooMany(&'static str),
     /// A namespace identifier of 0 or above the limit.
     NamespaceId(NamespaceId),
@@ -238,9 +238,9 @@ pub enum ConfigError {
     BlockSize(u32),
     /// No blocks, or more bytes than 64 bits count.
     Capacity(u64),
-    /// What is named exists already.
+    /// An item of this kind exists already.
     Exists(&'static str),
-    /// What is named does not exist.
+    /// No item of this kind exists.
     NotFound(&'static str),
 }
 
@@ -267,8 +267,8 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// Names that we are configured with have to be proper, or none of the format's at all; those of
-/// peers only have to be text.
+/// Checks a name that the operator configures: a valid NQN, or a name that does not claim the NQN
+/// format. Names that peers send only have to be text.
 pub(crate) fn check_nqn(name: &str) -> Result<(), ConfigError> {
     nqn::validate_name(name).map_err(|error| ConfigError::Nqn(name.to_string(), error))
 }

@@ -1,5 +1,5 @@
-//! Connect: queues find their controller, or are refused (NVMe Base Specification 2.0, "Connect
-//! Command and Response"). The checks and their order are those of Linux nvmet.
+//! Connect: assigns queues to their controller, or refuses them (NVMe Base Specification 2.0,
+//! "Connect Command and Response"). Linux nvmet makes the same checks in the same order.
 
 use super::config::{PortId, SubsystemConfig, SubsystemId};
 use super::limits;
@@ -22,23 +22,23 @@ use farblock_wire::fabrics::{
 use farblock_wire::nqn::{DISCOVERY_NQN, parse_field_text};
 use farblock_wire::status::Status;
 
-/// A Connect command, its data, and where it came in.
+/// A Connect command, its data, and the connection that it arrived on.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
     /// The submission queue entry. The transport has checked that it is a Connect command.
     pub command: &'a ConnectCommand,
-    /// The data that came with it.
+    /// The command's data.
     pub data: &'a ConnectData,
     /// The local address of the connection, without port and brackets: printable ASCII. It
     /// replaces the wildcard address of a listener in the discovery log page.
     pub local_address: &'a str,
-    /// The listener by which the connection came in, if that is known.
+    /// The listener that accepted the connection, if known.
     pub port: Option<PortId>,
     /// How commands of this transport name data outside their capsules.
     pub remote: RemoteForm,
 }
 
-/// What a queue carries.
+/// The kind of commands on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
     /// Admin commands; queue identifier 0.
@@ -52,27 +52,27 @@ pub enum QueueKind {
 pub struct Connected {
     /// The controller that the queue belongs to.
     pub controller: ControllerId,
-    /// Which of all the controllers there ever were.
+    /// The life of the controller, unique in the registry.
     pub instance: Instance,
     /// The queue's identifier.
     pub queue: QueueId,
-    /// What it carries.
+    /// The kind of its commands.
     pub kind: QueueKind,
     /// Its entries: SQSIZE + 1. A host has at most one command less than this in flight, unless it
     /// disabled flow control.
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
-    /// The port of the controller: how its namespaces are reached, see
+    /// The port of the controller, which determines the ANA states of its namespaces; see
     /// [`NamespaceTable::seen_from`].
     pub port: Option<PortId>,
-    /// The namespaces of the moment; none on a discovery controller.
+    /// The current namespaces; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
-    /// Whose it is, as reservations tell hosts apart.
+    /// The host's identifier, by which reservations tell hosts apart.
     pub host_id: HostId,
-    /// What the host may do at the moment with namespaces that others have reserved.
+    /// The host's current rights for namespaces that other hosts have reserved.
     pub restrictions: Vec<(NamespaceId, Rights)>,
-    /// To be marked when commands arrive.
+    /// Marked whenever commands arrive.
     pub traffic: Arc<Traffic>,
     /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
     pub flow_control: bool,
@@ -93,7 +93,8 @@ impl Connected {
 pub struct Refusal {
     /// The completion's status.
     pub status: Status,
-    /// The completion's result: where the invalid parameter is, with Connect Invalid Parameters.
+    /// The completion's result: the position of the invalid parameter, with Connect Invalid
+    /// Parameters.
     pub result: u64,
 }
 
@@ -127,7 +128,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn parse(data: &'a ConnectData) -> Result<Self, Refusal> {
-        // Not every host's name follows the format of an NQN, so only its being text is checked.
+        // Some hosts have names that are not NQNs, so the only check is that the name is text.
         let subsystem = parse_field_text(&data.subnqn)
             .map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
         let host = parse_field_text(&data.hostnqn)
@@ -140,7 +141,7 @@ impl Registry {
     /// Connects a queue: an admin queue to a new controller, an I/O queue to its controller.
     ///
     /// # Errors
-    /// What the completion says when the host may not have the queue.
+    /// The content of the completion when the host may not have the queue.
     pub fn connect(
         &mut self,
         request: &ConnectRequest<'_>,
@@ -229,7 +230,7 @@ impl Registry {
         Ok(connected)
     }
 
-    /// The subsystem that a host asks for, `None` for discovery, if it may use it.
+    /// The subsystem that a host names, if it may use it; `None` for discovery.
     fn named_subsystem(&self, names: &Names<'_>) -> Result<Option<SubsystemId>, Refusal> {
         if names.subsystem == DISCOVERY_NQN {
             return Ok(None);
@@ -271,13 +272,13 @@ impl Registry {
     }
 }
 
-/// I/O queues that a controller may have: what the host was granted, or everything as long as it
-/// did not ask.
+/// I/O queues that a controller may have: the number that the target granted, or the maximum if the
+/// host did not request a number.
 fn granted_queues(controller: &Controller, config: &SubsystemConfig) -> u16 {
     controller.features.granted_queues().unwrap_or(config.max_io_queues)
 }
 
-/// Entries of the queue that a host asks for, at least two and at most `max_entries`.
+/// Entries of the queue that a host requests, at least two and at most `max_entries`.
 fn queue_depth(command: &ConnectCommand, max_entries: u16) -> Result<u16, Refusal> {
     let sqsize_z = command.sqsize_z.get();
     if sqsize_z == 0 || sqsize_z >= max_entries {

@@ -6,43 +6,43 @@ use alloc::vec::Vec;
 use farblock_wire::nvm::CopyRange;
 use farblock_wire::status::Status;
 
-/// Blocks that are copied.
+/// Source blocks of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopySource {
-    /// From which namespace.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The first block.
     pub lba: Lba,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: BlockCount,
 }
 
-/// Where a Copy command copies to, and how its ranges are to be read.
+/// The destination of a Copy command, and the format of its ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyPlan {
-    /// To which namespace.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The first block there.
     pub lba: Lba,
-    /// How many source ranges there are, 1 to 128.
+    /// The number of source ranges, 1 to 128.
     pub ranges: u16,
     /// Each range names its namespace (descriptor format 2).
     pub across: bool,
 }
 
-/// A part of a Copy command that is carried out at once.
+/// A part of a Copy command that the target copies in one piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyPart {
-    /// What is read.
+    /// The source.
     pub from: CopySource,
-    /// The namespace that it is written to.
+    /// The destination namespace.
     pub namespace: NamespaceId,
     /// The first block there.
     pub to: Lba,
 }
 
 impl CopyPart {
-    /// Whether it can be carried out with the namespaces as they are in this table.
+    /// Checks the part against the namespaces in this table.
     ///
     /// # Errors
     /// The status of its command.
@@ -57,17 +57,17 @@ impl CopyPart {
     }
 }
 
-/// How far a Copy command is. Its ranges are copied in their order, and within them in the order of
-/// their blocks.
+/// The progress of a Copy command. The target copies its ranges in their order, and the blocks of a
+/// range in their order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CopyRanges {
     sources: Vec<CopySource>,
     into: Option<(NamespaceId, Lba)>,
-    /// The range that the next part is of.
+    /// The range of the next part.
     next: usize,
-    /// Blocks of it that parts were made of.
+    /// Blocks of that range that earlier parts cover.
     begun_blocks: u32,
-    /// Ranges that are copied.
+    /// Ranges that are completely copied.
     copied: usize,
 }
 
@@ -75,10 +75,10 @@ impl CopyRanges {
     /// Reads the ranges of a command.
     ///
     /// # Errors
-    /// Command Size Limit Exceeded if there is more than MSSRL and MCL say, LBA Out of Range,
-    /// Incompatible Namespace or Format if blocks differ in size, Overlapping I/O Range if a block
-    /// would be both read and written, Fast Copy Not Possible if a range is to be copied fast or
-    /// not at all, and the statuses of namespaces that cannot be reached.
+    /// Command Size Limit Exceeded if the ranges exceed MSSRL or MCL. LBA Out of Range.
+    /// Incompatible Namespace or Format if block sizes differ. Overlapping I/O Range if the command
+    /// would both read and write a block. Fast Copy Not Possible if a range requires a fast copy.
+    /// Also the statuses of namespaces that are inaccessible.
     pub fn parse(data: &[u8], plan: &CopyPlan, table: &NamespaceTable) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(plan.ranges) * CopyRange::LEN)
@@ -105,7 +105,7 @@ impl CopyRanges {
         Ok(Self { sources, into, ..Self::default() })
     }
 
-    /// The next part of what is left, of at most so many blocks (at least one).
+    /// The next part, of at most `most` blocks (at least one).
     #[must_use]
     pub fn peek(&self, most: u32) -> Option<CopyPart> {
         let source = self.sources.get(self.next)?;
@@ -115,7 +115,7 @@ impl CopyRanges {
         Some(CopyPart { from: CopySource { lba, blocks, ..*source }, namespace, to })
     }
 
-    /// A part is about to be written, and is not to come again.
+    /// Advances past a part that the target is about to write.
     pub fn begin(&mut self, part: &CopyPart) {
         self.begun_blocks += part.from.blocks.0;
         self.into = Some((part.namespace, Lba(part.to.0 + u64::from(part.from.blocks.0))));
@@ -124,24 +124,24 @@ impl CopyRanges {
         }
     }
 
-    /// What was begun is written.
+    /// Reports that the target has written all parts that it began.
     pub fn written(&mut self) {
         self.copied = self.next;
     }
 
-    /// The lowest range that is not copied: what the completion of a command that failed says.
+    /// The lowest range that is not copied: the result of a command that failed.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
     }
 
-    /// Whether there are parts that are not begun.
+    /// Whether the target has parts left to begin.
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.next < self.sources.len()
     }
 
-    /// What is left to read, and some of what has been.
+    /// The sources that the target still has to read, and perhaps some that it has read.
     pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
         self.sources.iter().skip(self.next)
     }
@@ -170,7 +170,7 @@ fn check_source(
     check_blocks(source.lba, source.blocks.0.into(), info)
 }
 
-/// Whether so many blocks are within a namespace.
+/// Checks that this many blocks are within a namespace.
 fn check_blocks(lba: Lba, blocks: u64, info: &NamespaceInfo) -> Result<(), Status> {
     match lba.0.checked_add(blocks) {
         Some(end) if end <= info.blocks => Ok(()),

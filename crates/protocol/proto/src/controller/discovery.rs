@@ -1,8 +1,8 @@
 //! The discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
 //!
 //! The page lists, for one host: every subsystem that it may use, at every address where it may,
-//! then the referrals, then the discovery service itself in the same way. Only the records that the
-//! host asks for are put together, since there may be thousands.
+//! then the referrals, then the discovery service itself in the same way. This module builds only
+//! the records that the host requests, because there may be thousands.
 
 use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
 use super::limits;
@@ -21,7 +21,7 @@ use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
 const RECORD_BYTES: u64 = DiscoveryLogEntry::LEN as u64;
 const _: () = assert!(DiscoveryLogHeader::LEN == DiscoveryLogEntry::LEN);
 
-/// Where hosts can connect to.
+/// An address that hosts can connect to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Address<'a> {
     family: AddressFamily,
@@ -31,7 +31,7 @@ struct Address<'a> {
     security: ChannelSecurity,
 }
 
-/// What a record points to.
+/// The target of a record.
 #[derive(Clone, Copy, Debug)]
 enum Target<'a> {
     Subsystem(&'a SubsystemConfig),
@@ -41,10 +41,10 @@ enum Target<'a> {
 
 /// A subsystem that the host may use.
 struct Listed<'a> {
-    /// Its records begin with this one.
+    /// The index of its first record.
     first: usize,
     config: &'a SubsystemConfig,
-    /// Which of the addresses, and what has to be done there, is the same for many.
+    /// An index into the lists of addresses, because many subsystems share a list.
     places: usize,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct DiscoveryPage<'a> {
     subsystems: Vec<Listed<'a>>,
     /// Records about subsystems.
     listed: usize,
-    /// By [`Listed::places`].
+    /// Lists of addresses, indexed by [`Listed::places`].
     places: Vec<Vec<Address<'a>>>,
     referrals: Vec<Address<'a>>,
     itself: Vec<Address<'a>>,
@@ -103,7 +103,7 @@ impl<'a> DiscoveryPage<'a> {
         self.listed + self.referrals.len() + self.itself.len()
     }
 
-    /// `bytes` of the page from `offset` on, with zeroes for what lies behind its end.
+    /// `bytes` of the page from `offset` on, with zeroes beyond its end.
     pub(super) fn read(&self, offset: u64, bytes: u32) -> Result<Vec<u8>, Status> {
         let length = (self.records() as u64 + 1) * RECORD_BYTES;
         if offset > length {
@@ -137,7 +137,7 @@ impl<'a> DiscoveryPage<'a> {
         }
     }
 
-    /// What the record with this number, which is less than [`Self::records`], is about.
+    /// The address and target of the record with this number, which is less than [`Self::records`].
     fn target(&self, index: usize) -> (Address<'a>, Target<'a>) {
         if let Some(index) = index.checked_sub(self.listed) {
             return match self.referrals.get(index) {
@@ -152,7 +152,7 @@ impl<'a> DiscoveryPage<'a> {
 
     fn record(&self, index: usize) -> DiscoveryLogEntry {
         type Entry = DiscoveryLogEntry;
-        /// Queue entries that every discovery service has to have.
+        /// The number of admin queue entries that every discovery service must support.
         const ANY_ADMIN_ENTRIES: u16 = 32;
         let (address, target) = self.target(index);
         let own_entries = limits::ADMIN_QUEUE_ENTRIES;
@@ -200,7 +200,7 @@ fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
     (requirement, tsas)
 }
 
-/// Those of the addresses at which the host may come, with what it has to do there.
+/// The addresses at which the host may connect, with the security required there.
 fn places<'a>(
     addresses: &[Address<'a>],
     security: impl Fn(PortId) -> Option<ChannelSecurity>,
@@ -211,8 +211,8 @@ fn places<'a>(
     addresses.iter().filter_map(place).collect()
 }
 
-/// The addresses of the listeners, as a host can use them that reached us at `local_address`; what
-/// has to be done there depends on the host.
+/// The addresses of the listeners, as a host that connected to `local_address` can use them. The
+/// security there depends on the host.
 fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<'a>> {
     let local_family = match local_address.contains(':') {
         true => AddressFamily::V6,
@@ -221,7 +221,8 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
     let mut addresses: Vec<Address<'a>> = Vec::new();
     for listener in &registry.listeners {
         let (family, address) = match (listener.is_wildcard(), listener.family) {
-            // A wildcard of IPv6 usually takes IPv4 as well; the other way round never.
+            // A wildcard IPv6 socket usually accepts IPv4 as well; an IPv4 socket never accepts
+            // IPv6.
             (true, AddressFamily::V4) if local_family == AddressFamily::V6 => continue,
             (true, _) => (local_family, local_address),
             (false, family) => (family, listener.address.as_str()),

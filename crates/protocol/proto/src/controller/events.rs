@@ -1,8 +1,8 @@
 //! Asynchronous events of one controller (NVMe Base Specification 2.0, "Asynchronous Event Request
 //! command").
 //!
-//! Each notice is told once and then masked until the host
-//! reads the log page that explains it without Retain Asynchronous Event:
+//! A controller reports each notice once. It then masks the notice until the host reads the log
+//! page that explains it without Retain Asynchronous Event:
 //!
 //! ```text
 //!           raised                told (an AER completes)
@@ -18,7 +18,7 @@ use alloc::collections::VecDeque;
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::features::AsyncEventConfig;
 
-/// The notices that our controllers give.
+/// The notices that our controllers send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// Namespace Attribute Changed (00h), explained by the Changed Namespace List (04h).
@@ -35,15 +35,15 @@ impl Notice {
     const ALL: [Self; 4] =
         [Self::NamespaceAttribute, Self::DiscoveryLog, Self::AccessChange, Self::Reservation];
 
-    /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that says
-    /// that it is supported in OAES of Identify Controller.
+    /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that marks it
+    /// as supported in OAES of Identify Controller.
     pub(crate) const fn enable_bit(self) -> u32 {
         let none = AsyncEventConfig(0);
         match self {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
             Self::AccessChange => none.with_ana_change(true).0,
-            // It has no bit: what is masked is masked by Reservation Notification Mask.
+            // It has no bit here: Reservation Notification Mask masks it.
             Self::Reservation => 0,
         }
     }
@@ -60,15 +60,15 @@ impl Notice {
     }
 }
 
-/// Where one notice is in the diagram above.
+/// The state of one notice in the diagram above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Delivery {
-    /// Nothing to tell.
+    /// Nothing to report.
     #[default]
     Quiet,
-    /// To be told with the next request.
+    /// Waits for the next request.
     Pending,
-    /// Told; not told again before its log page is read.
+    /// Reported; masked until the host reads its log page.
     Masked,
 }
 
@@ -93,7 +93,7 @@ impl Events {
         self.enabled = enabled;
     }
 
-    /// Holds a request. `false`: the limit is reached.
+    /// Holds a request. `false` at the limit.
     pub(crate) fn hold(&mut self, command: CommandId) -> bool {
         let fits = self.held.len() < limits::ASYNC_EVENT_REQUESTS;
         if fits {
@@ -102,7 +102,7 @@ impl Events {
         fits
     }
 
-    /// Something happened that `notice` tells, if the host wants to know.
+    /// Raises `notice`, if the host enabled it.
     pub(crate) fn raise(&mut self, notice: Notice) {
         let delivery = &mut self.deliveries[notice as usize];
         let bit = notice.enable_bit();
@@ -125,13 +125,13 @@ impl Events {
         Some((command, notice.result()))
     }
 
-    /// Takes a held request back. `false`: it is not held.
+    /// Removes a held request. `false` if it is not held.
     pub(crate) fn abort(&mut self, command: CommandId) -> bool {
         let index = self.held.iter().position(|&held| held == command);
         index.and_then(|index| self.held.remove(index)).is_some()
     }
 
-    /// Back to how a controller starts. Returns the requests that nothing will complete any more.
+    /// Resets to the initial state. Returns the requests that will get no answer any more.
     pub(crate) fn reset(&mut self) -> VecDeque<CommandId> {
         core::mem::take(self).held
     }

@@ -1,8 +1,8 @@
 //! Features (NVMe Base Specification 2.0, "Get Features command", "Set Features command"; NVM
 //! Command Set Specification 1.0, "Feature Specific Information").
 //!
-//! Nothing is saved over a reset. Only those of reservations have a value for each namespace: for
-//! the others the namespace identifier is ignored, as nvme-cli sends one for every feature.
+//! No feature survives a reset. Only the reservation features have a value for each namespace. The
+//! others ignore the namespace identifier, because nvme-cli sends one for every feature.
 
 use super::admin::AdminOutcome;
 use super::events::Notice;
@@ -21,7 +21,7 @@ use farblock_wire::features::{
 use farblock_wire::reservation::{NotificationType, PERSISTENCE_PTPL};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
-/// Every feature: whether it can be set, and whether discovery controllers have it.
+/// Every feature: whether hosts can set it, and whether discovery controllers have it.
 const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::ARBITRATION, true, false),
     (FeatureId::POWER_MANAGEMENT, true, false),
@@ -39,9 +39,9 @@ const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::RESERVATION_PERSISTENCE, true, false),
 ];
 
-/// Arbitration without a limit to the burst.
+/// Arbitration without a burst limit.
 const DEFAULT_ARBITRATION: u32 = 0b111;
-/// SMART warnings of Asynchronous Event Configuration: can be enabled, though we never warn.
+/// SMART warnings in Asynchronous Event Configuration: hosts can enable them; we never send any.
 const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
 /// The threshold and sensor that dword 11 of Temperature Threshold selects.
 const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
@@ -52,7 +52,7 @@ enum Value {
     Data(Vec<u8>),
 }
 
-/// The values that a controller remembers, other than those that have a place of their own.
+/// The values that a controller remembers, except those stored elsewhere.
 #[derive(Debug)]
 pub(crate) struct FeatureValues {
     arbitration: u32,
@@ -67,7 +67,7 @@ pub(crate) struct FeatureValues {
 }
 
 impl FeatureValues {
-    /// What a controller starts with.
+    /// The initial values of a controller.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             arbitration: DEFAULT_ARBITRATION,
@@ -82,12 +82,12 @@ impl FeatureValues {
         }
     }
 
-    /// I/O queues granted by Number of Queues; `None` if the host did not ask yet.
+    /// I/O queues granted by Number of Queues; `None` until the host requests some.
     pub(crate) fn granted_queues(&self) -> Option<u16> {
         self.granted_queues
     }
 
-    /// The threshold that command dword 11 selects, with that selection.
+    /// The threshold that command dword 11 selects, with the selection bits.
     fn temperature_value(&mut self, cdw11: u32) -> Result<u32, Status> {
         let threshold = u32::from(*self.temperature(cdw11)?);
         Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
@@ -104,7 +104,7 @@ impl FeatureValues {
     }
 }
 
-/// The Timestamp feature: milliseconds that go on counting from where they were set.
+/// The Timestamp feature: milliseconds that count up from the value that the host set.
 #[derive(Debug)]
 struct Clock {
     milliseconds: u64,
@@ -128,7 +128,7 @@ impl Clock {
     }
 }
 
-/// How many bytes a Set Features command brings.
+/// The number of data bytes of a Set Features command.
 pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
     match FeatureSet::parse(sqe).fid {
         FeatureId::TIMESTAMP => Timestamp::LEN as u32,
@@ -143,19 +143,19 @@ pub(super) fn supported(discovery: bool) -> impl Iterator<Item = FeatureId> {
     features.map(|(feature, ..)| feature)
 }
 
-/// Whether a supported feature can be set.
+/// Whether hosts can set a supported feature.
 fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
     let found =
         FEATURES.into_iter().find(|&(known, _, shared)| known == feature && (shared || !discovery));
     found.map(|(_, changeable, _)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
 }
 
-/// Whether a feature is one of reservations, which have a value for each namespace.
+/// Whether a feature belongs to reservations, which have a value for each namespace.
 fn is_of_reservations(feature: FeatureId) -> bool {
     matches!(feature, FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE)
 }
 
-/// The bits of Asynchronous Event Configuration that can be set.
+/// The bits of Asynchronous Event Configuration that hosts can set.
 fn event_mask(controller: &Controller) -> u32 {
     match controller.is_discovery() {
         true => Notice::DiscoveryLog.enable_bit(),
@@ -187,7 +187,7 @@ impl Registry {
             FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
             FeatureSelect::SUPPORTED => Value::Dword(0),
             FeatureSelect::CURRENT => current(controller, get, queues, now)?,
-            // Nothing can be saved, so that the default is what is saved.
+            // We save no values, so the saved value is the default.
             FeatureSelect::DEFAULT | FeatureSelect::SAVED => initial(controller, get, queues, now)?,
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         };
@@ -213,7 +213,7 @@ impl Registry {
         let changeable = is_changeable(set.fid, controller.is_discovery())?;
         match set.fid {
             _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
-            // Over fabrics it comes with Connect, and is then fixed.
+            // Over fabrics the host sets it with Connect, and cannot change it.
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
             FeatureId::NUMBER_OF_QUEUES => {
@@ -231,7 +231,7 @@ impl Registry {
         Ok(AdminOutcome::success(0))
     }
 
-    /// Get Features of those that reservations bring.
+    /// Get Features of the reservation features.
     fn reservation_feature(
         &self,
         id: ControllerId,
@@ -242,7 +242,7 @@ impl Registry {
         let subsystem = self.controllers[&id].subsystem;
         let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
         let table = self.table_seen_by(&self.controllers[&id]);
-        // All namespaces have no one value.
+        // The broadcast identifier has no single value.
         table.find(namespace).ok_or(match namespace {
             NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
             _ => Status::INVALID_NAMESPACE.with_dnr(),
@@ -259,7 +259,7 @@ impl Registry {
         Ok(AdminOutcome::success(value.into()))
     }
 
-    /// Set Features of those that reservations bring.
+    /// Set Features of the reservation features.
     fn set_reservation_feature(
         &mut self,
         id: ControllerId,
@@ -289,9 +289,9 @@ impl Registry {
         Ok(AdminOutcome::Reserve { namespace, request })
     }
 
-    /// Number of Queues: as many as asked for, up to the subsystem's limit ("Number of Queues").
+    /// Number of Queues: as many as requested, up to the subsystem's limit ("Number of Queues").
     fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
-        /// The value that is not allowed, as it would be 65,536 queues.
+        /// The reserved value: it would be 65,536 queues.
         const RESERVED: u16 = u16::MAX;
         let most = self.max_io_queues(id);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
@@ -306,10 +306,10 @@ impl Registry {
         Ok(u64::from(NumberOfQueues::pairs(granted).0))
     }
 
-    /// I/O queues that a controller may have at most.
+    /// Most I/O queues that a controller may have.
     fn max_io_queues(&self, id: ControllerId) -> u16 {
         let subsystem = self.controllers[&id].subsystem.and_then(|id| self.subsystem(id));
-        // Discovery controllers have none, and no feature that would say so.
+        // Discovery controllers have no I/O queues, and no feature that could say so.
         subsystem.map_or(1, |config| config.max_io_queues)
     }
 }
@@ -337,7 +337,7 @@ fn current(
         FeatureId::HOST_BEHAVIOR_SUPPORT => {
             return Ok(Value::Data(features.behavior.as_bytes().to_vec()));
         }
-        // What never changes is its own default.
+        // A constant feature: its value is its default.
         _ => return initial(controller, get, max_queues, now),
     }))
 }
@@ -367,7 +367,7 @@ fn initial(
     }))
 }
 
-/// Sets a feature that can be set, other than Number of Queues.
+/// Sets a changeable feature other than Number of Queues.
 fn change(
     controller: &mut Controller,
     set: FeatureSet,
@@ -394,7 +394,7 @@ fn change(
         FeatureId::VOLATILE_WRITE_CACHE if value & !VOLATILE_WRITE_CACHE_ENABLE != 0 => {
             return invalid;
         }
-        // What was written before is made durable by a Flush, as ever.
+        // A Flush makes earlier writes durable, as before.
         FeatureId::VOLATILE_WRITE_CACHE => {
             features.volatile_write_cache = value;
             controller.keep_alive.traffic().set_write_through(value == 0);
@@ -414,8 +414,8 @@ fn change(
     Ok(())
 }
 
-/// Host Behavior Support: what the host says that it can do with. All else that there is to say is
-/// about what we do not have.
+/// Host Behavior Support: the features that the host supports. The other bits concern features that
+/// we do not have.
 fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
     const ENABLED: u8 = 1;
     let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;

@@ -1,9 +1,10 @@
-//! Host identifiers, and whose they are.
+//! Host identifiers and their owners.
 //!
-//! Reservations know a host by its identifier (HOSTID) alone, which it says itself. So the one with
-//! which a host comes that has proved its name is that host's, in the subsystem: while one of its
-//! controllers has it, and as long as it is registered with a namespace, also while the host is
-//! away and over a restart if the registration persists. Then it is anybody's again.
+//! Reservations know a host only by its identifier (HOSTID), which any host can claim. So within a
+//! subsystem an identifier belongs to the host that has used it with a proved name. The host owns
+//! it while one of its controllers uses it, and while it is registered with a namespace. That
+//! includes the time while the host is away, and a restart if the registration persists. Then the
+//! identifier is free again.
 
 use super::config::SubsystemId;
 use super::limits;
@@ -14,17 +15,17 @@ use crate::ids::ControllerId;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// The name of a host that has proved it, in as much as reservations keep of it. The same for the
-/// same name, and hard to find for another one.
+/// A hash of a proved host name, which reservations store. Equal names have equal marks, and it is
+/// hard to find another name with the same mark.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostMark(pub u64);
 
-/// A host, and the identifier that it gives.
+/// A host, and the identifier that it claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Identified<'a> {
     /// Its name (HOSTNQN).
     pub nqn: &'a str,
-    /// The same.
+    /// The mark of that name.
     pub mark: HostMark,
     /// Its identifier (HOSTID).
     pub id: HostId,
@@ -33,20 +34,20 @@ pub struct Identified<'a> {
 /// Why a host may not have an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotIts {
-    /// It is that of another host, which has proved who it is.
+    /// It belongs to another host, which has proved its name.
     Anothers,
-    /// It has as many as a host may.
+    /// The host has as many identifiers as allowed.
     OneTooMany,
 }
 
-/// What cannot be told from others is nobody's, and cannot reserve anything.
+/// The identifier of hosts without one. It has no owner and cannot reserve anything.
 const NONE: HostId = [0; 16];
 
 impl Registry {
-    /// Whether a host may give its identifier to a subsystem, as far as others have proved theirs.
+    /// Checks that a host may use its identifier in a subsystem, given the hosts with proved names.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason to refuse it.
     pub fn check_identifier(
         &self,
         subsystem: SubsystemId,
@@ -69,10 +70,10 @@ impl Registry {
         }
     }
 
-    /// The host of a controller has proved who it is: its identifier is its own from now on, and so
-    /// is what was registered by it. The controllers of others that only said that it is theirs
-    /// have ended; their queues are to be closed. To be called if [`Registry::check_identifier`]
-    /// has nothing against it, or somebody has said whose the identifier is.
+    /// Reports that the host of a controller has proved its name. The host now owns its identifier
+    /// and the registrations made with it. This ends the controllers of other hosts that claimed
+    /// the identifier without proof; close the returned queues. Call this if
+    /// [`Registry::check_identifier`] allows it, or if the operator has assigned the identifier.
     pub fn host_proved(&mut self, controller: ControllerId, mark: HostMark) -> Vec<Teardown> {
         let Some(found) = self.controllers.get_mut(&controller) else { return Vec::new() };
         found.proved = Some(mark);
@@ -87,13 +88,13 @@ impl Registry {
         })
     }
 
-    /// Controllers whose hosts have proved who they are.
+    /// Controllers whose hosts have proved their names.
     fn proved(&self, subsystem: SubsystemId) -> impl Iterator<Item = &Controller> {
         let its = self.controllers.values().filter(move |one| one.subsystem == Some(subsystem));
         its.filter(|one| one.proved.is_some())
     }
 
-    /// Registrants that have proved who they are.
+    /// Registrants that have proved their names.
     fn marks(&self, subsystem: SubsystemId) -> impl Iterator<Item = (HostId, HostMark)> {
         let reserved = self.reserved_of(subsystem).into_iter().flatten();
         reserved.flat_map(|(_, reserved)| reserved.marks())

@@ -24,11 +24,11 @@ use farblock_wire::{Cqe, IDENTIFY_BYTES, Immutable, IntoBytes, Sqe, Status};
 /// Unit of IOCCSZ and IORCSZ, in bytes.
 const CAPSULE_UNIT_BYTES: u32 = 16;
 
-/// What an Identify command asks for.
+/// The fields of an Identify command.
 #[derive(Clone, Copy)]
 struct IdentifyRequest {
     cns: Cns,
-    /// CNTID: where a controller list starts, or which controller is meant.
+    /// CNTID: the start of a controller list, or one controller.
     controller: u16,
     namespace: NamespaceId,
 }
@@ -50,7 +50,7 @@ impl IdentifyRequest {
         Ok(Self { cns: parameters.cns, controller: parameters.cntid, namespace })
     }
 
-    /// A namespace identifier that could be in use.
+    /// The namespace identifier, if it is one that could be in use.
     fn valid_namespace(&self) -> Result<NamespaceId, Status> {
         match self.namespace.0 {
             1..=limits::MAX_NAMESPACE_ID => Ok(self.namespace),
@@ -105,7 +105,7 @@ impl Registry {
             | Cns::COMMAND_SET_ACTIVE_NAMESPACES
             | Cns::ALLOCATED_NAMESPACES
             | Cns::COMMAND_SET_ALLOCATED_NAMESPACES => namespaces_after(request.namespace, &table)?,
-            // No protection information, and so nothing to say.
+            // No protection information, so all fields are zero.
             Cns::COMMAND_SET_NAMESPACE => {
                 request.active_namespace(&table)?;
                 page(&IdentifyNamespaceNvm::zeroed())
@@ -132,7 +132,8 @@ impl Registry {
         Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
-    /// A controller list: the subsystem's controllers from an identifier on whose hosts are meant.
+    /// A controller list: the subsystem's controllers from an identifier upward, for the given
+    /// hosts.
     fn controllers_from(
         &self,
         first: u16,
@@ -151,7 +152,7 @@ fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
     structure.as_bytes().to_vec()
 }
 
-/// What one command may name, where that is not a matter of what it transfers.
+/// Limits of commands that name blocks but do not transfer them.
 fn command_set_limits() -> IdentifyControllerNvm {
     /// As a power of two of pages.
     const IN_PLACE: u8 = (limits::IN_PLACE_BYTES / limits::PAGE_BYTES).ilog2() as u8;
@@ -165,7 +166,7 @@ fn command_set_limits() -> IdentifyControllerNvm {
     }
 }
 
-/// A namespace list: what follows an identifier.
+/// A namespace list: the namespaces above an identifier.
 fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8>, Status> {
     if after.0 >= 0xffff_fffe {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
@@ -186,7 +187,7 @@ fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     Ok(page(&vector))
 }
 
-/// Namespace Identification Descriptors, those that exist.
+/// The Namespace Identification Descriptors that exist.
 fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
     let identifiers: [(NamespaceIdType, &[u8]); 3] = [
         (NamespaceIdType::EUI64, &info.eui64),
@@ -204,7 +205,7 @@ fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
     page
 }
 
-/// What both kinds of controllers say.
+/// The fields that both kinds of controllers share.
 fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
     type Id = IdentifyController;
     let remote = match controller.remote {
@@ -272,9 +273,9 @@ fn io_controller(
         fuses: Id::FUSES_COMPARE_WRITE.into(),
         acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
-        // A namespace with a cache can come at any time, but hosts only look here when they
-        // connect: better that they flush in vain. Namespaces without a cache say so (CNS 08h) to
-        // those who ask.
+        // A namespace with a cache may be added at any time, but hosts read this field only when
+        // they connect. An unneeded flush is better than a missing one. Namespaces without a cache
+        // say so in CNS 08h.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),
         ioccsz: ((Sqe::LEN as u32 + config.in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),
@@ -300,12 +301,12 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     }
 }
 
-/// MDTS: the subsystem's limit, or less when a namespace takes less at once.
+/// MDTS: the subsystem's limit, or less when a namespace has a lower one.
 fn mdts(config: &SubsystemConfig) -> u8 {
     let limited = config.namespaces.values().filter(|info| info.max_blocks != 0);
     let smallest = limited.map(|info| u64::from(info.max_blocks) * u64::from(info.block_size));
     let bytes = smallest.chain([u64::from(config.max_transfer_bytes)]).min().unwrap_or(0);
-    // 0 would mean no limit, so that less than two pages cannot be said.
+    // 0 means no limit, so MDTS cannot express less than two pages.
     let bytes = bytes.max(u64::from(limits::MIN_TRANSFER_BYTES));
     (bytes / u64::from(limits::PAGE_BYTES)).ilog2() as u8
 }

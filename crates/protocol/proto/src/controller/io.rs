@@ -1,5 +1,5 @@
-//! I/O commands, from bytes to meaning, with every check that the command and the namespace allow
-//! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
+//! Parses I/O commands, with every check that the command and the namespace allow (NVM Command Set
+//! Specification 1.0, "NVM Command Set"). No later code repeats the checks.
 
 use super::admin::check_pointer;
 use super::copy::CopyPlan;
@@ -22,129 +22,129 @@ use farblock_wire::status::Status;
 pub enum IoCommand {
     /// Read blocks, and push them to the host.
     Read {
-        /// From which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The first block.
         lba: Lba,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: BlockCount,
-        /// Data must come from, or reach, the medium (FUA).
+        /// The data must come from the medium, or reach it first (FUA).
         fua: bool,
-        /// The bytes to push and how the host takes them.
+        /// The bytes to push and the host's descriptor for them.
         data: DataPointer,
     },
     /// Pull blocks from the host, and write them.
     Write {
-        /// To which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The first block.
         lba: Lba,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: BlockCount,
         /// The data must be on the medium before completion (FUA).
         fua: bool,
-        /// The bytes to pull and where the host has them.
+        /// The bytes to pull and the host's descriptor for them.
         data: DataPointer,
     },
-    /// Pull blocks from the host, and compare them with what is there.
+    /// Pull blocks from the host, and compare them with the stored blocks.
     Compare {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The first block.
         lba: Lba,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: BlockCount,
-        /// Compare with what is on the medium (FUA).
+        /// Compare with the data on the medium (FUA).
         fua: bool,
-        /// The bytes to pull and where the host has them.
+        /// The bytes to pull and the host's descriptor for them.
         data: DataPointer,
     },
     /// Check that blocks can be read.
     Verify {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The first block.
         lba: Lba,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: BlockCount,
-        /// Check what is on the medium (FUA).
+        /// Check the data on the medium (FUA).
         fua: bool,
     },
     /// Make blocks read as zeroes.
     WriteZeroes {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The first block.
         lba: Lba,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: BlockCount,
         /// The zeroes must be on the medium before completion (FUA).
         fua: bool,
-        /// Giving the space back is welcome (DEAC).
+        /// The target may free the space (DEAC).
         deallocate: bool,
     },
-    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], give their space
-    /// back (Dataset Management with AD).
+    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], free their space
+    /// (Dataset Management with AD).
     Deallocate {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// How many ranges, 1 to 256.
+        /// The number of ranges, 1 to 256.
         ranges: u16,
         /// The bytes to pull: at least 16 for each range, at most 4096.
         data: DataPointer,
     },
     /// Pull source ranges from the host, read them with
-    /// [`CopyRanges::parse`](super::CopyRanges::parse), copy their blocks, one range after the
+    /// [`CopyRanges::parse`](super::CopyRanges::parse), and copy their blocks, one range after the
     /// other. If that fails, the completion's result is the number of the lowest range that is not
     /// copied.
     Copy {
-        /// Where to, and how to read the ranges.
+        /// The destination, and the format of the ranges.
         plan: CopyPlan,
-        /// What is copied must be on the medium before completion (FUA).
+        /// The copy must be on the medium before completion (FUA).
         fua: bool,
         /// The bytes to pull: 32 for each range.
         data: DataPointer,
     },
     /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
     Advise {
-        /// For which namespace.
+        /// The namespace.
         namespace: NamespaceId,
     },
     /// Make completed writes durable.
     Flush {
-        /// Of which namespace; [`NamespaceId::ALL`] for all.
+        /// The namespace; [`NamespaceId::ALL`] for all.
         namespace: NamespaceId,
     },
-    /// Ask or change who may do what. Pull what it brings, add it with
-    /// [`ReservationCommand::with_keys`], hand it to
+    /// Query or change the reservations. Pull the command's data, add it with
+    /// [`ReservationCommand::with_keys`], and pass it to
     /// [`Registry::reserve`](super::Registry::reserve).
     Reserve {
-        /// Of which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// What is asked for.
+        /// The command, without its keys.
         command: ReservationCommand,
-        /// The bytes to pull or, of a report, to push.
+        /// The bytes to pull, or to push for a report.
         data: DataPointer,
     },
-    /// A Fabrics command: hand the entry to
+    /// A Fabrics command: pass the entry to
     /// [`Registry::fabrics_on_io_queue`](super::Registry::fabrics_on_io_queue).
     Fabrics,
 }
 
-/// What a command is of a fused operation (Base 2.0, "Fused Operations"). There is one: Compare and
-/// Write.
+/// A command's role in a fused operation (Base 2.0, "Fused Operations"). The only fused operation
+/// is Compare and Write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fuse {
-    /// Nothing.
+    /// Not fused.
     Alone,
-    /// Its first command, a Compare.
+    /// The first command, a Compare.
     First,
-    /// Its second command, a Write.
+    /// The second command, a Write.
     Second,
 }
 
 impl Fuse {
-    /// What the entry says of it, whether that can be or not.
+    /// The role in the entry, even if the opcode does not allow it.
     #[must_use]
     pub fn of(sqe: &Sqe) -> Self {
         match sqe.fuse() {
@@ -154,7 +154,7 @@ impl Fuse {
         }
     }
 
-    /// Whether there is a fused operation with such a command.
+    /// Checks that a fused operation with such a command exists.
     ///
     /// # Errors
     /// Invalid Field if there is none.
@@ -169,12 +169,12 @@ impl Fuse {
     }
 }
 
-/// Command dword 12 of the commands that name blocks: the reserved bits where a later version has
+/// Command dword 12 of the commands that name blocks: reserved bits, which later versions use for
 /// the command extension type.
 const EXTENSION_TYPE: u32 = 0xf << 16;
 
 impl IoCommand {
-    /// Reads a command of an I/O queue, which came in by a transport of this form.
+    /// Parses a command of an I/O queue on a transport with this form.
     ///
     /// # Errors
     /// The status to complete it with.
@@ -256,9 +256,9 @@ impl IoCommand {
         )
     }
 
-    /// What the command does as reservations see it; `None`: they do not stand in its way ("Command
-    /// Behavior in the Presence of a Reservation"). Of a Copy, it is what it does to the namespace
-    /// that it names; it reads others.
+    /// The command's kind of access, for reservations ("Command Behavior in the Presence of a
+    /// Reservation"). `None`: no reservation can block it. For a Copy it is the access to the
+    /// namespace that the command names; a Copy reads from others.
     #[must_use]
     pub fn access(&self) -> Option<AccessKind> {
         match self {
@@ -275,8 +275,8 @@ impl IoCommand {
         }
     }
 
-    /// The same command, durable before its completion: what a host asks for that disables the
-    /// volatile write cache.
+    /// The same command, but durable before its completion: for hosts that disable the volatile
+    /// write cache.
     #[must_use]
     pub fn written_through(mut self) -> Self {
         if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } | Self::Copy { fua, .. } =
@@ -305,8 +305,7 @@ impl IoCommand {
         }
     }
 
-    /// How many bytes to pull from the host before the command can be carried out, and where it has
-    /// them.
+    /// The data to pull from the host before the target can carry out the command.
     #[must_use]
     pub fn data_from_host(&self) -> Option<DataPointer> {
         match *self {
@@ -318,7 +317,7 @@ impl IoCommand {
         }
     }
 
-    /// How many bytes to push to the host.
+    /// The data to push to the host.
     #[must_use]
     pub fn data_to_host(&self) -> Option<DataPointer> {
         match *self {
@@ -329,12 +328,11 @@ impl IoCommand {
     }
 }
 
-/// The data pointer of a command that transfers `bytes`, which are not more than the host offers
-/// or expects, and not less.
+/// The data pointer of a command that transfers exactly `bytes`.
 ///
 /// # Errors
-/// Data SGL Length Invalid for another length, SGL Descriptor Type Invalid for a descriptor that
-/// cannot be used for the transfer, and those of [`DataPointer::parse`].
+/// Data SGL Length Invalid for another length. SGL Descriptor Type Invalid for a descriptor that
+/// does not fit the transfer. Also the errors of [`DataPointer::parse`].
 pub fn data_pointer(sqe: &Sqe, bytes: u32, remote: RemoteForm) -> Result<DataPointer, Status> {
     let data = usable_pointer(sqe, remote)?;
     if data.length() != bytes {
@@ -367,7 +365,7 @@ fn dataset_management(
         return Ok(IoCommand::Advise { namespace });
     }
     let data = usable_pointer(sqe, remote)?;
-    // Linux hosts always send 256 ranges' worth of bytes, because some devices read as many.
+    // Linux hosts always send the bytes of 256 ranges, because some devices read that many.
     let lengths = command.data_bytes()..=DSM_RANGES_MAX * DsmRange::LEN;
     if !lengths.contains(&(data.length() as usize)) {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
@@ -397,7 +395,7 @@ fn copy(
     if ranges > limits::COPY_RANGES {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
     }
-    // At least one block is copied; how many is in the ranges.
+    // A Copy writes at least one block; the ranges give the number.
     check_end(lba.0.checked_add(1), info)?;
     let data = data_pointer(sqe, u32::from(ranges) * CopyRange::LEN as u32, remote)?;
     let plan = CopyPlan { namespace, lba, ranges, across };
@@ -419,7 +417,7 @@ impl Extent {
         let control = command.control;
         let deallocates = control.deac() && sqe.opcode != NvmOpcode::WRITE_ZEROES.0;
         let is_extended = control.0 & EXTENSION_TYPE != 0 || control.dtype() != 0;
-        // Metadata does not exist here, so that a pointer to it must not either.
+        // We have no metadata, so a pointer to it is invalid.
         if deallocates || is_extended || sqe.mptr.get() != 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -464,7 +462,7 @@ impl Extent {
         }
     }
 
-    /// More than VSL and WZSL let a command name.
+    /// Whether the command names more blocks than VSL and WZSL allow.
     fn exceeds_in_place(self, info: &NamespaceInfo) -> bool {
         u64::from(self.blocks.0) * u64::from(info.block_size) > u64::from(limits::IN_PLACE_BYTES)
     }
@@ -479,7 +477,8 @@ impl Extent {
     }
 }
 
-/// Whether a range that ends before the block `end`, if that exists at all, is within a namespace.
+/// Checks that a range that ends before the block `end` (`None`: beyond 64 bits) is within a
+/// namespace.
 fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
     match end {
         Some(end) if end <= info.blocks => Ok(()),
@@ -487,11 +486,11 @@ fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
     }
 }
 
-/// The ranges of a Dataset Management command, in rising order, without the empty ones. What
-/// overlaps or adjoins is one range. All are within the namespace ("Dataset Management command").
+/// The ranges of a Dataset Management command, ascending, without empty ones. Overlapping and
+/// adjacent ranges are merged. All are within the namespace ("Dataset Management command").
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DeallocateRanges {
-    /// In falling order.
+    /// In descending order.
     ranges: Vec<(Lba, BlockCount)>,
 }
 
@@ -499,8 +498,8 @@ impl DeallocateRanges {
     /// Reads the first `ranges` of `data`, which may be longer.
     ///
     /// # Errors
-    /// LBA Out of Range if any of them is, Command Size Limit Exceeded if there is more than DMRL,
-    /// DMRSL and DMSL say, Data SGL Length Invalid if `data` is too short.
+    /// LBA Out of Range. Command Size Limit Exceeded if the ranges exceed DMRL, DMRSL or DMSL. Data
+    /// SGL Length Invalid if `data` is too short.
     pub fn parse(data: &[u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(ranges) * DsmRange::LEN)
@@ -522,21 +521,21 @@ impl DeallocateRanges {
             }
             joined
         });
-        // No more blocks than all of them had together, and those fit.
+        // No more blocks than all ranges had together, and those fit.
         let merged = |(lba, blocks)| (Lba(lba), BlockCount(blocks as u32));
         Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
     }
 
-    /// Whether what is left is within a namespace that is as large as this now.
+    /// Checks that the remaining ranges are within the namespace, which may have a new size.
     ///
     /// # Errors
-    /// LBA Out of Range if it is not.
+    /// LBA Out of Range if they are not.
     pub fn check(&self, info: &NamespaceInfo) -> Result<(), Status> {
         let ends = self.ranges.iter().map(|(lba, blocks)| lba.0.checked_add(blocks.0.into()));
         ends.into_iter().try_for_each(|end| check_end(end, info))
     }
 
-    /// The next part of what is left, of at most so many blocks (at least one).
+    /// Takes the next part, of at most `most` blocks (at least one).
     pub fn next_part(&mut self, most: u32) -> Option<(Lba, BlockCount)> {
         let (lba, blocks) = self.ranges.pop()?;
         let part = blocks.0.min(most.max(1));

@@ -23,11 +23,11 @@ use farblock_wire::{IntoBytes, Sqe, Status};
 /// A command that failed, for the error information log ("Error Information").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorRecord {
-    /// The queue that it came in on.
+    /// The queue that it arrived on.
     pub queue: QueueId,
     /// Its identifier.
     pub command: CommandId,
-    /// What it was completed with.
+    /// The status of its completion.
     pub status: Status,
     /// The namespace that it named, 0 for none.
     pub namespace: NamespaceId,
@@ -35,21 +35,20 @@ pub struct ErrorRecord {
     pub lba: Option<Lba>,
 }
 
-/// What the SMART log page of a subsystem counts ("SMART / Health Information"). Counters only
-/// rise.
+/// The counters of a subsystem's SMART log page ("SMART / Health Information"). They only rise.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SmartCounters {
-    /// Bytes that Read commands moved (told as Data Units Read).
+    /// Bytes that Read commands moved (reported as Data Units Read).
     pub read_bytes: u128,
-    /// Bytes that Write commands moved (told as Data Units Written).
+    /// Bytes that Write commands moved (reported as Data Units Written).
     pub written_bytes: u128,
     /// Read commands that succeeded.
     pub read_commands: u128,
     /// Write commands that succeeded.
     pub write_commands: u128,
-    /// Milliseconds in which there was an I/O command outstanding (told in minutes).
+    /// Milliseconds with an I/O command outstanding (reported in minutes).
     pub busy_ms: u128,
-    /// Milliseconds since the target started (told in hours).
+    /// Milliseconds since the target started (reported in hours).
     pub uptime_ms: u128,
     /// Times that a backend reported damaged data.
     pub media_errors: u128,
@@ -87,13 +86,13 @@ impl ErrorLog {
         page
     }
 
-    /// How many commands have failed.
+    /// The number of failed commands.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     pub(crate) fn push(&mut self, record: &ErrorRecord) {
-        // Zero would mark the entry as unused, so that counting starts at one.
+        // Zero would mark the entry as unused, so the count starts at one.
         self.count += 1;
         self.entries.truncate(usize::from(limits::ERROR_LOG_ENTRIES) - 1);
         self.entries.push_front((self.count, *record));
@@ -104,28 +103,28 @@ impl ErrorLog {
 #[derive(Debug, Default)]
 pub(crate) struct ChangedNamespaces {
     ids: BTreeSet<NamespaceId>,
-    /// Those of them that went.
+    /// Namespaces among them that were removed.
     gone: BTreeSet<NamespaceId>,
-    /// Those in whose place is another one since.
+    /// Namespaces among them that others have since replaced.
     replaced: BTreeSet<NamespaceId>,
 }
 
-/// What became of a namespace.
+/// The kind of a namespace's change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NamespaceChange {
-    /// It is new.
+    /// Added.
     Came,
-    /// It is there no more.
+    /// Removed.
     Went,
-    /// It is the same one still.
+    /// Changed, but still the same namespace.
     Altered,
-    /// Another one has its identifier.
+    /// Replaced by another namespace with the same identifier.
     Replaced,
 }
 
 impl ChangedNamespaces {
     pub(crate) fn push(&mut self, id: NamespaceId, change: NamespaceChange) {
-        // Identifiers are limited to as many as the list has room for.
+        // There are at most as many identifiers as the list can hold.
         self.ids.insert(id);
         match change {
             NamespaceChange::Went => {
@@ -139,30 +138,30 @@ impl ChangedNamespaces {
         }
     }
 
-    /// The host has read the list. Whether it is to read it again: a host that finds another
-    /// namespace in the place of one that it has not seen go may give up that one and look no
-    /// further (Linux does); the second time it finds the new one.
+    /// Clears the list after the host has read it. Returns whether the host must read it again. A
+    /// host that finds a replaced namespace without having seen the removal may only drop the old
+    /// one (Linux does). When it reads the list again, it finds the new one.
     fn was_read(&mut self) -> bool {
         let again = core::mem::take(self).replaced;
         self.ids = again;
         !self.ids.is_empty()
     }
 
-    /// The log page: rising identifiers, then zeroes.
+    /// The log page: ascending identifiers, then zeroes.
     fn emit(&self) -> Vec<u8> {
         NamespaceList::from_nsids(self.ids.iter().map(|id| id.0)).as_bytes().to_vec()
     }
 }
 
-/// The part of a log page that a host asks for.
+/// The part of a log page that a host requests.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     page: LogPageId,
-    /// Whether reading leaves the event as it is (RAE).
+    /// Whether the read leaves the event masked (RAE).
     retain: bool,
     /// First byte (LPO).
     offset: u64,
-    /// How many bytes (NUMD).
+    /// Number of bytes (NUMD).
     bytes: u32,
 }
 
@@ -171,7 +170,7 @@ impl Window {
         let LogPageParameters { lid: page, rae: retain, lpo: offset, ot, csi, .. } =
             LogPageParameters::parse(sqe);
         let length = LogPageParameters::parse(sqe).length_bytes();
-        // No page of ours is indexed (OT), and one only is about a command set.
+        // We have no indexed pages (OT), and only one that depends on a command set.
         let other_set = page == LogPageId::COMMAND_EFFECTS && csi != CommandSet::NVM.0;
         if length > u64::from(max_bytes) || !offset.is_multiple_of(4) || ot || other_set {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -181,7 +180,7 @@ impl Window {
         Ok(Self { page, retain, offset, bytes })
     }
 
-    /// The part of a page, with zeroes for what lies behind its end.
+    /// The window's bytes of a page, with zeroes beyond its end.
     fn cut(&self, page: &[u8]) -> Result<Vec<u8>, Status> {
         let offset = usize::try_from(self.offset).ok();
         let rest = offset.and_then(|offset| page.get(offset..));
@@ -217,7 +216,7 @@ fn supported(discovery: bool) -> &'static [LogPageId] {
 }
 
 impl Registry {
-    /// Get Log Page: as many bytes as the host asked for.
+    /// Get Log Page: as many bytes as the host requested.
     pub(super) fn log_page(&mut self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let controller = &self.controllers[&id];
         let max_bytes = self.table_of(controller.subsystem).max_transfer_bytes();
@@ -252,7 +251,7 @@ impl Registry {
             LogPageId::SUPPORTED_LOG_PAGES => supported_page(controller.is_discovery()),
             LogPageId::ERROR_INFORMATION => controller.errors.emit(),
             LogPageId::SMART_HEALTH => {
-                // Nothing is counted for each namespace (LPA bit 0).
+                // There are no counters for single namespaces (LPA bit 0).
                 if !matches!(NamespaceId(sqe.nsid.get()), NamespaceId(0) | NamespaceId::ALL) {
                     return Err(Status::INVALID_FIELD.with_dnr());
                 }
@@ -272,7 +271,7 @@ impl Registry {
         })
     }
 
-    /// Reading a page tells the host what the notice was about, unless it retains it.
+    /// Unmasks the notice that this page explains, unless the host retains it.
     fn log_was_read(&mut self, id: ControllerId, notice: Notice, window: Window) {
         if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !window.retain) {
             controller.events.log_was_read(notice);

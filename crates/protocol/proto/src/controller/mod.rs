@@ -1,27 +1,26 @@
-//! The controller side: what a command means, without knowing how its bytes travel.
+//! The controller side: the meaning of each command, independent of the transport.
 //!
 //! **What it is.** [`Registry`] is everything a target's NVM side knows: subsystems with their
 //! namespaces, listeners, referrals, the discovery service and the live controllers. It is a plain
-//! data machine: the target puts it behind one mutex, asks it about Connect, admin and fabrics
-//! commands, tells it about closed queues and the time, and does what it answers. I/O commands
-//! never take that mutex: an I/O queue parses them with [`IoCommand::parse`] against a
-//! [`NamespaceTable`], a snapshot that it was given at Connect and is given anew by
-//! [`Action::Namespaces`].
+//! data machine. The target puts it behind one mutex, passes it Connect, admin and fabrics
+//! commands, reports closed queues and the time, and acts on its answers. I/O commands never take
+//! that mutex: an I/O queue parses them with [`IoCommand::parse`] against a [`NamespaceTable`]. The
+//! queue receives this snapshot at Connect, and newer ones with [`Action::Namespaces`].
 //!
 //! **Contract.**
-//! - For an admin command: [`Registry::admin_data_bytes`], pull as many bytes from the host, then
-//!   [`Registry::admin`], then do what the [`AdminOutcome`] says.
-//! - After *every* call that takes `&mut Registry`: [`Registry::poll_action`] until it is empty.
-//!   What concerns other connections than the caller's comes out there.
-//! - Before [`Registry::next_deadline`] passes: [`Registry::tick`].
-//! - Whatever a peer sends, no call panics, and no answer is longer than the subsystem's largest
+//! - For an admin command: call [`Registry::admin_data_bytes`], pull that many bytes from the host,
+//!   call [`Registry::admin`], then act on the [`AdminOutcome`].
+//! - After *every* call that takes `&mut Registry`: call [`Registry::poll_action`] until it returns
+//!   `None`. It returns the actions for connections other than the caller's.
+//! - Before [`Registry::next_deadline`] passes: call [`Registry::tick`].
+//! - No input from a peer makes a call panic, and no answer is longer than the subsystem's largest
 //!   transfer.
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
-//!   subsystem, and is not given out again before all others were.
+//!   subsystem. The registry reuses it only after all others.
 //!
 //! **Not implemented.** Namespace management, firmware download, format, sanitize, self-test,
-//! telemetry, directives, the copy command, in-band authentication, the static controller model,
-//! saving of features over a restart.
+//! telemetry, directives, in-band authentication, the static controller model, saving of features
+//! over a restart.
 
 mod admin;
 mod ana;

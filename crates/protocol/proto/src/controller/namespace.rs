@@ -1,4 +1,4 @@
-//! Namespaces as a controller describes them, and the snapshot that I/O queues work from.
+//! Namespaces as a controller describes them, and the snapshot that I/O queues use.
 
 use super::ana::{USUAL_ANA_GROUP, check_group};
 use super::config::{ConfigError, PortId};
@@ -9,28 +9,28 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use farblock_wire::status::Status;
 
-/// What a controller says about a namespace (NVM Command Set Specification 1.0, "Identify
-/// Namespace Data Structure"), and what it checks commands against.
+/// A controller's description of a namespace (NVM Command Set Specification 1.0, "Identify
+/// Namespace Data Structure"). Commands are checked against it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
     /// Logical block size in bytes (LBADS): a power of two.
     pub block_size: u32,
     /// Capacity in logical blocks (NSZE, NCAP, NUSE).
     pub blocks: u64,
-    /// Commands that change the namespace are refused (NSATTR bit 0).
+    /// The target refuses commands that change the namespace (NSATTR bit 0).
     pub read_only: bool,
     /// Completed writes may be lost until a flush (VWC).
     pub volatile_cache: bool,
-    /// Deallocating gives space back, and deallocated blocks read as zeroes (DLFEAT).
+    /// Deallocating frees space, and deallocated blocks read as zeroes (DLFEAT).
     pub deallocate: bool,
     /// Commands that do not cross a multiple of this many blocks are fastest (NOIOB); 0: unknown.
     pub optimal_blocks: u32,
     /// Writes in multiples of this many blocks, aligned to it, are fastest (NPWG, NPWA, NPDG,
     /// NPDA, NOWS); 0: unknown.
     pub preferred_blocks: u32,
-    /// Most blocks that one command may read or write; 0: as the largest transfer (MDTS) says.
+    /// Most blocks that one command may read or write; 0: the limit of the largest transfer (MDTS).
     pub max_blocks: u32,
-    /// Which namespaces are always reached in the same way as this one (ANAGRPID).
+    /// The ANA group: its namespaces always share one state (ANAGRPID).
     pub ana_group: u32,
     /// UUID (namespace identification descriptor 3h); all zero: none.
     pub uuid: [u8; 16],
@@ -79,7 +79,7 @@ impl NamespaceInfo {
         limits::COPY_BYTES / self.block_size
     }
 
-    /// Whether the namespace can be offered under `id`.
+    /// Checks that the namespace can be offered under `id`.
     pub(crate) fn check(&self, id: NamespaceId) -> Result<(), ConfigError> {
         if id.0 == 0 || id.0 > limits::MAX_NAMESPACE_ID {
             return Err(ConfigError::NamespaceId(id));
@@ -89,7 +89,7 @@ impl NamespaceInfo {
         if !size.is_power_of_two() || !size_fits {
             return Err(ConfigError::BlockSize(size));
         }
-        // The capacity in bytes has to fit 64 bits, so that no offset computed from it wraps.
+        // The capacity in bytes has to fit 64 bits, so that no byte offset overflows.
         if self.blocks == 0 || self.blocks.checked_mul(u64::from(size)).is_none() {
             return Err(ConfigError::Capacity(self.blocks));
         }
@@ -104,11 +104,11 @@ pub struct NamespaceTable {
     max_transfer_bytes: u32,
     /// Sorted by identifier.
     namespaces: Vec<(NamespaceId, NamespaceInfo)>,
-    /// Those that cannot be reached, sorted by identifier, with what commands for them get.
+    /// Inaccessible namespaces, sorted by identifier, with the status of commands for them.
     barred: Vec<(NamespaceId, Status)>,
-    /// The same from the ports through which some cannot be reached.
+    /// The tables of the ports through which some namespaces are inaccessible.
     views: Vec<(PortId, Arc<Self>)>,
-    /// What hosts see of it, where not all see everything.
+    /// The tables of single hosts, where some hosts do not see every namespace.
     hosts: Option<ByHost>,
 }
 
@@ -126,41 +126,41 @@ impl NamespaceTable {
         Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
     }
 
-    /// The same table, of which these cannot be reached: by rising identifier.
+    /// The same table, with these namespaces inaccessible: by ascending identifier.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
         let namespaces = self.namespaces.clone();
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
     }
 
-    /// The same table, which is another one from these ports.
+    /// The same table, with other tables for these ports.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// The same table, of which hosts see only this.
+    /// The same table, with other tables for some hosts.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self
     }
 
-    /// What a host sees of it; to be asked before [`NamespaceTable::seen_from`].
+    /// The table for a host. Call it before [`NamespaceTable::seen_from`].
     #[must_use]
     pub fn seen_by(self: &Arc<Self>, host_nqn: &str) -> Arc<Self> {
         Arc::clone(self.hosts.as_ref().map_or(self, |hosts| hosts.seen_by(host_nqn)))
     }
 
-    /// The table of a queue whose controller's host came in by `port`.
+    /// The table for a queue whose controller's host connected through `port`.
     #[must_use]
     pub fn seen_from(self: &Arc<Self>, port: Option<PortId>) -> Arc<Self> {
         let view = self.views.iter().find(|(other, _)| Some(*other) == port);
         view.map_or_else(|| Arc::clone(self), |(_, view)| Arc::clone(view))
     }
 
-    /// Whether a namespace can be reached; all of them, for [`NamespaceId::ALL`].
+    /// Checks that a namespace is accessible; every namespace for [`NamespaceId::ALL`].
     ///
     /// # Errors
-    /// The status of a command that is for it.
+    /// The status of a command for an inaccessible one.
     pub fn check_reach(&self, id: NamespaceId) -> Result<(), Status> {
         let barred = match id {
             NamespaceId::ALL => self.barred.first(),
@@ -172,7 +172,7 @@ impl NamespaceTable {
         barred.map_or(Ok(()), |(_, status)| Err(*status))
     }
 
-    /// Which version of the subsystem's namespaces this is: higher is newer.
+    /// The version of the subsystem's namespaces: higher is newer.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -191,7 +191,7 @@ impl NamespaceTable {
         Some(&self.namespaces[index].1)
     }
 
-    /// Every namespace, by rising identifier.
+    /// Every namespace, by ascending identifier.
     pub fn iter(&self) -> impl Iterator<Item = (NamespaceId, &NamespaceInfo)> {
         self.namespaces.iter().map(|(id, info)| (*id, info))
     }

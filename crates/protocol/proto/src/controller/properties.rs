@@ -1,5 +1,5 @@
-//! Controller properties and the lifecycle that CC moves a controller through (NVMe Base
-//! Specification 2.0, "Controller Properties", "Controller Initialization", "Shutdown").
+//! Controller properties, and the lifecycle that CC drives (NVMe Base Specification 2.0,
+//! "Controller Properties", "Controller Initialization", "Shutdown").
 
 use super::limits;
 use farblock_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
@@ -25,25 +25,25 @@ use farblock_wire::status::Status;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lifecycle {
-    /// CC.EN is 0: only fabrics commands are allowed. CSTS.RDY 0.
+    /// CC.EN is 0: the controller accepts only fabrics commands. CSTS.RDY 0.
     #[default]
     Disabled,
-    /// Everything is allowed. CSTS.RDY 1.
+    /// The controller accepts every command. CSTS.RDY 1.
     Ready,
-    /// The host asked for a shutdown and volatile caches are being flushed. CSTS.SHST 01b.
+    /// The host requested a shutdown and the target is flushing volatile caches. CSTS.SHST 01b.
     ShuttingDown,
-    /// Shutdown is complete; only a controller reset leads on. CSTS.SHST 10b.
+    /// Shutdown is complete; only a controller reset leaves this state. CSTS.SHST 10b.
     ShutDown,
     /// The host enabled a configuration that we do not support. CSTS.CFS 1.
     Failed,
 }
 
-/// What a write to CC is judged by, besides the lifecycle.
+/// The inputs, besides the lifecycle, that decide about a write to CC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
-    /// A discovery controller has no I/O queues, whose entry sizes would matter.
+    /// A discovery controller has no I/O queues, so their entry sizes do not matter.
     pub(crate) discovery: bool,
-    /// A shutdown has something to wait for.
+    /// A shutdown must wait for a flush.
     pub(crate) must_flush: bool,
 }
 
@@ -66,7 +66,7 @@ impl Lifecycle {
         }
     }
 
-    /// The transition when what a shutdown waited for is done.
+    /// The transition when the flush of a shutdown is done.
     #[must_use]
     pub(crate) fn after_flush(self) -> Self {
         match self {
@@ -75,7 +75,7 @@ impl Lifecycle {
         }
     }
 
-    /// CSTS in this state, with the enable bit that leads to it.
+    /// CSTS in this state; `enabled` is CC.EN.
     pub(crate) fn csts(self, enabled: bool) -> Csts {
         // A controller that is shut down stays ready until it is disabled ("CSTS.RDY").
         let csts = Csts::default().with_rdy(enabled && self != Self::Failed);
@@ -88,15 +88,15 @@ impl Lifecycle {
     }
 }
 
-/// Whether a configuration can be enabled (NVMe Base Specification 2.0, "Controller
-/// Configuration"; the same checks as Linux nvmet makes).
+/// Whether a host can enable this configuration (NVMe Base Specification 2.0, "Controller
+/// Configuration"). Linux nvmet makes the same checks.
 fn is_supported(cc: Cc, discovery: bool) -> bool {
-    // Discovery controllers should see zero entry sizes, but hosts are known to set them.
+    // Hosts should write zero entry sizes to discovery controllers, but some write others.
     let entries = discovery || (cc.iosqes() == Cc::IOSQES_64 && cc.iocqes() == Cc::IOCQES_16);
     entries && cc.mps() == 0 && cc.ams() == 0 && cc.css() == Cc::CSS_NVM
 }
 
-/// The version of the base specification that controllers claim.
+/// The version of the base specification that controllers report.
 pub(crate) const VERSION: Version = Version::V2_0;
 
 /// CAP of a controller whose I/O queues have at most `max_queue_depth` entries.
@@ -111,7 +111,7 @@ pub(crate) fn cap(max_queue_depth: u16) -> Cap {
         .with_crms(CRMS_WITH_MEDIA)
 }
 
-/// What Property Get reads from.
+/// The values that Property Get returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Properties {
     pub(crate) cap: Cap,
@@ -141,7 +141,7 @@ impl Properties {
     }
 }
 
-/// The value that Property Set writes to CC, the only property that can be written.
+/// The value that Property Set writes to CC, the only writable property.
 pub(crate) fn written_cc(command: &PropertySetCommand) -> Result<Cc, Status> {
     let size = property_size(command.attrib)?;
     if command.ofst.get() != offset::CC || size != PropertySize::Four {

@@ -1,4 +1,4 @@
-//! The registry: what a target offers, and the controllers that hosts have on it.
+//! The registry: the subsystems that a target offers, and its hosts' controllers.
 
 use super::ana::PortAccess;
 use super::channels::Channels;
@@ -33,13 +33,13 @@ pub struct Registry {
     pub(super) listeners: Vec<Listener>,
     pub(super) channels: Channels,
     pub(super) referrals: Vec<Referral>,
-    /// How namespaces can be reached through ports of which anything is said.
+    /// The states of ports that have their own settings.
     pub(super) access: BTreeMap<PortId, PortAccess>,
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
     controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
     pub(super) instances: Instances,
-    /// What Identify Controller says of where this registry is, if it says anything.
+    /// The registry's location in Identify Controller, if configured.
     pub(super) origin: Option<ControllerOrigin>,
     /// What it says of the process, if it says where that is.
     pub(super) process: Option<ProcessName>,
@@ -48,9 +48,9 @@ pub struct Registry {
     /// The namespaces of a discovery controller: none.
     no_namespaces: Arc<NamespaceTable>,
     actions: VecDeque<Action>,
-    /// Controllers that may have an event to tell.
+    /// Controllers that may have an event to report.
     pub(super) with_pending_events: BTreeSet<ControllerId>,
-    /// When a controller's timer may run out.
+    /// The earliest moment at which a controller's timer may expire.
     pub(super) soonest: Arc<Soonest>,
     pub(super) reservation_serial: u64,
 }
@@ -58,13 +58,13 @@ pub struct Registry {
 #[derive(Debug)]
 pub(super) struct Subsystem {
     pub(super) config: SubsystemConfig,
-    /// Namespaces that have, or had, anything to do with reservations.
+    /// Namespaces that have, or had, reservations or registrants.
     pub(super) reserved: BTreeMap<NamespaceId, Reserved>,
     table: Arc<NamespaceTable>,
     counters: SmartCounters,
 }
 
-/// What a target has to do for others than the connection whose call led to it.
+/// A step that a target takes for a connection other than the caller's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Complete an Asynchronous Event Request that was answered with
@@ -80,8 +80,8 @@ pub enum Action {
         result: u64,
     },
     /// Forget an Asynchronous Event Request that was answered with
-    /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending): the host ended the controller's
-    /// work, and with it the request. Hosts do not expect an answer to it any more.
+    /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending). The host reset or shut down the
+    /// controller, which ends the request, and expects no answer to it any more.
     Forget {
         /// The controller on whose admin queue it waits.
         controller: ControllerId,
@@ -90,7 +90,7 @@ pub enum Action {
     },
     /// Close the connections of these queues, and report each with [`Registry::queue_closed`].
     Close(Teardown),
-    /// I/O queues of this subsystem are to use this table from now on.
+    /// I/O queues of this subsystem must use this table from now on.
     Namespaces {
         /// The subsystem.
         subsystem: SubsystemId,
@@ -105,71 +105,71 @@ pub enum Action {
         /// Its subsystem.
         subsystem: SubsystemId,
     },
-    /// Make a namespace's reservations durable, in place of what was kept before, then call
+    /// Make a namespace's reservations durable, replacing the stored ones, then call
     /// [`Registry::reservations_saved`]. Only after [`Registry::keep_reservations`].
     SaveReservations {
         /// The subsystem.
         subsystem: SubsystemId,
         /// The namespace.
         namespace: NamespaceId,
-        /// To be given back.
+        /// To be passed back.
         serial: u64,
-        /// What to keep; empty: nothing.
+        /// The text to store; empty: store nothing.
         text: String,
     },
-    /// Heed this on every queue of the subsystem. When all do, and what it forbids or aborts has
-    /// ended everywhere, call [`Registry::access_spread`].
+    /// Apply this on every queue of the subsystem. When all queues apply it, and every command that
+    /// it forbids or aborts has ended, call [`Registry::access_spread`].
     Access(Arc<AccessChange>),
-    /// Complete a command that was handed in with [`Registry::reserve`].
+    /// Complete a command that was passed to [`Registry::reserve`].
     Reserved {
-        /// Which.
+        /// The command's ticket.
         ticket: Ticket,
         /// The completion's status.
         status: Status,
-        /// What a Reservation Report pushes to the host first, with zeroes behind it as far as
-        /// there is room.
+        /// The data of a Reservation Report, to push to the host before the completion. The target
+        /// fills the rest of the host's buffer with zeroes.
         report: Option<Vec<u8>>,
     },
 }
 
-/// Queues whose connections are to be closed.
+/// Queues whose connections the target must close.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Teardown {
-    /// The controller. Unless the reason is [`TeardownReason::Disabled`], it is gone: its
-    /// identifier means nothing any more, and closing its queues need not be reported.
+    /// The controller. Unless the reason is [`TeardownReason::Disabled`], the registry has removed
+    /// it: its identifier is invalid, and the target need not report that it closed the queues.
     pub controller: ControllerId,
     /// The queues that are still connected.
     pub queues: Vec<QueueId>,
-    /// Why.
+    /// The reason.
     pub reason: TeardownReason,
 }
 
-/// Why queues are to be closed (NVMe Base Specification 2.0, "Association termination").
+/// Reasons to close queues (NVMe Base Specification 2.0, "Association termination").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TeardownReason {
     /// The admin queue's connection was closed.
     AdminQueueClosed,
     /// The host was silent for longer than the keep-alive timeout.
     KeepAliveExpired,
-    /// The time in which a host can look at a controller that it shut down is over.
+    /// The time in which a host can read properties of a shut-down controller has passed.
     AssociationExpired,
     /// The host reset or shut down the controller: its I/O queues end, its admin queue does not.
     Disabled,
     /// The target's operator removed the controller.
     Removed,
-    /// The host had it ended by another of its controllers.
+    /// The host ended it through another of its controllers.
     CrossControllerReset,
     /// The subsystem was removed.
     SubsystemRemoved,
     /// The host may not use the subsystem any more.
     HostDisallowed,
-    /// The host gave an identifier with which another one has proved who it is.
+    /// The host gave an identifier that another host owns, which has proved its name.
     IdentifierProved,
     /// The target stops.
     TargetStopped,
 }
 
-/// A live controller, for people and metrics.
+/// A live controller, for the operator and for metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerSummary<'a> {
     /// Its identifier.
@@ -182,7 +182,7 @@ pub struct ControllerSummary<'a> {
     pub host_id: [u8; 16],
     /// The address that the host connected to.
     pub local_address: &'a str,
-    /// Where in its life it is.
+    /// Where it is in its lifecycle.
     pub lifecycle: Lifecycle,
     /// Keep-alive timeout in milliseconds, 0 for none.
     pub keep_alive_ms: u32,
@@ -241,8 +241,8 @@ impl Registry {
         }
     }
 
-    /// Restricts the controller identifiers given out from now on, so that several targets can
-    /// offer the same subsystem. A small range is used again sooner.
+    /// Restricts the controller identifiers assigned from now on, so that several targets can offer
+    /// the same subsystem. The registry reuses a small range sooner.
     ///
     /// # Errors
     /// When the range is empty or not within 1 to `0xffef`.
@@ -258,7 +258,7 @@ impl Registry {
     /// Offers a subsystem on every listener.
     ///
     /// # Errors
-    /// When it cannot be offered as it is, or its name is taken.
+    /// When the configuration is invalid, or the name exists.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
         config.check()?;
         if self.find_subsystem(&config.nqn).is_some() {
@@ -276,7 +276,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Takes a subsystem away. The returned queues are to be closed.
+    /// Removes a subsystem. The caller closes the returned queues.
     ///
     /// # Errors
     /// When there is no such subsystem.
@@ -285,7 +285,7 @@ impl Registry {
         let ends = self.remove_where(TeardownReason::SubsystemRemoved, |controller| {
             controller.subsystem == Some(id)
         });
-        // Tell those who saw it while it can still be said who they are.
+        // Notify the hosts that saw it while the registry still knows which ones did.
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         self.subsystems.remove(&id);
         self.channels.forget_subsystem(id);
@@ -295,7 +295,7 @@ impl Registry {
     /// Lets a host use a subsystem.
     ///
     /// # Errors
-    /// When there is no such subsystem, or the name is none.
+    /// When there is no such subsystem, or the host's name is invalid.
     pub fn allow_host(&mut self, id: SubsystemId, host_nqn: &str) -> Result<(), ConfigError> {
         check_nqn(host_nqn)?;
         let config = &mut self.subsystem_mut(id)?.config;
@@ -310,8 +310,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes a host off the list of those that may use a subsystem. The returned queues are to be
-    /// closed.
+    /// Removes a host from the list of hosts that may use a subsystem. The caller closes the
+    /// returned queues.
     ///
     /// # Errors
     /// When there is no such subsystem.
@@ -325,8 +325,8 @@ impl Registry {
         Ok(self.remove_disallowed(id))
     }
 
-    /// Lets every host use a subsystem, or only those on its list. The returned queues are to be
-    /// closed.
+    /// Lets every host use a subsystem, or only the hosts on its list. The caller closes the
+    /// returned queues.
     ///
     /// # Errors
     /// When there is no such subsystem.
@@ -343,7 +343,7 @@ impl Registry {
     /// Adds a listener to the discovery log page.
     ///
     /// # Errors
-    /// When its fields do not fit the page, or its number is taken.
+    /// When its fields do not fit the page, or its number exists.
     pub fn add_listener(&mut self, listener: Listener) -> Result<(), ConfigError> {
         listener.check()?;
         if self.listeners.iter().any(|other| other.port == listener.port) {
@@ -356,15 +356,15 @@ impl Registry {
         let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
         if before.is_some() {
-            // The number was another listener's, and so was what could not be reached there.
+            // An earlier listener may have had this number and its own ANA states.
             self.publish_all();
         }
         self.discovery_changed(|_, _| true);
         Ok(())
     }
 
-    /// Takes a listener off the discovery log page. Its connections are not touched: what cannot be
-    /// reached by it cannot for as long as there are any.
+    /// Removes a listener from the discovery log page. Its connections remain, and so do the ANA
+    /// states that apply to them.
     ///
     /// # Errors
     /// When there is no such listener.
@@ -378,7 +378,7 @@ impl Registry {
     /// Points hosts to another discovery service.
     ///
     /// # Errors
-    /// When its fields do not fit the discovery log page, or it is on it already.
+    /// When its fields do not fit the discovery log page, or the page already lists it.
     pub fn add_referral(&mut self, referral: Referral) -> Result<(), ConfigError> {
         referral.check()?;
         if self.referrals.contains(&referral) {
@@ -392,7 +392,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes back what [`Registry::add_referral`] added.
+    /// Removes a referral that [`Registry::add_referral`] added.
     ///
     /// # Errors
     /// When there is no such referral.
@@ -406,10 +406,10 @@ impl Registry {
 
 /// Namespaces.
 impl Registry {
-    /// Adds a namespace and tells the hosts.
+    /// Adds a namespace and notifies the hosts.
     ///
     /// # Errors
-    /// When it cannot be offered, its identifier is taken, or there is no such subsystem.
+    /// When the namespace is invalid, its identifier exists, or there is no such subsystem.
     pub fn add_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -419,7 +419,7 @@ impl Registry {
         self.add_namespace_for(subsystem, namespace, info, None, None)
     }
 
-    /// Removes a namespace and tells the hosts.
+    /// Removes a namespace and notifies the hosts.
     ///
     /// # Errors
     /// When there is no such namespace.
@@ -436,10 +436,10 @@ impl Registry {
         Ok(info)
     }
 
-    /// Changes a namespace's capacity and tells the hosts.
+    /// Changes a namespace's capacity and notifies the hosts.
     ///
     /// # Errors
-    /// When there is no such namespace, or it cannot have that capacity.
+    /// When there is no such namespace, or the capacity is invalid.
     pub fn resize_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -452,7 +452,7 @@ impl Registry {
     }
 }
 
-/// Looking.
+/// Queries.
 impl Registry {
     /// A subsystem's configuration.
     #[must_use]
@@ -471,19 +471,19 @@ impl Registry {
         self.subsystems.iter().map(|(&id, subsystem)| (id, &subsystem.config))
     }
 
-    /// A subsystem's namespaces, as I/O queues use them.
+    /// A subsystem's namespaces, for I/O queues.
     #[must_use]
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         self.subsystems.get(&id).map(|subsystem| subsystem.table.clone())
     }
 
-    /// What the discovery log page lists as addresses.
+    /// The listeners in the discovery log page.
     #[must_use]
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
     }
 
-    /// What the discovery log page lists as other discovery services.
+    /// The referrals in the discovery log page.
     #[must_use]
     pub fn referrals(&self) -> &[Referral] {
         &self.referrals
@@ -494,13 +494,13 @@ impl Registry {
         self.controllers.values().map(ControllerSummary::of)
     }
 
-    /// One of them.
+    /// One live controller.
     #[must_use]
     pub fn controller(&self, id: ControllerId) -> Option<ControllerSummary<'_>> {
         self.controllers.get(&id).map(ControllerSummary::of)
     }
 
-    /// What [`Registry::set_counters`] said of a subsystem last.
+    /// The counters that [`Registry::set_counters`] last set for a subsystem.
     #[must_use]
     pub fn smart_counters(&self, id: SubsystemId) -> SmartCounters {
         self.counters(id)
@@ -514,10 +514,10 @@ impl Registry {
     }
 }
 
-/// What happens while controllers live.
+/// Events in the life of controllers.
 impl Registry {
-    /// A queue's connection was closed, by whichever side. When it was an admin queue, its
-    /// controller is gone and the returned I/O queues are to be closed.
+    /// Reports that a queue's connection was closed, by either side. After an admin queue, the
+    /// registry removes the controller, and the caller closes the returned I/O queues.
     pub fn queue_closed(&mut self, controller: ControllerId, queue: QueueId) -> Option<Teardown> {
         let found = self.controllers.get_mut(&controller)?;
         found.queues.remove(&queue)?;
@@ -528,9 +528,9 @@ impl Registry {
         self.remove(controller, TeardownReason::AdminQueueClosed)
     }
 
-    /// Says whether closed I/O queues of a controller have changes under way: until they have not,
-    /// the host reads CSTS as if a reset or a shutdown went on. `instance` tells which life of the
-    /// controller is meant.
+    /// Sets whether closed I/O queues of a controller still have changes in progress. Until they
+    /// have finished, CSTS shows the host a reset or shutdown in progress. `instance` names the
+    /// life of the controller.
     pub fn set_unfinished(&mut self, id: ControllerId, instance: Instance, unfinished: bool) {
         let found = self.controllers.get_mut(&id);
         if let Some(controller) = found.filter(|controller| controller.instance == instance) {
@@ -538,30 +538,31 @@ impl Registry {
         }
     }
 
-    /// Ends a controller. The returned queues are to be closed.
+    /// Ends a controller. The caller closes the returned queues.
     pub fn remove_controller(&mut self, controller: ControllerId) -> Option<Teardown> {
         self.remove(controller, TeardownReason::Removed)
     }
 
-    /// Ends every controller, because the target stops. The returned queues are to be closed.
+    /// Ends every controller, because the target stops. The caller closes the returned queues.
     pub fn shutdown(&mut self) -> Vec<Teardown> {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// When to call [`Registry::tick`] at the latest, or a little earlier: known without a look at
-    /// all controllers.
+    /// The latest moment to call [`Registry::tick`], or slightly earlier. Computing it does not
+    /// visit the controllers.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
     }
 
-    /// When the next controller's time is over, if nothing is heard of it.
+    /// The moment at which the first controller's timer expires, without further commands.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.controllers.values().filter_map(|controller| controller.keep_alive.deadline()).min()
     }
 
-    /// Ends the controllers whose time is over at `now`. The returned queues are to be closed.
+    /// Ends the controllers whose timers have expired at `now`. The caller closes the returned
+    /// queues.
     pub fn tick(&mut self, now: Instant) -> Vec<Teardown> {
         if self.soonest.get().is_none_or(|soonest| now < soonest) {
             return Vec::new();
@@ -582,7 +583,7 @@ impl Registry {
         expired.into_iter().filter_map(|(id, reason)| self.remove(id, reason)).collect()
     }
 
-    /// The next thing to do for others; to be called until `None` after every change.
+    /// The next action for other connections. Call it until `None` after every change.
     pub fn poll_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -600,13 +601,13 @@ impl Registry {
     }
 
     /// The next Asynchronous Event Request of one controller to complete with success, and the
-    /// event, which is the result. The same as [`Action::Complete`]: each event comes out of one of
-    /// them.
+    /// event, which is the result. Equivalent to [`Action::Complete`]: the registry returns each
+    /// event through only one of them.
     pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
         self.controllers.get_mut(&controller)?.events.poll()
     }
 
-    /// What [`Action::Flush`] asked for is done.
+    /// Reports that the target has done [`Action::Flush`].
     pub fn shutdown_flushed(&mut self, controller: ControllerId, now: Instant) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.flushed(now);
@@ -620,8 +621,8 @@ impl Registry {
         }
     }
 
-    /// Adds a command that failed on an I/O queue to the controller's error information log. Those
-    /// of the admin queue are added by [`Registry::admin`].
+    /// Adds a command that failed on an I/O queue to the controller's error information log.
+    /// [`Registry::admin`] adds those of the admin queue.
     pub fn record_error(&mut self, controller: ControllerId, record: &ErrorRecord) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.errors.push(record);
@@ -650,7 +651,7 @@ impl Registry {
         self.actions.push_back(action);
     }
 
-    /// An identifier that no controller has, used as long ago as possible.
+    /// An unused identifier, among them the least recently used.
     pub(super) fn unused_controller_id(&mut self) -> Option<ControllerId> {
         let (first, last) = self.controller_ids.clone().into_inner();
         let is_unused = |id: &u16| !self.controllers.contains_key(&ControllerId(*id));
@@ -673,7 +674,7 @@ impl Registry {
         self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
     }
 
-    /// A subsystem's namespaces, as they are from now on.
+    /// Builds the new table of a subsystem's namespaces.
     pub(super) fn new_table(&mut self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         let subsystem = self.subsystems.get_mut(&id)?;
         let generation = subsystem.table.generation() + 1;
@@ -681,7 +682,7 @@ impl Registry {
         Some(subsystem.table.clone())
     }
 
-    /// Publishes a subsystem's namespaces anew and tells its controllers what changed.
+    /// Publishes a subsystem's new namespaces and notifies its controllers of the change.
     pub(super) fn namespace_changed(
         &mut self,
         id: SubsystemId,
@@ -700,7 +701,7 @@ impl Registry {
         });
     }
 
-    /// Tells a subsystem's controllers what a namespace's change is to each of them.
+    /// Notifies each of a subsystem's controllers of a namespace's change, as its host sees it.
     pub(super) fn tell(
         &mut self,
         id: SubsystemId,
@@ -714,7 +715,7 @@ impl Registry {
             let Some(change) = change(controller) else { continue };
             controller.changed.push(namespace, change);
             if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
-                // The log page has another list, of which this event tells.
+                // The ANA log page has changed, and this event reports it.
                 controller.access_changes += 1;
             }
             controller.events.raise(Notice::NamespaceAttribute);
@@ -722,7 +723,7 @@ impl Registry {
         }
     }
 
-    /// The discovery log page changed for the hosts that `concerns` names.
+    /// Notifies the hosts that `concerns` selects of a new discovery log page.
     pub(super) fn discovery_changed(&mut self, concerns: impl Fn(&Self, &str) -> bool) {
         self.discovery_generation += 1;
         let concerned: Vec<_> = self
@@ -769,7 +770,7 @@ impl Registry {
         let controller = self.controllers.remove(&id)?;
         self.with_pending_events.remove(&id);
         self.forget_requests(|owner, _| owner == id);
-        // Its connections are closed, so that nothing is left to complete on them.
+        // Its connections are closed, so nothing can complete on them any more.
         self.actions.retain(|action| match action {
             Action::Complete { controller, .. }
             | Action::Forget { controller, .. }

@@ -1,9 +1,9 @@
 //! Cross-Controller Reset (NVMe Base Specification 2.3, "Cross-Controller Reset command"): a host
-//! that lost one of its controllers has it ended through another one. When that is done, nothing
-//! that it sent to the lost controller is carried out any more, and it may send it anew.
+//! that lost one of its controllers ends it through another one. When the reset is done, the target
+//! carries out no more commands from the lost controller, and the host may send them again.
 //!
-//! Controller identifiers are used again, so that each life of one has a name of its own: CIU and
-//! CIRN of Identify Controller.
+//! The registry reuses controller identifiers, so each life of a controller has its own name: CIU
+//! and CIRN of Identify Controller.
 
 use super::cipher::Cipher;
 use super::registry::{Action, Registry, TeardownReason};
@@ -13,19 +13,19 @@ use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
 
-/// One life of a controller: the how-manieth controller of the registry it is.
+/// One life of a controller: its serial number in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instance(pub u64);
 
-/// The lives of controllers so far, and their names: a host that knows some of them must not be
-/// able to guess others, so each is the life's number enciphered.
+/// The lives of controllers so far, and their names. A name is the enciphered number of the life,
+/// so that a host that knows some names cannot guess others.
 #[derive(Debug)]
 pub(super) struct Instances {
     cipher: Cipher,
     count: u64,
 }
 
-/// What CIU is made from is never the number of a life.
+/// The input of CIU: never the number of a life.
 const UNIQUIFIER: u64 = 1 << 63;
 
 impl Default for Instances {
@@ -42,27 +42,27 @@ impl Instances {
         CrossControllerReset { icid: controller.id.0, ciu: self.uniquifier(number), cirn }
     }
 
-    /// Which life is meant, if it was one of this registry's.
+    /// The life with this name, if this registry assigned it.
     fn find(&self, name: &CrossControllerReset) -> Option<Instance> {
         let number = self.cipher.decipher(name.cirn);
         let issued = number < self.count && name.ciu == self.uniquifier(number);
         issued.then_some(Instance(number))
     }
 
-    /// CIU: not 0, which means none.
+    /// CIU: never 0, which means none.
     fn uniquifier(&self, number: u64) -> u8 {
         (self.cipher.encipher(number | UNIQUIFIER) % u64::from(u8::MAX)) as u8 + 1
     }
 }
 
 impl Registry {
-    /// What the names of this registry's controllers (CIU and CIRN) are made with: 128 random bits
-    /// that nobody else knows. Without them anybody can tell what the names are.
+    /// Sets the key of the controllers' names (CIU and CIRN): 128 secret random bits. Without it,
+    /// any peer can compute the names.
     pub fn set_instance_key(&mut self, random: [u8; 16]) {
         self.instances.cipher = Cipher::new(random);
     }
 
-    /// Where this registry is, for hosts that ask what a restart has ended.
+    /// Sets the location of this registry, for hosts that ask which operations a restart has ended.
     pub fn set_origin(&mut self, origin: ControllerOrigin) {
         self.origin = Some(origin);
     }
@@ -78,15 +78,15 @@ impl Registry {
         instance
     }
 
-    /// Ends the controller that the command names, unless it is gone already.
+    /// Ends the controller that the command names, unless it has already ended.
     pub(super) fn cross_controller_reset(
         &mut self,
         id: ControllerId,
         sqe: &Sqe,
     ) -> Result<Instance, Status> {
         let name = CrossControllerReset::parse(sqe);
-        // Of what another target's controllers did, or those of an earlier run, nothing is known
-        // here: better to refuse than to say that they are gone.
+        // This registry knows nothing of the controllers of other targets or of an earlier run. It
+        // must refuse rather than report that they have ended.
         let instance = self.instances.find(&name).ok_or(Status::INVALID_FIELD.with_dnr())?;
         let source = &self.controllers[&id];
         let impacted = self.controllers.get(&ControllerId(name.icid));
@@ -97,8 +97,8 @@ impl Registry {
             && impacted.host_nqn == source.host_nqn
             && impacted.host_id == source.host_id;
         if !same_host {
-            // Not the answer to an unknown life: from that the host concludes, at this target after
-            // a restart, that the controller is gone, and this one lives.
+            // Not the status for an unknown life: after a restart of this target, the host would
+            // conclude from it that the controller has ended, but this controller lives.
             return Err(Status::OPERATION_DENIED.with_dnr());
         }
         if impacted.id == id {

@@ -1,4 +1,4 @@
-//! One live controller: what it remembers between commands.
+//! One live controller: the state that it keeps between commands.
 
 use super::config::{PortId, SubsystemId};
 use super::events::Events;
@@ -19,12 +19,12 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use farblock_wire::property::{Cc, Csts};
 
-/// Says whether a controller had any command since its keep-alive timer last looked (NVMe Base
-/// Specification 2.0, "Traffic Based Keep Alive"), and what its host chose by features that matters
-/// to I/O commands.
+/// Says whether a controller had any command since the last check of its keep-alive timer (NVMe
+/// Base Specification 2.0, "Traffic Based Keep Alive"). It also holds the features that affect I/O
+/// commands.
 ///
-/// Every queue of a controller shares one. I/O queues mark it without the registry's lock: once
-/// for each batch of commands is enough.
+/// All queues of a controller share one value. I/O queues mark it without the registry's lock, once
+/// for each batch of commands.
 #[derive(Debug, Default)]
 pub struct Traffic {
     seen: AtomicBool,
@@ -33,16 +33,16 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// A command arrived.
+    /// Records that a command arrived.
     pub fn mark(&self) {
-        // Look first: the line then stays shared between the cores that only find it set. Nothing
-        // else is ordered by this flag, so relaxed is enough.
+        // Load first: the cache line then stays shared between the cores that only find it set. The
+        // flag orders no other access, so relaxed is enough.
         if !self.seen.load(Ordering::Relaxed) {
             self.seen.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether writes are to be durable before they are completed, as if each had FUA set: the host
+    /// Whether writes must be durable before they complete, as if each had FUA set: the host
     /// disabled the volatile write cache ("Volatile Write Cache").
     #[must_use]
     pub fn is_write_through(&self) -> bool {
@@ -53,7 +53,7 @@ impl Traffic {
         self.write_through.store(write_through, Ordering::Relaxed);
     }
 
-    /// Whether the host enabled Copy descriptor format 2, of ranges in any namespace ("Host
+    /// Whether the host enabled Copy descriptor format 2, with ranges in any namespace ("Host
     /// Behavior Support").
     #[must_use]
     pub fn copies_across(&self) -> bool {
@@ -64,14 +64,14 @@ impl Traffic {
         self.copies_across.store(copies_across, Ordering::Relaxed);
     }
 
-    /// Whether there was a command since the last call.
+    /// Returns whether a command arrived since the last call.
     fn take(&self) -> bool {
         self.seen.swap(false, Ordering::Relaxed)
     }
 }
 
-/// A moment before which no controller's timer runs out. So a look at thousands of controllers is
-/// taken when one of them may be over, and not whenever something happens.
+/// A lower bound of the moment at which any controller's timer expires. The target checks its
+/// thousands of controllers only when one of them may have expired, not after every event.
 #[derive(Debug)]
 pub(crate) struct Soonest(AtomicU64);
 
@@ -82,18 +82,18 @@ impl Default for Soonest {
 }
 
 impl Soonest {
-    /// A timer runs until then.
+    /// Notes a timer's new deadline.
     pub(crate) fn note(&self, deadline: Instant) {
-        // Whoever changes a timer has the registry: nobody else reads or writes this meanwhile.
+        // Every caller that changes a timer holds the registry, so there is no concurrent access.
         self.0.fetch_min(deadline.0, Ordering::Relaxed);
     }
 
-    /// All timers are about to be noted anew.
+    /// Resets the bound before the caller notes all timers again.
     pub(crate) fn forget(&self) {
         self.0.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// None: no timer runs.
+    /// The earliest deadline; `None`: no timer runs.
     pub(crate) fn get(&self) -> Option<Instant> {
         Some(self.0.load(Ordering::Relaxed)).filter(|at| *at < u64::MAX).map(Instant)
     }
@@ -102,15 +102,15 @@ impl Soonest {
 /// The timer that ends a controller (NVMe Base Specification 2.0, "Keep Alive").
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
-    /// KATO as rounded and told to the host, in milliseconds; 0: none.
+    /// KATO in milliseconds, rounded and reported to the host; 0: none.
     timeout_ms: u32,
-    /// The timeout in force when the host asked for none.
+    /// The timeout that applies when the host requested none.
     fallback: Option<Duration>,
     deadline: Option<Instant>,
-    /// Whether the deadline ends the association rather than being put off by traffic.
+    /// Whether the deadline ends the association even if commands arrive.
     is_final: bool,
     traffic: Arc<Traffic>,
-    /// Of all timers of the registry.
+    /// Shared by all timers of the registry.
     soonest: Arc<Soonest>,
 }
 
@@ -146,7 +146,7 @@ impl KeepAlive {
         self.restart(now);
     }
 
-    /// Keep Alive arrived, or the timer starts.
+    /// Restarts the timer, at the start and at each Keep Alive.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.run_until(self.period().map(|period| now.saturating_add(period)));
         self.is_final = false;
@@ -157,7 +157,7 @@ impl KeepAlive {
         deadline.into_iter().for_each(|at| self.soonest.note(at));
     }
 
-    /// Nothing keeps the controller alive any more after `linger`.
+    /// Ends the controller after `linger`, even if commands arrive.
     fn finish(&mut self, now: Instant, linger: Duration) {
         self.run_until(Some(now.saturating_add(linger)));
         self.is_final = true;
@@ -171,8 +171,7 @@ impl KeepAlive {
         &self.traffic
     }
 
-    /// Whether the host is to be considered gone. Traffic since the last look gives it one more
-    /// period.
+    /// Whether the host has expired. Commands since the last check give it one more period.
     pub(crate) fn is_expired(&mut self, now: Instant) -> bool {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return false;
@@ -201,18 +200,18 @@ pub(crate) struct Controller {
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
-    /// Its host has proved who it is.
+    /// The mark of its host's name, if the host has proved it.
     pub(crate) proved: Option<HostMark>,
     /// The address that the host connected to, for the discovery log page.
     pub(crate) local_address: String,
-    /// The listener by which its admin queue came in, if that is known.
+    /// The listener that accepted its admin queue, if known.
     pub(crate) port: Option<PortId>,
-    /// How its transport names data outside capsules.
+    /// How its transport describes data outside capsules.
     pub(crate) remote: RemoteForm,
     /// Connected queues and their depths, in entries.
     pub(crate) queues: BTreeMap<QueueId, u16>,
     pub(crate) lifecycle: Lifecycle,
-    /// Closed I/O queues have changes under way.
+    /// Closed I/O queues still have changes in progress.
     pub(crate) unfinished: bool,
     pub(crate) cc: Cc,
     pub(crate) keep_alive: KeepAlive,
@@ -225,7 +224,7 @@ pub(crate) struct Controller {
     pub(crate) features: FeatureValues,
 }
 
-/// What a controller starts with.
+/// The initial values of a controller.
 pub(crate) struct Beginning<'a> {
     pub(crate) id: ControllerId,
     pub(crate) instance: Instance,
@@ -243,7 +242,7 @@ pub(crate) struct Beginning<'a> {
 impl Controller {
     /// The controller that a Connect of an admin queue creates.
     pub(crate) fn new(beginning: &Beginning<'_>, now: Instant) -> Self {
-        // The timer runs before the controller is enabled, too: hosts die early as well.
+        // The timer also runs before the host enables the controller, because a host may die early.
         let fallback = match beginning.subsystem {
             Some(_) => None,
             None => Some(limits::DISCOVERY_KEEP_ALIVE),
@@ -281,8 +280,8 @@ impl Controller {
         self.queues.keys().copied().filter(|&queue| queue != QueueId(0))
     }
 
-    /// CSTS. A reset or a shutdown is not over before the queues that it ended are closed and
-    /// nothing of theirs is carried out any more: then the host may send it again elsewhere.
+    /// CSTS. A reset or a shutdown is complete only when the connections of its queues are closed
+    /// and their commands have ended. Then the host may send those commands again elsewhere.
     pub(crate) fn csts(&self) -> Csts {
         let csts = self.lifecycle.csts(self.cc.en());
         if !self.unfinished && self.io_queues().next().is_none() {
@@ -295,8 +294,8 @@ impl Controller {
         }
     }
 
-    /// The host wrote CC. Returns the Asynchronous Event Requests that will not be answered any
-    /// more, because the controller left [`Lifecycle::Ready`].
+    /// Applies a write to CC. Returns the Asynchronous Event Requests that will get no answer,
+    /// because the controller left [`Lifecycle::Ready`].
     pub(crate) fn write_cc(
         &mut self,
         cc: Cc,
@@ -330,7 +329,7 @@ impl Controller {
         }
     }
 
-    /// What a shutdown waited for is done.
+    /// Reports that the flush of a shutdown is done.
     pub(crate) fn flushed(&mut self, now: Instant) {
         let before = self.lifecycle;
         self.lifecycle = before.after_flush();

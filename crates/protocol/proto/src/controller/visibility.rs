@@ -1,12 +1,12 @@
-//! Which hosts see which namespaces of a subsystem.
+//! The namespaces of a subsystem that each host sees.
 //!
-//! A namespace of which nothing is said is seen by every host that may connect. To a host that does
-//! not see one it is inactive: it is on no list, commands for it get Invalid Namespace or Format,
-//! and no event is about it. An I/O queue needs none of this: its [`NamespaceTable`] has what its
-//! host sees, and is everybody's where all see everything.
+//! By default every host that may connect sees a namespace. For a host that does not see it, the
+//! namespace is inactive: no list contains it, commands for it get Invalid Namespace or Format, and
+//! no event reports it. An I/O queue needs only its [`NamespaceTable`], which holds its host's
+//! namespaces. All queues share one table where every host sees every namespace.
 //!
-//! What a host has registered or reserved stays while it does not see the namespace, as it does
-//! while the host is away.
+//! A host keeps its registrations and reservations while it does not see the namespace, as it does
+//! while it is away.
 
 use super::ana;
 use super::config::{ConfigError, PortId, SubsystemConfig, SubsystemId, check_nqn};
@@ -22,12 +22,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use farblock_wire::status::Status;
 
-/// What hosts see of a subsystem where they do not all see the same.
+/// The tables of a subsystem whose hosts see different namespaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ByHost {
-    /// Of the hosts that are named somewhere.
+    /// For the hosts with their own visibility.
     named: BTreeMap<String, Arc<NamespaceTable>>,
-    /// Of all others.
+    /// For all other hosts.
     others: Arc<NamespaceTable>,
 }
 
@@ -53,7 +53,7 @@ impl SubsystemConfig {
     }
 }
 
-/// A subsystem's namespaces as I/O queues use them.
+/// Builds the tables of a subsystem's namespaces for I/O queues.
 pub(super) fn table_of(
     config: &SubsystemConfig,
     access: &BTreeMap<PortId, ana::PortAccess>,
@@ -77,11 +77,11 @@ pub(super) fn table_of(
 }
 
 impl Registry {
-    /// Adds a namespace for these hosts only; `None`: for all. The others never hear of it. With
-    /// what was `kept` of its reservations, they go on, and are kept from now on.
+    /// Adds a namespace for these hosts only; `None`: for all. Other hosts get no notice. `kept`
+    /// holds its stored reservations: they apply again, and the registry stores their changes.
     ///
     /// # Errors
-    /// Those of [`Registry::add_namespace`], and when these cannot be the hosts.
+    /// Those of [`Registry::add_namespace`], and when the list of hosts is invalid.
     pub fn add_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -104,11 +104,11 @@ impl Registry {
         Ok(())
     }
 
-    /// Says which hosts see a namespace from now on, `None` for all, and tells those for whom that
-    /// makes a difference. What is under way ends as it ends.
+    /// Sets the hosts that see a namespace from now on (`None` for all) and notifies the affected
+    /// hosts. Commands in progress end normally.
     ///
     /// # Errors
-    /// When there is no such namespace, or these cannot be the hosts.
+    /// When there is no such namespace, or the list of hosts is invalid.
     pub fn set_visible_to(
         &mut self,
         subsystem: SubsystemId,
@@ -129,10 +129,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes what is said about a namespace, and tells the hosts.
+    /// Changes the description of a namespace, and notifies the hosts.
     ///
     /// # Errors
-    /// When there is no such namespace, or it cannot be like that.
+    /// When there is no such namespace, or the new description is invalid.
     pub fn replace_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -143,11 +143,11 @@ impl Registry {
         self.replace_namespace_for(subsystem, namespace, info, hosts)
     }
 
-    /// The same, and at the same time says which hosts see it from now on: none of them sees the
-    /// one without the other.
+    /// Changes the description of a namespace and the hosts that see it, in one step: no host sees
+    /// one change without the other.
     ///
     /// # Errors
-    /// Those of [`Registry::replace_namespace`], and when these cannot be the hosts.
+    /// Those of [`Registry::replace_namespace`], and when the list of hosts is invalid.
     pub fn replace_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -165,7 +165,7 @@ impl Registry {
         let before = config.namespaces.insert(namespace, info).expect("it was found");
         let regrouped = before.ana_group != info.ana_group;
         let change = if before.uuid != info.uuid {
-            // It is another one, which nobody has reserved.
+            // It is a new namespace, without reservations.
             self.end_reservations(subsystem, namespace);
             Some(NamespaceChange::Replaced)
         } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {
@@ -183,7 +183,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The hosts that see a namespace, if not all do.
+    /// The hosts that see a namespace; `None` if all do.
     #[must_use]
     pub fn visible_to(
         &self,
@@ -193,7 +193,7 @@ impl Registry {
         self.subsystem(subsystem)?.visible_to.get(&namespace).cloned()
     }
 
-    /// Tells each host what has become of a namespace that it saw, or sees now.
+    /// Notifies each host that saw the namespace, or sees it now, of the change.
     fn tell_those_who_see(
         &mut self,
         subsystem: SubsystemId,
@@ -219,7 +219,7 @@ impl Registry {
         self.table_of(controller.subsystem).seen_by(&controller.host_nqn)
     }
 
-    /// Whether a controller's host sees a namespace; or may speak of all that it sees.
+    /// Checks that a controller's host sees a namespace. [`NamespaceId::ALL`] always passes.
     pub(super) fn check_sight(
         &self,
         controller: &Controller,
@@ -231,7 +231,7 @@ impl Registry {
     }
 }
 
-/// Changes who sees a namespace, or nothing if that cannot be; gives who saw it.
+/// Changes the hosts that see a namespace and returns the previous ones; an error changes nothing.
 pub(super) fn replace_visibility(
     config: &mut SubsystemConfig,
     namespace: NamespaceId,

@@ -1,15 +1,15 @@
-//! Asymmetric namespace access: what the ANA log page says about groups of namespaces.
+//! Asymmetric namespace access: reads the ANA log page about groups of namespaces.
 
 use super::command::LogPage;
 use super::info::InfoError;
 use alloc::vec::Vec;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState, LogPageId};
 
-/// Groups that are read at most: more than any subsystem has.
+/// Most groups that a host reads: more than any subsystem has.
 const MAX_GROUPS: u32 = 4096;
 
-/// The part of the ANA log page that holds `groups` groups without their namespaces. To be asked
-/// for with [`AnaLogHeader::LSP_GROUPS_ONLY`].
+/// The part of the ANA log page that holds `groups` groups without their namespaces. Request it
+/// with [`AnaLogHeader::LSP_GROUPS_ONLY`].
 #[must_use]
 pub fn ana_log_page(groups: u32) -> LogPage {
     let groups = groups.clamp(1, MAX_GROUPS) as usize;
@@ -28,7 +28,7 @@ impl AnaLog {
     /// Reads an ANA log page, with or without the groups' namespaces.
     ///
     /// # Errors
-    /// When the page ends before what it announces.
+    /// When the page is shorter than its header announces.
     pub fn parse(data: &[u8]) -> Result<Self, InfoError> {
         let header = AnaLogHeader::parse(data).ok_or(InfoError::TooShort)?;
         let mut rest = &data[AnaLogHeader::LEN..];
@@ -45,7 +45,7 @@ impl AnaLog {
         Ok(Self { groups })
     }
 
-    /// The state of a group; `None` if the page does not have it.
+    /// The state of a group; `None` if the page does not list it.
     #[must_use]
     pub fn state(&self, group: u32) -> Option<AnaState> {
         self.groups.iter().find(|(id, _)| *id == group).map(|&(_, state)| state)

@@ -23,25 +23,25 @@ use farblock_wire::{Cqe, IntoBytes};
 
 /// CAP.TO is in these units.
 const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
-/// First pause between two looks at CSTS; it doubles up to [`READY_POLL_MAX`].
+/// First pause between two reads of CSTS; it doubles up to [`READY_POLL_MAX`].
 const READY_POLL_MIN: Duration = Duration::from_millis(1);
-/// Longest pause between two looks at CSTS.
+/// Longest pause between two reads of CSTS.
 const READY_POLL_MAX: Duration = Duration::from_millis(100);
 
-/// What the host asks of the controller.
+/// The host's choices for a new controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameters {
     /// Entries of the admin queue, 0's-based.
     pub admin_sqsize_z: u16,
     /// Keep alive timeout; zero for none.
     pub keep_alive: Duration,
-    /// I/O queue pairs to ask for.
+    /// I/O queue pairs to request.
     pub queues: u16,
     /// Asynchronous events to enable where supported.
     pub events: AsyncEventConfig,
 }
 
-/// What the driver does next.
+/// The driver's next step.
 #[expect(clippy::large_enum_variant, reason = "one of them, once for each controller")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -55,34 +55,34 @@ pub enum Step {
     Ready(ControllerInfo),
 }
 
-/// Where the bring-up is; see the module's diagram.
+/// The state of the bring-up; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BringUpState {
-    /// The Connect command is to be sent.
+    /// Next: send Connect.
     Connect,
-    /// The controller asks for authentication before anything else.
+    /// The controller requires authentication before anything else.
     Authenticate,
-    /// CAP is to be read.
+    /// Next: read CAP.
     ReadCapabilities,
-    /// VS is to be read.
+    /// Next: read VS.
     ReadVersion,
-    /// CC.EN is to be set.
+    /// Next: set CC.EN.
     Enable,
-    /// CSTS is to be read.
+    /// Next: read CSTS.
     PollReady,
     /// CSTS was not ready: a pause of this length.
     Wait(Duration),
-    /// Identify Controller is to be sent.
+    /// Next: send Identify Controller.
     Identify,
-    /// I/O queues are to be asked for.
+    /// Next: request I/O queues.
     RequestQueues,
-    /// Asynchronous events are to be enabled.
+    /// Next: enable asynchronous events.
     ConfigureEvents,
-    /// Nothing is left to do.
+    /// Done.
     Ready,
 }
 
-/// See the module's text.
+/// The bring-up of one controller; see the module's text.
 #[derive(Clone, Debug)]
 pub struct Bringup {
     state: BringUpState,
@@ -112,7 +112,7 @@ impl Bringup {
         }
     }
 
-    /// What to do next. Asking again without reporting gives the same answer.
+    /// The next step. Repeated calls without a report return the same step.
     #[must_use]
     pub fn step(&self) -> Step {
         let command = match self.state {
@@ -138,7 +138,7 @@ impl Bringup {
         Step::Command(command, Vec::new())
     }
 
-    /// The driver let the time of [`Step::Wait`] pass.
+    /// Reports that the driver waited for the time of [`Step::Wait`].
     pub fn handle_waited(&mut self) {
         if let BringUpState::Wait(pause) = self.state {
             self.waited = self.waited.saturating_add(pause);
@@ -146,17 +146,17 @@ impl Bringup {
         }
     }
 
-    /// The admin queue is authenticated, as [`Step::Authenticate`] asked.
+    /// Reports that the driver authenticated the admin queue, as [`Step::Authenticate`] requires.
     pub fn handle_authenticated(&mut self) {
         if self.state == BringUpState::Authenticate {
             self.state = BringUpState::ReadCapabilities;
         }
     }
 
-    /// The command of [`Step::Command`] completed; `data` came with it.
+    /// Reports that the command of [`Step::Command`] completed, with `data` from the controller.
     ///
     /// # Errors
-    /// When the controller cannot be brought up; nothing is left to do but to close.
+    /// When the host cannot bring the controller up; close the connection.
     pub fn handle_completion(&mut self, cqe: &Cqe, data: &[u8]) -> Result<(), ConnectError> {
         let (status, result) = (cqe.status(), cqe.result());
         let succeeded = |what| {
@@ -204,7 +204,7 @@ impl Bringup {
                 self.info.queues = granted.min(self.parameters.queues);
                 self.state = self.after_queues();
             }
-            // Without events the host works all the same; it only learns of changes later.
+            // The host works without events; it only notices changes later.
             BringUpState::ConfigureEvents => self.state = BringUpState::Ready,
             BringUpState::Authenticate | BringUpState::Wait(_) | BringUpState::Ready => {
                 panic!("a completion without a command")
@@ -251,7 +251,7 @@ impl Bringup {
         if left.is_zero() {
             return Err(ConnectError::NotReady { after });
         }
-        // As long again as was waited so far: the pauses double.
+        // As long again as the host has waited so far: the pauses double.
         self.state =
             BringUpState::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
         Ok(())
@@ -282,7 +282,7 @@ impl Bringup {
         if self.events().0 == 0 { BringUpState::Ready } else { BringUpState::ConfigureEvents }
     }
 
-    /// Events that are wanted and supported.
+    /// The requested events that the controller supports.
     fn events(&self) -> AsyncEventConfig {
         AsyncEventConfig(self.parameters.events.0 & self.info.events_supported.0)
     }

@@ -1,6 +1,6 @@
-//! The commands a host sends, as values: the entry and which way how much data moves.
+//! The commands a host sends, as values: the entry, and the direction and length of its data.
 //!
-//! Lengths and block counts are the caller's: it splits by the controller's limits first.
+//! The caller chooses lengths and block counts: it splits by the controller's limits first.
 
 use crate::tcp::host_end::Transfer;
 use farblock_wire::fabrics::{
@@ -37,20 +37,20 @@ pub enum Data {
 pub struct Command {
     /// The submission queue entry, its data pointer empty.
     pub sqe: Sqe,
-    /// What it moves.
+    /// The data that it moves.
     pub data: Data,
 }
 
 impl Command {
-    /// Any command: for pass-through, and what has no builder here.
+    /// Any command: for pass-through, and for commands without a builder here.
     #[must_use]
     pub fn new(sqe: Sqe, data: Data) -> Self {
         let flags = sqe.flags & 0b11 | Sqe::FLAGS_SGL;
         Self { sqe: Sqe { flags, dptr: SglDescriptor::NONE, ..sqe }, data }
     }
 
-    /// The entry with its data pointer for TCP, and what the transport is to expect: data to the
-    /// controller goes in the capsule if at most `in_capsule_bytes`.
+    /// The entry with its data pointer for TCP, and the transfer that the transport expects. Data
+    /// to the controller is in the capsule if it has at most `in_capsule_bytes`.
     #[must_use]
     pub fn place(&self, in_capsule_bytes: u32) -> (Sqe, Transfer) {
         let (dptr, transfer) = match self.data {
@@ -121,7 +121,7 @@ pub fn write_zeroes(nsid: u32, lba: u64, blocks: u32, deallocate: bool, fua: boo
     ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, flags, Data::None)
 }
 
-/// Makes what completed before durable.
+/// Makes all writes durable that completed before.
 #[must_use]
 pub fn flush(nsid: u32) -> Command {
     nvm(NvmOpcode::FLUSH, nsid, Data::None)
@@ -144,9 +144,9 @@ pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
     DsmRange::new(lba, blocks)
 }
 
-/// Copies `ranges` (1 to 256) ranges to `lba` on, one after the other; they are the data: see
-/// [`copy_range`]. With `across` each names its namespace, which Host Behavior Support has to have
-/// enabled.
+/// Copies `ranges` (1 to 256) ranges to `lba` and beyond, one after the other. The ranges are the
+/// command's data: see [`copy_range`]. With `across`, each range names its namespace; Host Behavior
+/// Support must have enabled that.
 #[must_use]
 pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
     assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
@@ -169,7 +169,7 @@ pub fn copy_range(nsid: u32, lba: u64, blocks: u32) -> CopyRange {
     CopyRange::new(nsid, lba, blocks).expect("1 to 65536 blocks in one range")
 }
 
-/// Identify with any CNS; 4096 bytes come.
+/// Identify with any CNS; the controller returns 4096 bytes.
 #[must_use]
 pub fn identify(cns: Cns, nsid: u32) -> Command {
     let data = Data::FromController(IDENTIFY_BYTES as u32);
@@ -202,16 +202,16 @@ pub fn identify_active_namespaces(after: u32) -> Command {
     identify(Cns::ACTIVE_NAMESPACES, after)
 }
 
-/// Which part of which log page, for [`log_page`].
+/// A part of a log page, for [`log_page`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPage {
     /// Log page identifier (LID).
     pub page: LogPageId,
     /// Namespace, or [`NSID_BROADCAST`] for the controller's.
     pub nsid: u32,
-    /// Where to start, in bytes: a multiple of 4.
+    /// Start, in bytes: a multiple of 4.
     pub offset: u64,
-    /// How much, in bytes: a multiple of 4, at least 4.
+    /// Length, in bytes: a multiple of 4, at least 4.
     pub bytes: u32,
     /// Leave the asynchronous event that points here pending (RAE).
     pub retain_event: bool,
@@ -253,10 +253,10 @@ pub fn set_features(feature: FeatureId, value: u32) -> Command {
     command
 }
 
-/// Asks for `count` (1 to 65535) I/O queue pairs.
+/// Requests `count` (1 to 65535) I/O queue pairs.
 ///
 /// # Panics
-/// If the count is 0, which cannot be said.
+/// If the count is 0, which the field cannot express.
 #[must_use]
 pub fn set_number_of_queues(count: u16) -> Command {
     set_features(FeatureId::NUMBER_OF_QUEUES, NumberOfQueues::pairs(count).0)
@@ -280,7 +280,7 @@ pub fn keep_alive() -> Command {
     admin(AdminOpcode::KEEP_ALIVE, 0, Data::None)
 }
 
-/// Cross-Controller Reset: ends another controller of this host's in the same subsystem.
+/// Cross-Controller Reset: ends another controller of this host in the same subsystem.
 #[must_use]
 pub fn cross_controller_reset(impacted: CrossControllerReset) -> Command {
     Command::new(impacted.emit(), Data::None)
@@ -309,7 +309,7 @@ pub fn authentication_receive(length: u32) -> Command {
     Command { sqe, data: Data::FromController(length) }
 }
 
-/// Who connects to what.
+/// The names of the host and of the subsystem that it connects to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity<'a> {
     /// Host identifier.

@@ -1,4 +1,4 @@
-//! Reading a discovery log page, piece by piece, until one whole generation was seen.
+//! Reads a discovery log page piece by piece, until all pieces have the same generation.
 //!
 //! ```text
 //!  Header --> Entries(0) --> Entries(n) ... --> Check --> Done
@@ -16,11 +16,11 @@ use farblock_wire::log::{
 
 /// Bytes of the header, and of each record.
 const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
-/// Records that are read at once.
+/// Records that one command reads.
 const RECORDS_PER_READ: u64 = 16;
-/// More records than this are a fault: the page would have 16 MiB.
+/// More records than this are an error: the page would have 16 MiB.
 const RECORDS_MAX: u64 = 16384;
-/// Generations after which reading is given up.
+/// The host gives up reading after this many generations.
 const GENERATIONS_MAX: u32 = 10;
 
 /// One record of a discovery log page.
@@ -30,9 +30,9 @@ pub struct DiscoveryEntry {
     pub transport: TransportType,
     /// Address family (ADRFAM).
     pub address_family: AddressFamily,
-    /// What it points to (SUBTYPE).
+    /// The kind of the entry (SUBTYPE).
     pub kind: SubsystemType,
-    /// Secure channel requirements and the like (TREQ), as they are.
+    /// Secure channel requirements and the like (TREQ), uninterpreted.
     pub requirements: u8,
     /// Port identifier (PORTID).
     pub port_id: u16,
@@ -83,29 +83,29 @@ impl DiscoveryEntry {
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiscoveryStep {
     /// Get this part of the log page and hand it to [`DiscoveryReader::handle_data`].
     Read(LogPage),
-    /// All records are there.
+    /// All records have arrived.
     Done,
 }
 
-/// Where the reading is; see the module's diagram.
+/// The state of the reading; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DiscoveryState {
-    /// The header is to be read.
+    /// Next: read the header.
     Header,
-    /// Records are to be read, from this one on.
+    /// Next: read the records from this one on.
     Entries(u64),
-    /// The header is to be read again.
+    /// Next: read the header again.
     Check,
-    /// All was read.
+    /// All read.
     Done,
 }
 
-/// See the module's text.
+/// Reads a discovery log page; see the module's text.
 #[derive(Clone, Debug)]
 pub struct DiscoveryReader {
     state: DiscoveryState,
@@ -122,7 +122,7 @@ impl Default for DiscoveryReader {
 }
 
 impl DiscoveryReader {
-    /// Nothing read yet.
+    /// A reader that has read nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -134,7 +134,7 @@ impl DiscoveryReader {
         }
     }
 
-    /// What to read next.
+    /// The next part to read.
     #[must_use]
     pub fn step(&self) -> DiscoveryStep {
         let page = LogPage::new(LogPageId::DISCOVERY, RECORD_BYTES as u32);
@@ -152,10 +152,10 @@ impl DiscoveryReader {
         }
     }
 
-    /// What [`Self::step`] asked for.
+    /// Takes the data that [`Self::step`] requested.
     ///
     /// # Errors
-    /// When it makes no sense, or does not hold still.
+    /// When the page is malformed, or changes too often while the host reads it.
     pub fn handle_data(&mut self, data: &[u8]) -> Result<(), InfoError> {
         match self.state {
             DiscoveryState::Header => self.handle_header(data),

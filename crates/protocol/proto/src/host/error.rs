@@ -1,4 +1,4 @@
-//! Why a connection did not come about, in words that tell a person what to look at.
+//! Reasons for a failed connection, in words that tell the operator where to look.
 
 use crate::tcp::TcpRefusal;
 use alloc::string::String;
@@ -7,33 +7,33 @@ use core::time::Duration;
 use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParameter, ConnectResult};
 
-/// Why a host could not connect to a controller, or not bring it up.
+/// The reason why a host could not connect to a controller, or not bring it up.
 ///
-/// The driver adds what only it can know (the network's errors); the state machines the rest.
+/// The driver adds the network's errors; the state machines add all others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The name of the address means nothing, with the resolver's reason.
+    /// The resolver does not know the address's name, with its reason.
     Unresolved(String),
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     Refused,
-    /// The network does not lead there, with the system's reason.
+    /// No route to the address, with the system's reason.
     Unreachable(String),
     /// No answer in time.
     TimedOut {
-        /// What was waited for.
+        /// The step that the host waited for.
         during: &'static str,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
     /// The peer closed the connection.
     Closed {
-        /// What was waited for.
+        /// The step that the host waited for.
         during: &'static str,
     },
     /// Any other failure of the connection or of this machine, with the system's reason.
     Io(String),
-    /// What only TCP can fail at.
+    /// A failure that only TCP has.
     Tcp(TcpRefusal),
     /// The controller broke the protocol.
     Protocol(&'static str),
@@ -53,19 +53,20 @@ pub enum ConnectError {
     IncompatibleFormat,
     /// The discovery information is out of date.
     RestartDiscovery,
-    /// The host must authenticate, and has no secret to do it with.
+    /// The controller requires authentication, and the host has no secret for it.
     AuthenticationRequired,
-    /// The controller was to prove who it is, and does not ask for authentication.
+    /// The host requires the controller to prove its identity, and the controller does not offer
+    /// it.
     AuthenticationNotOffered,
     /// The authentication failed, with the sentence that says why.
     AuthenticationFailed(String),
-    /// The controller closed the connection instead of judging the host's proof: it may have
-    /// refused it, or have died.
+    /// The controller closed the connection instead of answering the host's proof: it may have
+    /// refused the proof, or have died.
     ProofNotJudged,
     /// A secret could not be read, with the sentence that says why.
     KeyFile(String),
-    /// The controller wants a secure channel (TLS) by a key that comes of the authentication, which
-    /// was not asked for.
+    /// The controller requires a secure channel (TLS) with a key from the authentication, and the
+    /// host did not request one.
     SecureChannelRequired,
     /// A command that is needed to bring the controller up failed.
     CommandFailed {
@@ -76,20 +77,20 @@ pub enum ConnectError {
     },
     /// The controller did not become ready.
     NotReady {
-        /// How long it was given: as long as it asks for.
+        /// The time limit, which the controller itself announces.
         after: Duration,
     },
     /// The controller reports a fatal internal state (CSTS.CFS).
     ControllerFatal,
     /// Every I/O queue that the controller granted is in use.
     NoQueueLeft {
-        /// How many it granted.
+        /// The number that it granted.
         granted: u16,
     },
 }
 
 impl ConnectError {
-    /// Whether trying the same again later may help.
+    /// Whether another attempt later may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -172,7 +173,7 @@ impl From<TcpRefusal> for ConnectError {
     }
 }
 
-/// What a failed Connect means (Base 2.0c, "Connect Command and Response", status values).
+/// The meaning of a failed Connect (Base 2.0c, "Connect Command and Response", status values).
 #[must_use]
 pub fn refused(status: Status, result: u64) -> ConnectError {
     const SQSIZE: ConnectInvalidParameter =
@@ -202,16 +203,16 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
     }
 }
 
-/// What a successful Connect says.
+/// The content of a successful Connect's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// The controller's identifier.
     pub cntlid: u16,
-    /// Nothing else may be done before the host has authenticated.
+    /// The host must authenticate before it does anything else.
     pub must_authenticate: bool,
 }
 
-/// What to do where a host's identifier is not its own.
+/// The advice for a host whose identifier the target refuses.
 const IDENTIFIER: &str = "the target does not take this host's identifier (HOSTID): it is another \
                           host's there, or not the one that is said to be this one's; give the \
                           right one (/etc/nvme/hostid, or &hostid= in the URL), or set host_id \
@@ -222,7 +223,7 @@ const NOT_JUDGED: &str = "authentication failed: the controller closed the conne
                           secrets at both ends, or give --dhchap-ctrl-secret if the controller \
                           demands to prove itself";
 
-/// What to do where a controller wants a secure channel.
+/// The advice where a controller requires a secure channel.
 const CONCATENATE: &str = "the controller wants TLS to come of the authentication: give --concat \
                            with --dhchap-secret FILE (or a key for TLS that it knows, with \
                            --tls-key FILE)";
@@ -230,7 +231,7 @@ const CONCATENATE: &str = "the controller wants TLS to come of the authenticatio
 /// Reads the result of a successful Connect.
 ///
 /// # Errors
-/// When the controller wants a secure channel.
+/// When the controller requires a secure channel.
 pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
     let ConnectResult { cntlid, authreq } = ConnectResult::parse(result);
     if authreq & ConnectResult::AUTHREQ_ASCR != 0 {

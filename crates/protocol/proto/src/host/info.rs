@@ -1,4 +1,4 @@
-//! What a controller says about itself.
+//! Reads a controller's description of itself.
 
 use super::error::ConnectError;
 use alloc::string::{String, ToString};
@@ -13,20 +13,20 @@ use farblock_wire::text::Plain;
 
 /// Smallest memory page, for MDTS: 2^12 bytes.
 const PAGE_SHIFT: u32 = 12;
-/// IOCCSZ that just holds a submission queue entry, in units of 16 bytes.
+/// The IOCCSZ of a capsule that holds only a submission queue entry, in units of 16 bytes.
 const IOCCSZ_MIN: u32 = 4;
 
-/// A controller's answer that makes no sense, or describes what is not supported.
+/// A malformed answer of a controller, or one that describes an unsupported feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InfoError {
     /// Fewer bytes than the structure has.
     TooShort,
-    /// There is no active namespace of that identifier.
+    /// There is no active namespace with that identifier.
     NoSuchNamespace,
-    /// The LBA format in use is none of the namespace's formats.
+    /// The LBA format in use is not one of the namespace's formats.
     FormatOutOfRange,
-    /// The block size is none that the host can use, 2 to this power.
+    /// The host does not support the block size, 2 to this power.
     BlockSize {
         /// LBADS.
         shift: u8,
@@ -45,9 +45,9 @@ pub enum InfoError {
     NotAscending,
     /// The discovery log page has a format that is not known.
     RecordFormat(u16),
-    /// The discovery log page claims more records than anybody has.
+    /// The discovery log page claims more records than the host accepts.
     TooManyRecords(u64),
-    /// The discovery log page changes faster than it can be read.
+    /// The discovery log page changes faster than the host can read it.
     Unstable,
 }
 
@@ -78,14 +78,14 @@ impl fmt::Display for InfoError {
 
 impl core::error::Error for InfoError {}
 
-/// Text of a fixed-length field: without its padding, and nothing that could move a cursor.
+/// Text of a fixed-length field, without its padding and without control characters.
 pub(super) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);
     Plain(text.trim()).to_string()
 }
 
-/// What the host knows of a controller once it is ready.
+/// The host's knowledge of a controller that is ready.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControllerInfo {
     /// Controller identifier (CNTLID).
@@ -108,9 +108,9 @@ pub struct ControllerInfo {
     pub in_capsule_bytes: u32,
     /// Largest namespace identifier (NN).
     pub namespaces: u32,
-    /// SGL support (SGLS), as it is.
+    /// SGL support (SGLS), uninterpreted.
     pub sgls: u32,
-    /// Optional NVM commands (ONCS), as they are.
+    /// Optional NVM commands (ONCS), uninterpreted.
     pub oncs: u16,
     /// There is a volatile write cache (VWC).
     pub volatile_cache: bool,
@@ -126,21 +126,21 @@ pub struct ControllerInfo {
     pub max_queue_entries: u32,
     /// I/O queues that the controller granted.
     pub queues: u16,
-    /// How long the controller may take to become ready.
+    /// The longest time that the controller may take to become ready.
     pub ready_timeout: Duration,
-    /// What was written to CC.
+    /// The value that the host wrote to CC.
     pub configuration: Cc,
-    /// What names this life of the controller for a Cross-Controller Reset, if it can be ended
-    /// and end others so (CCRL, CIU, CIRN).
+    /// The name of this life of the controller in a Cross-Controller Reset (CCRL, CIU, CIRN), if
+    /// the controller supports that command.
     pub life: Option<CrossControllerReset>,
-    /// How long after the end of its association the controller may still carry out commands
-    /// (CQT); zero if it does not say.
+    /// The longest time for which the controller may still carry out commands after the end of its
+    /// association (CQT); zero if it does not say.
     pub quiesce_time: Duration,
-    /// What the retry delays 1 to 3 of a failed command's status are (CRDT1 to CRDT3).
+    /// The retry delays 1 to 3 of a failed command's status (CRDT1 to CRDT3).
     pub retry_delays: [Duration; 3],
-    /// Every command is a sign of life to the controller, not only Keep Alive (CTRATT.TBKAS).
+    /// Every command, not only Keep Alive, resets the controller's keep-alive timer (CTRATT.TBKAS).
     pub traffic_keep_alive: bool,
-    /// Where the controller is, if it is one of farblock's.
+    /// The controller's location, if it is a farblock controller.
     pub origin: Option<ControllerOrigin>,
     /// The process it is in, if it is one of farblock's that says so.
     pub process: Option<ProcessName>,
@@ -150,19 +150,20 @@ pub struct ControllerInfo {
 }
 
 impl ControllerInfo {
-    /// How long after its host lost it the controller may still carry out what it was sent,
-    /// unless it is ended (Base 2.1, "Communication Loss Handling"): until it misses the signs of
-    /// life, and then until it has quiesced (CQT). `None`: for ever, as it waits for no sign of
-    /// life when `keep_alive` is zero.
+    /// The longest time for which the controller may still carry out commands after the host lost
+    /// it, unless it is reset (Base 2.1, "Communication Loss Handling"). It lasts until the
+    /// keep-alive timer expires and the controller has quiesced (CQT). `None`: no limit, because
+    /// the controller has no timer when `keep_alive` is zero.
     #[must_use]
     pub fn time_to_end(&self, keep_alive: Duration) -> Option<Duration> {
         if keep_alive.is_zero() {
             return None;
         }
-        // Two intervals may begin before the first is missed where traffic counts as well; and the
-        // last sign of life may have come as late as the loss was seen.
+        // Where traffic counts as keep-alive, the controller may start two intervals before it
+        // misses the first; and the last command may have arrived as late as the host noticed the
+        // loss.
         let intervals = if self.traffic_keep_alive { 3 } else { 2 };
-        // Controllers round up to what they can count.
+        // Controllers round up to their granularity.
         let unit_ms = self.keep_alive_granularity.as_millis().max(1);
         let interval_ms = keep_alive.as_millis().div_ceil(unit_ms).saturating_mul(unit_ms);
         let interval = Duration::from_millis(interval_ms.try_into().unwrap_or(u64::MAX));
@@ -181,9 +182,8 @@ impl ControllerInfo {
         self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0
     }
 
-    /// Commands in flight and SQSIZE (0's-based) for an I/O queue that is to hold `depth`
-    /// commands. A queue has one entry more than commands, as a full one could not be told from
-    /// an empty one.
+    /// Commands in flight and SQSIZE (0's-based) of an I/O queue that holds `depth` commands. A
+    /// queue has one entry more than commands, because a full queue would look like an empty one.
     #[must_use]
     pub fn queue_depth(&self, depth: u16) -> u16 {
         let most = self.max_queue_entries.saturating_sub(1);
@@ -196,7 +196,7 @@ impl ControllerInfo {
         depth.clamp(1, most.max(1))
     }
 
-    /// Reads an Identify Controller data structure into the fields it is about.
+    /// Reads an Identify Controller data structure into the matching fields.
     pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
         let Some(identify) = IdentifyController::parse(data) else {
             return Err(ConnectError::Protocol("Identify Controller is too short"));
@@ -236,7 +236,7 @@ impl ControllerInfo {
         self.process = ProcessName::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
-        // Data that would not follow the entry at once are not worth having.
+        // The host does not use in-capsule data that would not directly follow the entry.
         self.in_capsule_bytes = match identify.icdoff.get() {
             0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
             _ => 0,

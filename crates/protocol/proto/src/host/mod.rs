@@ -1,8 +1,8 @@
-//! The host's side, sans I/O: the commands it sends, bringing a controller up, and reading what
-//! controllers say about themselves.
+//! The host's side, sans I/O: builds the host's commands, brings a controller up, and reads the
+//! controllers' answers.
 //!
-//! Contract: everything that comes from a controller is hostile until it was read here. What a
-//! function returns is bounded and consistent; what makes no sense is an [`InfoError`] or a
+//! Contract: every byte from a controller is hostile until this module has read it. The values that
+//! functions return are bounded and consistent; malformed input is an [`InfoError`] or a
 //! [`ConnectError`].
 //!
 //! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.

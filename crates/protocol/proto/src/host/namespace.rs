@@ -1,4 +1,4 @@
-//! What a controller says about a namespace, and about which namespaces there are.
+//! Reads a controller's description of a namespace, and its lists of namespaces.
 
 use super::info::InfoError;
 use alloc::vec::Vec;
@@ -10,12 +10,11 @@ use farblock_wire::identify::{
 const BLOCK_SHIFT_MIN: u8 = 9;
 const BLOCK_SHIFT_MAX: u8 = 16;
 
-/// How much one command that transfers no data of that size may name; see
-/// [`IdentifyControllerNvm`].
+/// Limits of commands that name blocks but do not transfer them; see [`IdentifyControllerNvm`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CommandLimits {
-    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. As if the smallest memory page
-    /// were the smallest that there is: never too much.
+    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. Computed with the smallest page
+    /// size that NVMe knows, so never too large.
     pub zeroes_bytes: Option<u64>,
     /// Blocks of a deallocation of one range (DMRSL and DMSL), if there is a limit.
     pub deallocate_blocks: Option<u32>,
@@ -39,7 +38,7 @@ impl CommandLimits {
     }
 }
 
-/// A namespace as the host needs to know it.
+/// The host's knowledge of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceInfo {
     /// Namespace identifier.
@@ -50,15 +49,15 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Blocks allocated (NUSE).
     pub used_blocks: u64,
-    /// Write protected at present (NSATTR).
+    /// The namespace is write protected at present (NSATTR).
     pub read_only: bool,
-    /// NSFEAT, as it is.
+    /// NSFEAT, uninterpreted.
     pub features: u8,
-    /// Operations that do not cross a multiple of this are fastest (NOIOB); 0 if not said.
+    /// Operations that do not cross a multiple of this are fastest (NOIOB); 0 if not given.
     pub optimal_blocks: u32,
-    /// Preferred write granularity in blocks (NPWG); 0 if not said.
+    /// Preferred write granularity in blocks (NPWG); 0 if not given.
     pub preferred_blocks: u32,
-    /// The namespace may be used by several controllers (NMIC).
+    /// Several controllers may use the namespace (NMIC).
     pub shared: bool,
     /// ANA group that it belongs to (ANAGRPID); 0 if it is in none.
     pub ana_group: u32,
@@ -74,7 +73,7 @@ impl NamespaceInfo {
     /// Reads an Identify Namespace data structure.
     ///
     /// # Errors
-    /// When there is no such namespace, or none that the host can use.
+    /// When there is no such namespace, or the host cannot use it.
     pub fn parse(nsid: u32, data: &[u8]) -> Result<Self, InfoError> {
         let identify = IdentifyNamespace::parse(data).ok_or(InfoError::TooShort)?;
         let blocks = identify.nsze.get();
@@ -117,8 +116,8 @@ impl NamespaceInfo {
         })
     }
 
-    /// Adds what a namespace identification descriptor list says. A malformed list adds what
-    /// stands before the fault.
+    /// Adds the identifiers from a namespace identification descriptor list. From a malformed list
+    /// it adds the identifiers before the error.
     pub fn add_descriptors(&mut self, data: &[u8]) {
         for (id_type, id) in NamespaceIdDescriptor::iter(data) {
             match id_type {
@@ -136,8 +135,8 @@ fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
     id.try_into().ok().filter(|id| *id != [0; N])
 }
 
-/// Reads a list of active namespaces above `after`: ascending, ended by a zero. The flag says
-/// that the list is full, so that there may be more.
+/// Reads a list of active namespaces above `after`: ascending, ended by a zero. The flag is true if
+/// the list is full, so that there may be more.
 ///
 /// # Errors
 /// When the list is too short, or not in order.

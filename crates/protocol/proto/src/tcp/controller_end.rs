@@ -10,11 +10,11 @@
 //!    +----------------------+---------- respond() or a final push ---+
 //! ```
 //!
-//! Data in the capsule follows its `Command` event directly: a driver that wants it calls
-//! [`ControllerEnd::pull`] before it asks for the next event; otherwise it is dropped, and what the
-//! driver responds before all of it has come is emitted when it has. A capsule is not here before
-//! that, and a host that hears of a command whose data it still sends may have taken their memory
-//! away: Linux's dies of that.
+//! Data in the capsule follows its `Command` event directly. A driver that wants it calls
+//! [`ControllerEnd::pull`] before it calls [`ControllerEnd::next`] again; otherwise this end drops
+//! the data. A response that the driver gives before all in-capsule data has arrived is held until
+//! then: only then is the capsule complete. A host that receives the completion of a command whose
+//! data it still sends may have freed that memory. The Linux host crashes on that.
 
 use super::digest::{DataDigest, crc32c};
 use super::fault::Fault;
@@ -38,7 +38,7 @@ const FEI_CCCID: u32 = 8;
 const FEI_TTAG: u32 = 10;
 const FEI_DATAO: u32 = 12;
 
-/// What a controller's end offers.
+/// The options that a controller's end offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Digests that it accepts when the host asks for them.
@@ -53,7 +53,7 @@ impl Default for Config {
     }
 }
 
-/// What the driver has to act on.
+/// An event that the driver acts on.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The IC exchange is done (the answer was emitted).
@@ -74,7 +74,7 @@ pub enum Event<'a> {
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// Everything that was pulled for this command has come.
+    /// All data that the driver pulled for this command has arrived.
     Pulled {
         /// The command.
         slot: SlotId,
@@ -83,19 +83,19 @@ pub enum Event<'a> {
     },
     /// The host ended the connection with a terminate PDU.
     Terminated {
-        /// What it says is wrong.
+        /// The error that the host reports.
         status: FatalErrorStatus,
     },
 }
 
-/// Which part of a command's data a push is.
+/// The position of a push within a command's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushPart {
     /// More follows.
     More,
     /// The last; a response capsule follows.
     Last,
-    /// The last of a command that succeeded and has no result: needs no response capsule where
+    /// The last of a command that succeeded and has no result. It needs no response capsule where
     /// the SUCCESS flag is allowed.
     Final,
 }
@@ -107,26 +107,26 @@ enum Slot {
     Free,
     /// A command that the controller works on.
     Taken { cid: CommandId },
-    /// A command whose data is on its way: `received` of `length` bytes came in order.
+    /// A command whose data is arriving: `received` of `length` bytes have come, in order.
     Pulling { cid: CommandId, length: u32, received: u32, intact: bool, in_capsule: bool },
 }
 
-/// Which command the data in the stream belongs to.
+/// The command that owns the data in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Incoming {
-    /// To none, or to one that does not want it.
+    /// No command, or one that does not want the data.
     Dropped,
-    /// In-capsule data of a command whose driver has not said yet whether it wants it.
+    /// In-capsule data of a command whose driver has not yet decided whether it wants the data.
     Offered(SlotId, u32),
-    /// The same of one whose driver does not.
+    /// In-capsule data that the driver does not want.
     Unwanted(SlotId),
-    /// The same of one that is responded to already (`late`).
+    /// In-capsule data of a command that the driver has already answered (`late`).
     Answered(SlotId),
-    /// To this command.
+    /// This command.
     For(SlotId),
 }
 
-/// See the module's text.
+/// One queue pair's connection at the controller; see the module's text.
 #[derive(Debug)]
 pub struct ControllerEnd {
     framer: Framer,
@@ -136,7 +136,7 @@ pub struct ControllerEnd {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     incoming: Incoming,
-    /// The response to the command whose capsule is still coming.
+    /// The response to the command whose capsule is still arriving.
     late: Option<Cqe>,
     success_flag: bool,
 }
@@ -161,16 +161,16 @@ impl ControllerEnd {
         end
     }
 
-    /// Allows this many commands in flight; called when the Connect command was accepted.
+    /// Allows this many commands in flight. The driver calls it once it has accepted Connect.
     pub fn set_depth(&mut self, depth: u16) {
         let before = self.slots.len() as u16;
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
-        // The lowest on top: slots that are never needed are never touched.
+        // The lowest on top, so that the memory of unneeded slots stays untouched.
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
-    /// Accepts this much in-capsule data, in bytes, instead of what an admin queue does; called
-    /// when the Connect command of an I/O queue was accepted.
+    /// Accepts this much in-capsule data, in bytes, instead of the admin queue's limit. The driver
+    /// calls it once it has accepted the Connect command of an I/O queue.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.framer.set_max_in_capsule_bytes(bytes);
     }
@@ -181,7 +181,7 @@ impl ControllerEnd {
         self.success_flag = allowed;
     }
 
-    /// The digests that were agreed.
+    /// The digests that both ends agreed on.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.digests
@@ -205,13 +205,13 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether a command's data have begun to come and their end has not.
+    /// Whether some of a command's data has arrived and some is still to come.
     #[must_use]
     pub fn is_in_data(&self) -> bool {
         matches!(self.incoming, Incoming::For(_))
     }
 
-    /// `bytes` were received straight to where [`Self::data_wanted`] said.
+    /// Reports that the driver received `bytes` straight to where [`Self::data_wanted`] pointed.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
         self.framer.data_received(bytes);
@@ -365,10 +365,10 @@ impl ControllerEnd {
         Some(Event::Pulled { slot, intact })
     }
 
-    /// Asks for a command's data: by R2T, or by taking what is in its capsule.
+    /// Requests a command's data by R2T, or takes it from its capsule.
     ///
     /// # Errors
-    /// Data SGL Length Invalid if the capsule does not hold exactly as much as the pointer says.
+    /// Data SGL Length Invalid if the capsule's data is not exactly as long as the pointer says.
     pub fn pull(
         &mut self,
         slot: SlotId,
@@ -400,7 +400,7 @@ impl ControllerEnd {
         }
     }
 
-    /// The slot of the command with this identifier, if it is the controller's to answer.
+    /// The slot of the command with this identifier, if the controller still has to answer it.
     #[must_use]
     pub fn find(&self, cid: CommandId) -> Option<SlotId> {
         let taken = |slot: &Slot| matches!(slot, Slot::Taken { cid: c } if *c == cid);
@@ -432,20 +432,20 @@ impl ControllerEnd {
         ends
     }
 
-    /// What follows data of these bytes: their digest, if that was agreed.
+    /// The bytes that follow this data on the wire: its digest, if both ends agreed on digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// The same of data in parts, if data have a digest here.
+    /// A digest over data that arrives in parts, if both ends agreed on digests.
     #[must_use]
     pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
         self.digests.data().then(DataDigest::default)
     }
 
-    /// Emits the response capsule and frees the slot, once the command's own capsule is here.
-    /// `cqe.cid` is filled in here.
+    /// Emits the response capsule and frees the slot, once the command's own capsule has arrived.
+    /// Sets `cqe.cid`.
     pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
         assert_ne!(self.incoming, Incoming::Answered(slot), "a command has one response");
         if self.is_coming(slot) {
@@ -459,13 +459,13 @@ impl ControllerEnd {
         self.release(slot);
     }
 
-    /// Frees the slot of a command that is never to be answered.
+    /// Frees the slot of a command that will get no answer.
     pub fn forget(&mut self, slot: SlotId) {
         self.cid(slot);
         self.release(slot);
     }
 
-    /// What a PDU with header `H` and this much data looks like on this connection.
+    /// The layout of a PDU with header `H` and this much data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.host_pda_z)
             .expect("transfers are limited and the alignment was checked")
@@ -479,7 +479,7 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether data are coming, in its capsule, for a command that does not pull them.
+    /// Whether in-capsule data is arriving for a command that does not pull it.
     fn is_coming(&self, slot: SlotId) -> bool {
         let offered = matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot);
         offered || self.incoming == Incoming::Unwanted(slot)

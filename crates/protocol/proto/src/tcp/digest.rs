@@ -1,7 +1,7 @@
 //! CRC32C, the digest of the TCP transport, with the processor's instructions where it has them.
 //!
 //! Wide carry-less multiplication (AVX-512) is three to four times as fast as the CRC32
-//! instruction; narrow, as crc-fast uses it elsewhere, is slower.
+//! instruction. The narrow form, which crc-fast uses elsewhere, is slower.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use crc_fast::{CrcAlgorithm, Digest, checksum};
@@ -12,42 +12,42 @@ const ALGORITHM: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     match multiplies_wide() {
-        // It has 32 bits.
+        // A CRC32C has 32 bits.
         true => checksum(ALGORITHM, bytes) as u32,
         false => crc32c::crc32c(bytes),
     }
 }
 
-/// CRC32C of what `crc` was taken of, followed by `bytes`.
+/// CRC32C of the data that gave `crc`, followed by `bytes`.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if !multiplies_wide() {
         return crc32c::crc32c_append(crc, bytes);
     }
-    // Its states are not inverted, as its results are.
+    // crc-fast does not invert its states; it does invert its results.
     let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// The digest of data that come in parts.
+/// The digest of data that arrives in parts.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct DataDigest(u32);
 
 impl DataDigest {
-    /// Takes the next part in.
+    /// Adds the next part.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0 = crc32c_append(self.0, bytes);
     }
 
-    /// What follows the data.
+    /// The four digest bytes that follow the data.
     #[must_use]
     pub fn finish(self) -> [u8; 4] {
         self.0.to_le_bytes()
     }
 }
 
-/// Whether crc-fast has its fastest way here.
+/// Whether crc-fast uses wide carry-less multiplication on this processor.
 fn multiplies_wide() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(crc32c(&counting), 0x46dd_794e);
     }
 
-    /// On a processor that has both, the two are one.
+    /// On a processor with both instructions, both give the same result.
     #[test]
     fn both_ways_agree() {
         let bytes: Vec<u8> = (0..70_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();

@@ -1,4 +1,4 @@
-//! A fault of the connection: what the terminate PDU says, and how that PDU is put together.
+//! A fault of the connection: the content of the terminate PDU and its encoding.
 
 use super::Sink;
 use alloc::boxed::Box;
@@ -6,14 +6,14 @@ use core::fmt;
 use farblock_wire::tcp::{FatalErrorStatus, PduType, TERM_DATA_MAX_BYTES, TermReq};
 use zerocopy::IntoBytes;
 
-/// The peer broke the transport's rules; the connection ends with a terminate PDU.
+/// A violation of the transport's rules by the peer. A terminate PDU ends the connection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of fault (FES).
+    /// The kind of fault (FES).
     pub status: FatalErrorStatus,
-    /// More about it (FEI): the byte offset of the field, or the digest that did not match.
+    /// Details (FEI): the byte offset of the field, or the digest that did not match.
     pub information: u32,
-    /// In plain words, for the log and for people.
+    /// The reason in plain words, for the log.
     pub reason: &'static str,
     /// The start of the offending PDU's header. Boxed, so that results stay small.
     header: Box<[u8]>,
@@ -31,7 +31,7 @@ impl Fault {
         Self { status, information, reason, header: carried.into() }
     }
 
-    /// Whether what came is the beginning of TLS, which is no PDU: a record of a handshake.
+    /// Whether the peer sent a TLS handshake record instead of a PDU.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         /// Type and version of the first record, whatever the version of TLS (RFC 8446, 5.1).
@@ -39,7 +39,7 @@ impl Fault {
         self.header.starts_with(&RECORD)
     }
 
-    /// A header field that cannot be: `offset` is where it starts.
+    /// An invalid header field that starts at `offset`.
     pub(crate) fn field(offset: u32, reason: &'static str, header: &[u8]) -> Self {
         Self::new(FatalErrorStatus::INVALID_PDU_HEADER_FIELD, offset, reason, header)
     }

@@ -1,4 +1,4 @@
-//! PDUs out of a byte stream: headers are collected and checked, payload is passed through.
+//! PDUs out of a byte stream: collects and checks headers, passes payload through.
 //!
 //! ```text
 //!            header bytes            all of it, checked
@@ -12,8 +12,8 @@
 //!  | Digest | <-------- | Data | <-------- | Padding |
 //!  +--------+           +------+           +---------+
 //! ```
-//! Data is handed on as slices of the input, or received by the driver straight into its
-//! destination ([`Framer::data_left`], [`Framer::data_received`]).
+//! The framer hands data on as slices of the input. The driver may also receive it straight into
+//! its destination ([`Framer::data_left`], [`Framer::data_received`]).
 
 use super::Digests;
 use super::digest::{crc32c, crc32c_append};
@@ -37,12 +37,12 @@ const FEI_DATAL: u32 = 16;
 /// Longest header with its digest.
 const MAX_HEADER_BYTES: usize = 128 + DIGEST_LEN;
 
-/// Which end this framer reads for.
+/// The end that this framer reads for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Reads what a host sends.
+    /// Reads PDUs from a host.
     Controller,
-    /// Reads what a controller sends.
+    /// Reads PDUs from a controller.
     Host,
 }
 
@@ -65,21 +65,21 @@ pub enum Pdu {
     R2t(R2t),
 }
 
-/// What the framer found next.
+/// The next piece that the framer found.
 #[derive(Debug)]
 pub enum Framed<'a> {
     /// A header; if data follows, `Data` pieces and one `End` come after it.
     Pdu(Pdu),
     /// The next bytes of the current PDU's data.
     Data(&'a [u8]),
-    /// All data of the current PDU came; `intact` is false if its digest does not match.
+    /// The end of the current PDU's data; `intact` is false if its digest does not match.
     End {
         /// Whether the data digest, if any, matched.
         intact: bool,
     },
 }
 
-/// Where in a PDU the stream is.
+/// The stream's position within a PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FramerState {
     /// Collecting the header and its digest.
@@ -92,13 +92,14 @@ enum FramerState {
     Digest,
 }
 
-/// See the module's text.
+/// Splits a byte stream into PDUs; see the module's text.
 #[derive(Debug)]
 pub struct Framer {
     role: Role,
     state: FramerState,
     digests: Digests,
-    /// False until the IC exchange: only IC and terminate PDUs, and no digests, before that.
+    /// False until the IC exchange. Until then only IC and terminate PDUs are valid, without
+    /// digests.
     operational: bool,
     max_in_capsule_bytes: u32,
     partial: [u8; MAX_HEADER_BYTES],
@@ -135,17 +136,17 @@ impl Framer {
         self.operational = true;
     }
 
-    /// Payload bytes that the stream brings next, without anything in between: a driver may
-    /// receive as many straight into their destination and report them by [`Self::data_received`].
+    /// Payload bytes that the stream brings next without a header between. A driver may receive
+    /// them straight into their destination and report them with [`Self::data_received`].
     #[must_use]
     pub fn data_left(&self) -> u32 {
         if let FramerState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// `bytes` of data were received straight into their destination.
+    /// Reports that the driver received `bytes` of data straight into their destination.
     ///
     /// # Panics
-    /// If that is more than [`Self::data_left`].
+    /// If there are more bytes than [`Self::data_left`].
     pub fn data_received(&mut self, bytes: &[u8]) {
         let FramerState::Data(left) = self.state else { panic!("no data is expected") };
         let length = u32::try_from(bytes.len()).expect("bounded by data_left");
@@ -160,10 +161,10 @@ impl Framer {
         self.state = FramerState::Data(left);
     }
 
-    /// Takes the next piece off the front of `input`; `None` when more bytes are needed.
+    /// Takes the next piece off the front of `input`; `None` when it needs more bytes.
     ///
     /// # Errors
-    /// A [`Fault`], after which the connection is of no further use.
+    /// A [`Fault`]; the connection is then unusable.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Framed<'a>>, Fault> {
         loop {
             match self.state {
@@ -205,7 +206,7 @@ impl Framer {
         Some(Framed::End { intact: received == self.crc })
     }
 
-    /// Collects `wanted` bytes across calls; gives them once they are all there.
+    /// Collects `wanted` bytes across calls; returns them once all have arrived.
     fn collect(&mut self, input: &mut &[u8], wanted: usize) -> Option<[u8; MAX_HEADER_BYTES]> {
         let taken = (wanted - self.partial_length).min(input.len());
         self.partial[self.partial_length..][..taken].copy_from_slice(&input[..taken]);
@@ -220,7 +221,7 @@ impl Framer {
 
     fn header(&mut self, input: &mut &[u8]) -> Result<Option<Pdu>, Fault> {
         const COMMON: usize = size_of::<CommonHeader>();
-        // Whole headers in one piece are the rule; only split ones go through `partial`.
+        // Most headers arrive in one piece; only split ones pass through `partial`.
         if self.partial_length == 0 && input.len() >= COMMON {
             let whole = self.check_common(&input[..COMMON])?;
             if input.len() >= whole {
@@ -244,7 +245,7 @@ impl Framer {
         self.whole_header(&header[..whole]).map(Some)
     }
 
-    /// Checks the fields of the common header; gives the length of header and digest together.
+    /// Checks the fields of the common header; returns the length of header and digest together.
     fn check_common(&self, header: &[u8]) -> Result<usize, Fault> {
         let common = CommonHeader::ref_from_bytes(header).expect("eight bytes");
         let (hlen, with_digest) = self.expected_header(common, header)?;
@@ -360,7 +361,7 @@ impl Framer {
     fn term_req(&self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
         match common.plen.get().checked_sub(u32::from(common.hlen)) {
             Some(length) if length as usize <= TERM_DATA_MAX_BYTES => {
-                // What it carries is for people with a packet trace; the connection ends here.
+                // Only readers of packet traces need its content; the connection ends here.
                 Ok(Pdu::TermReq(read(header)))
             }
             _ => Err(Fault::field(FEI_PLEN, "terminate PDU is too long or too short", header)),
@@ -376,7 +377,7 @@ impl Framer {
         Ok(Pdu::Command(read(header), data))
     }
 
-    /// Checks where a PDU's data lies and goes there; gives its length.
+    /// Checks where a PDU's data lies and moves to it; returns its length.
     fn begin_data(
         &mut self,
         common: &CommonHeader,

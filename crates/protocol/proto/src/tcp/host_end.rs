@@ -1,10 +1,10 @@
 //! The host's end of a TCP connection: one queue pair.
 //!
-//! The driver submits commands under slots (which are their command identifiers on the wire),
-//! feeds received bytes to [`HostEnd::next`] and acts on the [`Event`]s; it owns all buffers.
-//! Everything that a controller sends is held against what the command expects: data outside
-//! its buffer, an answer to a command that is not in flight, or more data than was granted is a
-//! [`Fault`], never a write somewhere.
+//! The driver submits commands under slots (the slot is the command identifier on the wire), feeds
+//! received bytes to [`HostEnd::next`] and acts on the [`Event`]s; it owns all buffers. The host
+//! checks every PDU against the command that it belongs to. It reports a [`Fault`] for data outside
+//! the command's buffer, for an answer to a command that is not in flight, and for a request for
+//! more data than the command has. Such data never reaches memory.
 //!
 //! ```text
 //!        submit()                  R2T event         all granted data emitted
@@ -46,7 +46,7 @@ pub enum Transfer {
     InCapsule(u32),
 }
 
-/// What the driver has to act on.
+/// An event that the driver acts on.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The IC exchange is done.
@@ -60,34 +60,34 @@ pub enum Event<'a> {
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// The controller asks for data: answer with [`HostEnd::data_header`].
+    /// The controller requests data: answer with [`HostEnd::data_header`].
     Wanted(Grant),
-    /// The command is over and its slot free.
+    /// The command has completed and its slot is free.
     Completed {
         /// The command.
         slot: SlotId,
-        /// The completion queue entry (made up if the SUCCESS flag ended it).
+        /// The completion queue entry; built here if the SUCCESS flag ended the command.
         cqe: Cqe,
-        /// Bytes of data that came.
+        /// Bytes of data received.
         received: u32,
-        /// False if a data digest did not match: what came must not be used.
+        /// False if a data digest did not match: discard the received data.
         intact: bool,
     },
     /// The controller ended the connection with a terminate PDU.
     Terminated {
-        /// What it says is wrong.
+        /// The error that the controller reports.
         status: FatalErrorStatus,
     },
 }
 
-/// Data that the controller asked for (R2T).
+/// Data that the controller requests (R2T).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The command.
     pub slot: SlotId,
     /// Where in its buffer the data starts.
     pub offset: u32,
-    /// How much of it.
+    /// Its length in bytes.
     pub length: u32,
     tag: u16,
 }
@@ -99,12 +99,12 @@ enum Slot {
     Free,
     /// In flight, expecting `expected` bytes of which `received` came, in order.
     Reading { expected: u32, received: u32, intact: bool },
-    /// In flight; of `length` bytes to send the controller has asked for `granted`, and
-    /// `unsent` of those are not emitted yet.
+    /// In flight; of `length` bytes to send the controller has requested `granted`, and this end
+    /// has not yet emitted `unsent` of those.
     Writing { length: u32, granted: u32, unsent: u32 },
 }
 
-/// See the module's text.
+/// One queue pair's connection at the host; see the module's text.
 #[derive(Debug)]
 pub struct HostEnd {
     framer: Framer,
@@ -118,7 +118,7 @@ pub struct HostEnd {
 }
 
 impl HostEnd {
-    /// An end that will ask for `digests`, with up to `depth` commands in flight.
+    /// An end that will request `digests`, with up to `depth` commands in flight.
     #[must_use]
     pub fn new(digests: Digests, depth: u16) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl HostEnd {
         out.put(request.as_bytes());
     }
 
-    /// The digests that were agreed.
+    /// The digests that both ends agreed on.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.digests
@@ -147,7 +147,7 @@ impl HostEnd {
     /// Emits a command capsule. The command identifier on the wire is the slot's number.
     ///
     /// # Panics
-    /// If the slot is in use: slots are the driver's to hand out.
+    /// If the slot is in use: the driver allocates slots.
     pub fn submit(&mut self, slot: SlotId, sqe: &Sqe, transfer: Transfer, out: &mut impl Sink) {
         let state = &mut self.slots[usize::from(slot.0)];
         assert_eq!(*state, Slot::Free, "{slot:?} is in use");
@@ -168,14 +168,14 @@ impl HostEnd {
         put_header(&capsule, shape, out);
     }
 
-    /// What a PDU with header `H` and this much data looks like on this connection.
+    /// The layout of a PDU with header `H` and this much data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.controller_pda_z)
             .expect("transfers are limited and the alignment was checked")
     }
 
-    /// Emits the header of the next data PDU of a grant; gives the range of the command's buffer
-    /// that the caller appends, then its [`Self::data_digest`]. `None` once all was emitted.
+    /// Emits the header of the next data PDU of a grant. Returns the range of the command's buffer
+    /// to append, before its [`Self::data_digest`]; `None` once this end has emitted everything.
     pub fn data_header(
         &mut self,
         grant: &mut Grant,
@@ -198,7 +198,7 @@ impl HostEnd {
         Some(start..start + length as usize)
     }
 
-    /// What follows data of these bytes: their digest, if that was agreed.
+    /// The bytes that follow this data on the wire: its digest, if both ends agreed on digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
@@ -216,7 +216,7 @@ impl HostEnd {
         }
     }
 
-    /// `bytes` were received straight to where [`Self::data_wanted`] said.
+    /// Reports that the driver received `bytes` straight to where [`Self::data_wanted`] pointed.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let (slot, _) = self.incoming.expect("data was wanted");
         self.framer.data_received(bytes);
@@ -303,7 +303,7 @@ impl HostEnd {
             ));
         };
         if *unsent > 0 {
-            // MAXR2T was announced as 0: one R2T at a time.
+            // This host announced MAXR2T 0: one R2T at a time.
             let status = FatalErrorStatus::TRANSFER_LIMIT_EXCEEDED;
             return Err(Fault::new(status, 0, "an R2T before the last one was answered", header));
         }

@@ -1,5 +1,5 @@
 //! The TCP transport, sans I/O: [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] turn
-//! bytes into capsules and data, and the reverse. Payloads never pass through a buffer of theirs.
+//! bytes into capsules and data, and the reverse. They never buffer payload.
 //!
 //! Source: NVM Express TCP Transport Specification 1.0c.
 
@@ -13,7 +13,7 @@ mod refusal;
 use farblock_wire::tcp::PduShape;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Where emitted header bytes go.
+/// The destination of emitted header bytes.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
@@ -25,7 +25,7 @@ impl Sink for alloc::vec::Vec<u8> {
     }
 }
 
-/// Which digests a connection uses or wants.
+/// The digests that a connection uses or requests.
 pub use farblock_wire::tcp::DigestFlags as Digests;
 
 pub use crate::capsule::SlotId;

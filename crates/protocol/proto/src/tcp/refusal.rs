@@ -1,25 +1,25 @@
-//! Why there is no connection over TCP, as far as TCP alone knows such reasons.
+//! Reasons for a failed connection that only TCP can have.
 
 use alloc::string::String;
 use core::fmt;
 use farblock_wire::tcp::FatalErrorStatus;
 
-/// What only TCP can fail at, of the reasons why a host could not connect.
+/// A reason, specific to TCP, why a host could not connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TcpRefusal {
     /// Something answered, but not an NVMe/TCP controller.
     NotNvmeTcp {
-        /// What the answer looks like, if it is recognised.
+        /// The protocol that the answer resembles, if recognised.
         looks_like: Option<&'static str>,
     },
-    /// The controller does not grant the digests that were asked for.
+    /// The controller does not grant the digests that this host requested.
     DigestsRefused,
-    /// A digest did not match: the data was damaged on its way.
+    /// A digest did not match: the data was damaged in transit.
     DigestMismatch,
     /// The controller ended the connection with a terminate PDU.
     Terminated(FatalErrorStatus),
-    /// There is no TLS with the controller, with the sentence that says why.
+    /// The TLS connection to the controller failed, with the sentence that explains it.
     Tls(String),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for TcpRefusal {
 
 impl core::error::Error for TcpRefusal {}
 
-/// What a peer that answers an ICReq with these bytes probably is.
+/// The likely kind of peer that answers an ICReq with these bytes.
 #[must_use]
 pub fn recognise(answer: &[u8]) -> Option<&'static str> {
     const ISCSI_LOGIN_RESPONSE: u8 = 0x23;

@@ -1,5 +1,5 @@
-//! What the tests of the controller side share: a registry with one subsystem, and a host that
-//! speaks to it in submission queue entries.
+//! Shared by the tests of the controller side: a registry with one subsystem, and a host that sends
+//! it submission queue entries.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of this")]
 
 use core::time::Duration;
@@ -72,7 +72,7 @@ pub fn drain(registry: &mut Registry) -> Vec<Action> {
     std::iter::from_fn(|| registry.poll_action()).collect()
 }
 
-/// A Connect command and its data, to be bent before use.
+/// A Connect command and its data, which tests modify before use.
 #[derive(Clone)]
 pub struct Connect {
     pub command: ConnectCommand,
@@ -112,7 +112,7 @@ impl Connect {
     }
 }
 
-/// CC as a Linux host enables a controller.
+/// The CC with which a Linux host enables a controller.
 pub fn enabling() -> Cc {
     Cc::default().with_en(true).with_iosqes(Cc::IOSQES_64).with_iocqes(Cc::IOCQES_16)
 }
@@ -159,7 +159,7 @@ impl Host {
         registry.admin(self.id, sqe, &[], now)
     }
 
-    /// A command without data: its result, or its failure.
+    /// Sends a command without data; returns its result, or its failure.
     pub fn result(&self, registry: &mut Registry, sqe: &Sqe) -> Result<u64, Status> {
         match self.admin(registry, sqe, at(0)) {
             AdminOutcome::Respond { status, result } if status.is_success() => Ok(result),
@@ -168,7 +168,7 @@ impl Host {
         }
     }
 
-    /// A command that fetches `bytes` bytes: them, or its failure.
+    /// Sends a command that fetches `bytes` bytes; returns them, or its failure.
     pub fn fetch(
         &self,
         registry: &mut Registry,

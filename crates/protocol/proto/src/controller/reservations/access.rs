@@ -1,11 +1,11 @@
-//! Who may do what while there is a reservation (NVMe Base Specification 2.0, "Command Behavior in
-//! the Presence of a Reservation"; NVM Command Set Specification 1.0, "Reservations").
+//! The rights of hosts under a reservation (NVMe Base Specification 2.0, "Command Behavior in the
+//! Presence of a Reservation"; NVM Command Set Specification 1.0, "Reservations").
 
 use super::HostId;
 use alloc::vec::Vec;
 use farblock_wire::reservation::ReservationType;
 
-/// What a command does to a namespace, as reservations see it.
+/// A command's kind of access to a namespace, for reservations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessKind {
     /// Read, Compare, Verify.
@@ -14,20 +14,20 @@ pub enum AccessKind {
     Write,
 }
 
-/// What a host may do with a namespace.
+/// A host's rights in a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Rights {
-    /// Everything: no reservation stands in the way.
+    /// Read and write: no reservation restricts the host.
     #[default]
     All,
     /// Read, but not write.
     Read,
-    /// Neither.
+    /// Neither read nor write.
     None,
 }
 
 impl Rights {
-    /// Whether a command of this kind is carried out. If not: Reservation Conflict.
+    /// Whether a command of this kind is allowed. If not: Reservation Conflict.
     #[must_use]
     pub fn allow(self, kind: AccessKind) -> bool {
         match self {
@@ -43,12 +43,12 @@ impl Rights {
 pub struct Access {
     /// Its type.
     pub(super) rtype: ReservationType,
-    /// Whom it lets do everything.
+    /// The hosts with all rights.
     pub(super) hosts: Vec<HostId>,
 }
 
 impl Access {
-    /// What a host may do.
+    /// A host's rights.
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
         if self.hosts.contains(host) {

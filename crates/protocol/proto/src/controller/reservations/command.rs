@@ -1,6 +1,5 @@
-//! Reservation commands, from bytes to meaning (NVMe Base Specification 2.0, "Reservation Acquire
-//! command", "Reservation Register command", "Reservation Release command", "Reservation Report
-//! command").
+//! Parses reservation commands (NVMe Base Specification 2.0, "Reservation Acquire command",
+//! "Reservation Register command", "Reservation Release command", "Reservation Report command").
 
 use farblock_wire::opcode::NvmOpcode;
 use farblock_wire::reservation::{
@@ -10,37 +9,37 @@ use farblock_wire::reservation::{
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// A reservation command without the keys that it brings as data. Every field is one that the
+/// A reservation command without the keys in its data. Every field has a value that the
 /// specification defines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationCommand {
     /// Reservation Register.
     Register {
-        /// What to do (RREGA).
+        /// The action (RREGA).
         action: RegisterAction,
-        /// Whether the current key is not to be looked at (IEKEY).
+        /// Whether to ignore the current key (IEKEY).
         ignore_key: bool,
-        /// Whether reservations are to persist through a power loss from now on (CPTPL); `None`:
-        /// as before.
+        /// Whether reservations persist through a power loss from now on (CPTPL); `None`:
+        /// unchanged.
         persist: Option<bool>,
     },
     /// Reservation Acquire.
     Acquire {
-        /// What to do (RACQA).
+        /// The action (RACQA).
         action: AcquireAction,
         /// The type of the reservation (RTYPE).
         rtype: ReservationType,
     },
     /// Reservation Release.
     Release {
-        /// What to do (RRELA).
+        /// The action (RRELA).
         action: ReleaseAction,
         /// The type of the reservation (RTYPE).
         rtype: ReservationType,
     },
-    /// Reservation Report, with the extended data structure, in so many bytes.
+    /// Reservation Report, with the extended data structure.
     Report {
-        /// How many bytes the host takes (NUMD).
+        /// The size of the host's buffer, in bytes (NUMD).
         bytes: u32,
     },
 }
@@ -57,7 +56,7 @@ impl ReservationCommand {
         )
     }
 
-    /// Reads a command's dwords.
+    /// Parses a command's dwords.
     ///
     /// # Errors
     /// The status to complete it with.
@@ -77,7 +76,7 @@ impl ReservationCommand {
                 action.name().ok_or(INVALID)?;
                 Ok(Self::Register { action, ignore_key: control.iekey(), persist })
             }
-            // Since revision 1.3 the existing key cannot be ignored here (RESCAP bit 7).
+            // Since revision 1.3 the target cannot ignore the existing key here (RESCAP bit 7).
             _ if control.iekey() && sqe.opcode != NvmOpcode::RESERVATION_REPORT.0 => Err(INVALID),
             NvmOpcode::RESERVATION_ACQUIRE => {
                 let action = AcquireAction(control.action());
@@ -90,7 +89,7 @@ impl ReservationCommand {
                 action.name().ok_or(INVALID)?;
                 Ok(Self::Release { action, rtype })
             }
-            // Hosts have 128-bit identifiers here, which the short data structure cannot tell.
+            // Hosts have 128-bit identifiers here, which do not fit in the short data structure.
             _ if sqe.cdw11.get() & REPORT_EXTENDED == 0 => {
                 Err(Status::HOST_ID_INCONSISTENT.with_dnr())
             }
@@ -101,7 +100,7 @@ impl ReservationCommand {
         }
     }
 
-    /// How many bytes of data the command transfers.
+    /// The number of data bytes that the command transfers.
     #[must_use]
     pub fn data_bytes(&self) -> u32 {
         match *self {
@@ -112,10 +111,10 @@ impl ReservationCommand {
         }
     }
 
-    /// Adds the keys that the command brings as `data`.
+    /// Adds the keys in the command's `data`.
     ///
     /// # Errors
-    /// Data SGL Length Invalid if they are too few bytes.
+    /// Data SGL Length Invalid if there is too little data.
     pub fn with_keys(self, data: &[u8]) -> Result<KeyedCommand, Status> {
         const SHORT: Status = Status::DATA_SGL_LENGTH_INVALID.with_dnr();
         Ok(match self {
@@ -143,48 +142,48 @@ impl ReservationCommand {
     }
 }
 
-/// What a host asks of a namespace's reservations, keys included.
+/// A reservation command, with its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyedCommand {
     /// Reservation Register.
     Register {
-        /// What to do.
+        /// The action.
         action: RegisterAction,
-        /// The host's key as it says (CRKEY); `None`: whatever it is.
+        /// The host's current key as it states it (CRKEY); `None`: any key.
         current: Option<u64>,
-        /// The key to have from now on (NRKEY).
+        /// The host's new key (NRKEY).
         new: u64,
-        /// Whether to persist through a power loss from now on; `None`: as before.
+        /// Whether reservations persist through a power loss from now on; `None`: unchanged.
         persist: Option<bool>,
     },
     /// Reservation Acquire.
     Acquire {
-        /// What to do.
+        /// The action.
         action: AcquireAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's key as it says (CRKEY).
+        /// The host's key as it states it (CRKEY).
         current: u64,
-        /// Whose reservation or registration ends (PRKEY).
+        /// The key of the reservation or registration to preempt (PRKEY).
         preempted: u64,
     },
     /// Reservation Release.
     Release {
-        /// What to do.
+        /// The action.
         action: ReleaseAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's key as it says (CRKEY).
+        /// The host's key as it states it (CRKEY).
         current: u64,
     },
     /// Reservation Report.
     Report {
-        /// How many bytes the host takes.
+        /// The size of the host's buffer, in bytes.
         bytes: u32,
     },
     /// Set Features, Reservation Persistence.
     Persist {
-        /// Whether to persist through a power loss from now on.
+        /// Whether reservations persist through a power loss from now on.
         persist: bool,
     },
 }

@@ -1,8 +1,8 @@
-//! Reservations: who may read and write a namespace that several hosts share (NVMe Base
-//! Specification 2.0, "Reservations").
+//! Reservations: the rights of hosts that share a namespace (NVMe Base Specification 2.0,
+//! "Reservations").
 //!
-//! A change is not answered before it holds everywhere. For each namespace one request after the
-//! other goes through
+//! The registry answers a change only when every core applies it. The requests for a namespace pass
+//! one after the other through
 //!
 //! ```text
 //!            changes nothing for the data path, and nothing to keep
@@ -18,8 +18,9 @@
 //!                                                   forbids has ended
 //! ```
 //!
-//! so that a Preempt is over when nothing that the preempted host sent can reach the disk any more.
-//! Reports keep their place among the others: who sees in one that a host is gone may rely on it.
+//! so that after a Preempt no command of the preempted host can reach the disk any more. Reports
+//! wait in the same queue: a host that reads in one that another host has lost its rights may rely
+//! on it.
 
 mod access;
 mod command;
@@ -45,56 +46,56 @@ use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
 use farblock_wire::{IntoBytes, Status};
 use state::Effects;
 
-/// A request's number, chosen by whoever hands it in, to tell the answers apart.
+/// A request's number, chosen by the caller of [`Registry::reserve`], which matches its answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
 /// A command on its way to a namespace's reservations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservationRequest {
-    /// Whose answer it is.
+    /// The number that matches the answer.
     pub ticket: Ticket,
-    /// The controller that it came to.
+    /// The controller that received it.
     pub controller: ControllerId,
-    /// The queue that it came by.
+    /// The queue that it arrived on.
     pub queue: QueueId,
     /// The namespace.
     pub namespace: NamespaceId,
-    /// What is asked for.
+    /// The command, with its keys.
     pub request: KeyedCommand,
 }
 
-/// What the data path has to heed from now on.
+/// The rights that the data path must apply from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessChange {
-    /// Tells it from others.
+    /// Distinguishes it from other changes.
     pub serial: u64,
-    /// Of this subsystem
+    /// The subsystem.
     pub subsystem: SubsystemId,
-    /// this namespace
+    /// The namespace.
     pub namespace: NamespaceId,
-    /// is reserved like this; `None`: not at all.
+    /// The namespace's reservation; `None`: none.
     pub access: Option<Access>,
-    /// And whatever these hosts have sent to it is aborted.
+    /// The hosts whose commands to the namespace must be aborted.
     pub aborted: Vec<HostId>,
 }
 
 impl AccessChange {
-    /// What a host may do.
+    /// A host's rights.
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
         self.access.as_ref().map_or(Rights::All, |access| access.rights(host))
     }
 }
 
-/// Where the first request of a namespace is, in the diagram above.
+/// The state of a namespace's first request in the diagram above.
 #[derive(Debug)]
 enum Step {
     Saving { state: Reservations, effects: Effects },
     Spreading,
 }
 
-/// The request under way. The number tells the news that it waits for from older ones.
+/// The request in progress. It ignores reports with another serial number, which are older.
 #[derive(Debug)]
 struct Current {
     ticket: Ticket,
@@ -102,34 +103,34 @@ struct Current {
     step: Step,
 }
 
-/// One namespace: its state, and what is asked of it.
+/// One namespace: its reservations, and the requests to change them.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
     /// Masked notifications (feature 82h).
     mask: u32,
-    /// The request under way.
+    /// The request in progress.
     current: Option<Current>,
     waiting: VecDeque<(Asker, ReservationRequest)>,
 }
 
-/// Who asks for something.
+/// The source of a request.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     host: HostId,
-    /// Whose that identifier is, if it has proved who it is.
+    /// The mark of the host that owns the identifier, if it has proved its name.
     mark: Option<HostMark>,
 }
 
 impl Reserved {
-    /// The registrants that have proved who they are.
+    /// The registrants that have proved their names.
     pub(super) fn marks(&self) -> impl Iterator<Item = (HostId, HostMark)> {
         let all = self.state.registrants.iter();
         all.filter_map(|registrant| Some((registrant.host, registrant.mark?)))
     }
 
-    /// The host with this identifier has proved who it is. That is kept with the next change.
+    /// Records that the host with this identifier has proved its name. The next change stores that.
     pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
         self.state.mark(host, mark);
         if let Some(Current { step: Step::Saving { state, .. }, .. }) = &mut self.current {
@@ -137,7 +138,7 @@ impl Reserved {
         }
     }
 
-    /// Whether nothing needs to be remembered.
+    /// Whether there is no state to keep.
     fn is_blank(&self) -> bool {
         !self.can_persist
             && self.mask == 0
@@ -155,9 +156,9 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// The oldest gives way: its number is missing in what the host reads.
+    /// Adds a notification, dropping the oldest at the limit: the host sees the gap in the numbers.
     fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
-        // Zero is the empty page's number.
+        // Zero is the number of the empty page.
         self.count = self.count.wrapping_add(1).max(1);
         if self.entries.len() >= limits::RESERVATION_NOTIFICATIONS {
             self.entries.pop_front();
@@ -177,7 +178,7 @@ impl Notifications {
         page.as_bytes().to_vec()
     }
 
-    /// The host has read the oldest. True if there are more.
+    /// Removes the oldest notification, which the host has read. True if there are more.
     pub(super) fn pop(&mut self) -> bool {
         self.entries.pop_front();
         !self.entries.is_empty()
@@ -186,9 +187,9 @@ impl Notifications {
 
 /// Reservations.
 impl Registry {
-    /// Has a namespace start with reservations that were kept through a power loss, and from now on
-    /// gives what is to be kept with [`Action::SaveReservations`]. To be called before hosts
-    /// connect.
+    /// Starts a namespace with reservations that were kept through a power loss. From now on the
+    /// registry reports each change to store with [`Action::SaveReservations`]. Call this before
+    /// hosts connect.
     ///
     /// # Errors
     /// When there is no such namespace.
@@ -207,15 +208,15 @@ impl Registry {
         Ok(())
     }
 
-    /// The same for a namespace that is added while hosts are connected. Cores hear of what their
-    /// hosts may do before they hear of the namespace.
+    /// The same for a namespace added while hosts are connected. Cores receive the hosts' rights
+    /// before they receive the namespace.
     pub(super) fn take_up(&mut self, id: SubsystemId, namespace: NamespaceId, state: Reservations) {
         let access = state.access();
         let Ok(subsystem) = self.subsystem_mut(id) else { return };
         let reserved = Reserved { state, can_persist: true, ..Reserved::default() };
         subsystem.reserved.insert(namespace, reserved);
         if access.is_some() {
-            // Nobody waits for this to be heeded.
+            // No request waits until the cores apply this.
             let serial = self.next_reservation_serial();
             let aborted = Vec::new();
             let change = AccessChange { serial, subsystem: id, namespace, access, aborted };
@@ -223,17 +224,17 @@ impl Registry {
         }
     }
 
-    /// Hands a reservation command in. Its answer is an [`Action::Reserved`].
+    /// Passes in a reservation command. [`Action::Reserved`] answers it.
     ///
     /// # Errors
-    /// What to complete it with, if it has no answer otherwise.
+    /// The status to complete it with; no [`Action::Reserved`] follows then.
     pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
         let controller = self.controllers.get(&request.controller);
         // The association may have ended while the command was on its way to us.
         let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
         let subsystem = controller.subsystem;
         let asker = Asker { host: controller.host_id, mark: controller.proved };
-        // A host without an identifier cannot be told from others.
+        // The registry cannot tell hosts without an identifier apart.
         if asker.host == [0; 16] {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
@@ -248,7 +249,7 @@ impl Registry {
         Ok(())
     }
 
-    /// What [`Action::SaveReservations`] asked for is done, or could not be.
+    /// Reports that the target has done [`Action::SaveReservations`], or failed.
     pub fn reservations_saved(
         &mut self,
         subsystem: SubsystemId,
@@ -266,7 +267,7 @@ impl Registry {
         self.go_on(subsystem, namespace);
     }
 
-    /// What [`Action::Access`] asked for holds everywhere.
+    /// Reports that every core applies [`Action::Access`].
     pub fn access_spread(&mut self, subsystem: SubsystemId, namespace: NamespaceId, serial: u64) {
         if let Some(current) = self.take_current(subsystem, namespace, serial) {
             self.answer(current.ticket, Status::SUCCESS, None);
@@ -289,7 +290,7 @@ impl Registry {
         self.reservation_serial
     }
 
-    /// A namespace is gone, and with it its reservations.
+    /// Drops the reservations of a removed namespace.
     pub(super) fn end_reservations(&mut self, id: SubsystemId, namespace: NamespaceId) {
         let found = self.subsystem_mut(id).ok();
         let Some(reserved) = found.and_then(|found| found.reserved.remove(&namespace)) else {
@@ -300,7 +301,8 @@ impl Registry {
         for ticket in current.into_iter().chain(waiting) {
             self.answer(ticket, Status::INVALID_NAMESPACE.with_dnr(), None);
         }
-        // The next namespace of this number is another one. Nobody waits for this to be heeded.
+        // The next namespace with this number is a different one. No request waits until the cores
+        // apply this.
         let serial = self.next_reservation_serial();
         let change =
             AccessChange { serial, subsystem: id, namespace, access: None, aborted: Vec::new() };
@@ -315,7 +317,7 @@ impl Registry {
         self.act(Action::Reserved { ticket, status, report });
     }
 
-    /// Begins what waits, until something has to be waited for.
+    /// Starts waiting requests, until one has to wait for the store or the cores.
     fn go_on(&mut self, id: SubsystemId, namespace: NamespaceId) {
         while let Some(reserved) = self.reserved(id, namespace)
             && reserved.current.is_none()
@@ -364,7 +366,7 @@ impl Registry {
         }
     }
 
-    /// From here on a new state holds.
+    /// Makes a new state effective.
     fn hold(
         &mut self,
         id: SubsystemId,
@@ -419,7 +421,7 @@ impl Registry {
         }
     }
 
-    /// The host has read a page of the log with Retain Asynchronous Event cleared.
+    /// Removes the notification that the host has read with Retain Asynchronous Event cleared.
     pub(super) fn notification_was_read(&mut self, id: ControllerId) {
         let Some(controller) = self.controllers.get_mut(&id) else { return };
         controller.events.log_was_read(Notice::Reservation);
@@ -429,7 +431,7 @@ impl Registry {
         }
     }
 
-    /// What a host may do with each namespace of a subsystem, where that is not everything.
+    /// A host's rights in each namespace of a subsystem that restricts it.
     pub(super) fn restrictions(
         &self,
         subsystem: Option<SubsystemId>,
@@ -445,12 +447,12 @@ impl Registry {
             .collect()
     }
 
-    /// What has to do with reservations in a subsystem.
+    /// The reservation state of a subsystem's namespaces.
     pub(super) fn reserved_of(&self, id: SubsystemId) -> Option<&BTreeMap<NamespaceId, Reserved>> {
         Some(&self.subsystem_of(id)?.reserved)
     }
 
-    /// What a queue has asked for and was not begun is dropped: nobody waits for it any more.
+    /// Drops the waiting requests of closed queues: no host waits for their answers any more.
     pub(super) fn forget_requests(&mut self, gone: impl Fn(ControllerId, QueueId) -> bool) {
         for reserved in self.every_reserved() {
             reserved.waiting.retain(|(_, asked)| !gone(asked.controller, asked.queue));
@@ -463,7 +465,7 @@ impl Registry {
         found.is_some_and(|reserved| reserved.can_persist)
     }
 
-    /// Reservation Notification Mask and Reservation Persistence, as Get Features tells them.
+    /// Reservation Notification Mask and Reservation Persistence, for Get Features.
     pub(super) fn reservation_features(
         &self,
         id: SubsystemId,
@@ -473,7 +475,7 @@ impl Registry {
         found.map_or((0, 0), |reserved| (reserved.mask, reserved.state.persist.into()))
     }
 
-    /// Sets Reservation Notification Mask of a namespace.
+    /// Sets the Reservation Notification Mask of a namespace.
     pub(super) fn mask_notifications(
         &mut self,
         id: SubsystemId,

@@ -1,7 +1,8 @@
-//! The reservations of one namespace: registrants, the reservation and who holds it (NVMe Base
+//! The reservations of one namespace: registrants, the reservation and its holder (NVMe Base
 //! Specification 2.0, "Reservations").
 //!
-//! A registrant is a host, by its Host Identifier: what one of its controllers does counts for all.
+//! A registrant is a host, known by its Host Identifier: a change by one of its controllers applies
+//! to all of them.
 
 use super::access::Access;
 use super::command::KeyedCommand;
@@ -26,7 +27,7 @@ const INVALID: Status = Status::INVALID_FIELD.with_dnr();
 pub(super) struct Registrant {
     pub(super) host: HostId,
     pub(super) key: u64,
-    /// Whose that identifier is, if it has proved who it is.
+    /// The mark of the host that owns the identifier, if it has proved its name.
     pub(super) mark: Option<HostMark>,
 }
 
@@ -34,7 +35,7 @@ pub(super) struct Registrant {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Held {
     pub(super) rtype: ReservationType,
-    /// Who acquired it; nobody in particular if every registrant holds it.
+    /// The host that acquired it; meaningless if every registrant holds it.
     pub(super) holder: HostId,
 }
 
@@ -44,7 +45,7 @@ impl Held {
     }
 }
 
-/// See the module's text. At least one registrant is there while a reservation is held.
+/// The state of one namespace. While a reservation is held, there is at least one registrant.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reservations {
     pub(super) generation: u32,
@@ -53,12 +54,12 @@ pub struct Reservations {
     pub(super) held: Option<Held>,
 }
 
-/// What a request led to, besides the state.
+/// The effects of a request, besides the new state.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Effects {
-    /// Whom to tell what.
+    /// The hosts to notify.
     pub(super) notices: Vec<(HostId, NotificationType)>,
-    /// Whose commands are to be aborted.
+    /// The hosts whose commands must be aborted.
     pub(super) aborted: Vec<HostId>,
 }
 
@@ -69,7 +70,7 @@ impl Reservations {
         self.persist
     }
 
-    /// What the data path has to know; `None` while there is no reservation.
+    /// The access that the data path must apply; `None` while there is no reservation.
     #[must_use]
     pub fn access(&self) -> Option<Access> {
         let held = self.held?;
@@ -82,11 +83,11 @@ impl Reservations {
         Some(Access { rtype: held.rtype, hosts })
     }
 
-    /// Does what `host` asks for, other than a report. `can_persist`: there is a place to keep the
+    /// Carries out a request of `host` other than a report. `can_persist`: the target can keep the
     /// state through a power loss.
     ///
     /// # Errors
-    /// What to complete the command with; the state is as it was.
+    /// The status to complete the command with; the state is unchanged.
     pub(super) fn change(
         &mut self,
         host: HostId,
@@ -142,7 +143,7 @@ impl Reservations {
         let registered = place.map(|place| self.registrants[place].key);
         let matches = registered.is_some_and(|key| current.is_none_or(|current| current == key));
         match action {
-            // Key 0 names nobody: a Preempt gives it another meaning.
+            // Key 0 is invalid: it has another meaning in a Preempt.
             RegisterAction::REGISTER | RegisterAction::REPLACE if new == 0 => return Err(INVALID),
             RegisterAction::REGISTER => match registered {
                 None => self.add(host, new)?,
@@ -163,14 +164,14 @@ impl Reservations {
 
     fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {
         if self.registrants.len() >= limits::MAX_REGISTRANTS {
-            // Another registrant may leave, so that another try can succeed.
+            // Another registrant may leave, so a later attempt can succeed.
             return Err(Status::INTERNAL_ERROR);
         }
         self.registrants.push(Registrant { host, key, mark: None });
         Ok(())
     }
 
-    /// Takes a registrant away, and with the last holder the reservation.
+    /// Removes a registrant; with the last holder, also the reservation.
     fn unregister(&mut self, host: &HostId) -> Effects {
         self.registrants.retain(|registrant| registrant.host != *host);
         let mut effects = Effects::default();
@@ -233,7 +234,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// Takes every registrant with this key away, the host that asks for it included.
+    /// Removes every registrant with this key, including the requesting host.
     fn unregister_key(&mut self, host: &HostId, key: u64) -> Result<Effects, Status> {
         let found = self.registrants.iter().filter(|registrant| registrant.key == key);
         let out: Vec<_> = found.map(|registrant| registrant.host).collect();
@@ -248,7 +249,7 @@ impl Reservations {
                 effects.aborted.push(*gone);
             }
         }
-        // Of those that went together, none hears of what only concerns those that stay.
+        // A registrant that the same command removed gets no notice meant for those that remain.
         effects.notices.retain(|(to, what)| {
             *what == NotificationType::REGISTRATION_PREEMPTED || !out.contains(to)
         });
@@ -277,7 +278,7 @@ impl Reservations {
         effects
     }
 
-    /// The host with this identifier has proved who it is.
+    /// Records that the host with this identifier has proved its name.
     pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
         let its = self.registrants.iter_mut().filter(|registrant| registrant.host == *host);
         its.for_each(|registrant| registrant.mark = Some(mark));
@@ -287,7 +288,7 @@ impl Reservations {
         self.registrants.iter().find(|registrant| registrant.host == *host)
     }
 
-    /// Only a registrant that knows its own key may acquire and release.
+    /// Checks the key of a registrant that acquires or releases.
     fn check_key(&self, host: &HostId, key: u64) -> Result<(), Status> {
         let registrant = self.registrant(host).filter(|registrant| registrant.key == key);
         registrant.map(|_| ()).ok_or(CONFLICT)
@@ -305,8 +306,8 @@ impl Reservations {
         effects.notices.extend(others.map(|registrant| (registrant.host, what)));
     }
 
-    /// The data of Reservation Report, with as much as there is: one entry for each registrant,
-    /// which belongs to no one controller.
+    /// The data of Reservation Report, in full length: one entry for each registrant, without a
+    /// controller.
     #[must_use]
     pub fn report(&self) -> Vec<u8> {
         let status = ReservationStatus {
@@ -339,8 +340,8 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
     matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
 }
 
-/// Whether the other registrants hear of the release of a reservation of this type: what they may
-/// do changes.
+/// Whether the other registrants get a notice when a reservation of this type is released, because
+/// their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
 }

@@ -1,4 +1,4 @@
-//! The state of a namespace's reservations as text, to be kept through a power loss.
+//! The state of a namespace's reservations as text, which the target keeps through a power loss.
 //!
 //! ```text
 //! farblock reservations 1
@@ -7,17 +7,17 @@
 //! host 00112233445566778899aabbccddeeff 1f
 //! ```
 //!
-//! All numbers but the generation and the type are hexadecimal. Where a registrant has proved who
-//! it is, the head ends with a 2, which older readers refuse, and registrants are shorter, since
-//! some file systems have room for no more: identifier, key, and whose the identifier is if that
-//! was proved, to the base 36.
+//! All numbers but the generation and the type are hexadecimal. If a registrant has proved its
+//! name, the first line ends with 2, which older readers refuse. Registrants then use a shorter
+//! form, because some file systems have no room for more. It holds the identifier, the key, and the
+//! mark of the host's name if it has proved it, all in base 36.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
 //! ```
 //!
-//! A reader that does not know a line refuses all of it: half a state would let somebody write who
-//! must not.
+//! A reader refuses the whole text if it does not know a line: with half the state, it would let a
+//! host write that must not.
 
 use super::HostId;
 use super::state::{Held, Registrant, Reservations};
@@ -29,11 +29,11 @@ use farblock_wire::reservation::ReservationType;
 
 const HEAD: &str = "farblock reservations 1";
 const HEAD_WITH_MARKS: &str = "farblock reservations 2";
-/// Of the numbers that are to be short.
+/// The base of the short numbers.
 const BASE: u32 = 36;
 
 impl Reservations {
-    /// What to keep: nothing if the state does not persist.
+    /// The text to store; empty if the state does not persist.
     #[must_use]
     pub fn to_text(&self) -> String {
         if !self.persist {
@@ -61,7 +61,7 @@ impl Reservations {
         text
     }
 
-    /// Reads what was kept. `None`: it is not what [`Self::to_text`] writes.
+    /// Reads the stored text. `None`: [`Self::to_text`] did not write it.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let mut state = Self::default();
@@ -118,7 +118,7 @@ impl Reservations {
     }
 }
 
-/// A number in as few characters as [`u128::from_str_radix`] reads.
+/// A number in as few characters as [`u128::from_str_radix`] accepts.
 fn short(number: u128) -> String {
     let digit = |digit| char::from_digit(digit, BASE).expect("it is less than the base");
     let (mut rest, mut digits) = (number, String::new());

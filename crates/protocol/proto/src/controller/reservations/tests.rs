@@ -104,8 +104,8 @@ fn notices(outcome: Outcome) -> Vec<(HostId, NotificationType)> {
     outcome.expect("it is done").notices
 }
 
-/// "Command Behavior in the Presence of a Reservation": what the holder, another registrant and a
-/// host that has not registered may do.
+/// "Command Behavior in the Presence of a Reservation": the rights of the holder, of another
+/// registrant and of a host that has not registered.
 #[test]
 fn the_matrix_of_types_and_hosts() {
     use Rights::{All, None, Read};
@@ -255,7 +255,7 @@ fn preempting_others_and_oneself() {
     let told = notices(preempt(&mut state, A, other, key(A)));
     assert_eq!(told, [(C, NotificationType::RESERVATION_RELEASED)]);
     assert_eq!(hosts(&state), [A, C], "the holder only changes the type");
-    // Without a reservation only registrations end.
+    // Without a reservation, a Preempt only ends registrations.
     let mut state = registered(&[A, B]);
     preempt(&mut state, A, rtype, key(B)).expect("it is registered");
     assert_eq!((hosts(&state), state.held), (vec![A], None));
@@ -324,7 +324,7 @@ fn what_persists_is_read_as_it_was_written() {
         let text = state.to_text();
         assert!(text.len() < 3700, "{} bytes do not fit beside an identity", text.len());
         assert_eq!(Reservations::from_text(&text), Some(state.clone()));
-        // Whatever is cut off is noticed, except at the ends of lines.
+        // The reader notices any truncated text, except at the ends of lines.
         for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
             assert_eq!(Reservations::from_text(&text[..end]), None, "{:?}", &text[..end]);
         }
