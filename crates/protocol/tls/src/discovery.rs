@@ -1,10 +1,11 @@
-//! The keys of a host for single subsystems as they are good for discovery, where all of them are.
+//! The keys that a host may use for discovery: its keys for single subsystems.
 //!
-//! An identity with a digest tells which key is meant. One without (`NVMe0R`) may stand for each,
-//! and a stranger may have them tried: so [some](limits::DISCOVERY_KEYS) are tried with one first
-//! message, the next ones with the next that has this identity. The one that was right last time
-//! comes before these, whoever else has asked since. Each round of all keys begins at a place that
-//! nobody knows: a stranger who takes turns of it cannot know which it leaves to the host.
+//! An identity with a digest names one key. An identity without one (`NVMe0R`) may stand for any
+//! key of the host, and a stranger may offer it to make the server try many. So the server tries
+//! only [some keys](limits::DISCOVERY_KEYS) with one ClientHello, and the next ones with the next
+//! ClientHello that has this identity. Before these it always tries the key that matched last time.
+//! Each round through all keys starts at a secret position, so that a stranger who uses up turns
+//! does not know which keys it leaves to the host.
 
 use crate::keys::Named;
 use crate::limits;
@@ -16,29 +17,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The name of the discovery subsystem.
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The keys by their identities, each with the number of subsystems that it is for. Identities are
-/// made when keys are set and not when somebody asks: strangers ask, and there may be thousands of
-/// subsystems.
+/// The keys by their identities, each with the number of its subsystems. The server computes the
+/// identities when it sets keys, not when a client connects, because strangers connect too and
+/// there may be thousands of subsystems.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
-    /// Of identities with more keys than are tried at a time. Every copy has the same, until the
-    /// keys are others.
+    /// The turns of identities that have too many keys for one ClientHello. All copies share them
+    /// until the keys change.
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
-/// See the module's text.
+/// The next keys to try for an identity; see the module's text.
 #[derive(Default, Debug)]
 struct Turns {
-    /// What was the right one last time.
+    /// The key that matched last time.
     right: Option<Arc<Named>>,
-    /// The place of the key that is tried next.
+    /// The position of the next key to try.
     next: usize,
-    /// How many turns the round has still.
+    /// Turns left in this round.
     left: usize,
 }
 
-/// Where rounds begin.
+/// The random positions at which rounds start.
 #[derive(Debug)]
 pub(crate) struct Places(Mutex<Random>);
 
@@ -95,7 +96,7 @@ impl ForDiscovery {
         self.known.get(identity).into_iter().flatten().map(|(key, _)| key)
     }
 
-    /// Whether this has a key still that another one has.
+    /// Whether both have a key in common.
     pub(crate) fn shares_one_with(&self, other: &Self) -> bool {
         let mut all = other
             .known
@@ -104,13 +105,13 @@ impl ForDiscovery {
         all.any(|(identity, key)| self.of(identity).any(|known| known == key))
     }
 
-    /// How many keys an identity may stand for, if that is more than are tried at a time.
+    /// The number of keys of an identity, if one ClientHello does not try them all.
     pub(crate) fn too_many(&self, identity: &str) -> Option<usize> {
         let count = self.of(identity).count();
         (count > limits::DISCOVERY_KEYS).then_some(count)
     }
 
-    /// The keys that are tried now for an identity, and what comes before them.
+    /// The keys to try now for an identity, and before them the key that matched last time.
     pub(crate) fn turn(
         &self,
         identity: &str,
@@ -133,7 +134,7 @@ impl ForDiscovery {
         (right, keys.take(limits::DISCOVERY_KEYS).collect())
     }
 
-    /// A host has this key.
+    /// Records the key that a host proved to have.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         let identity = &named.psk.identity;
         if self.too_many(identity).is_some() {

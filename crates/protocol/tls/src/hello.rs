@@ -1,5 +1,5 @@
-//! A ClientHello: its end, and the identities in its extension `pre_shared_key` (RFC 8446, section
-//! 4.2.11).
+//! A ClientHello: finds its end, and the identities in its extension `pre_shared_key` (RFC 8446,
+//! section 4.2.11).
 
 use crate::limits;
 
@@ -8,15 +8,15 @@ const AGE_BYTES: usize = 4;
 
 /// The type of a record that carries a handshake.
 const HANDSHAKE: u8 = 22;
-/// The type of the message.
+/// The type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
-/// Bytes in front of a record: type, version, length.
+/// Bytes of a record's header: type, version, length.
 const RECORD_HEAD_BYTES: usize = 5;
-/// Bytes that a message begins with: type, length.
+/// Bytes of a message's header: type, length.
 const MESSAGE_HEAD_BYTES: usize = 4;
 
-/// Whether a client's first message is here to its end. True as well when it cannot be one, which
-/// is then for others to say.
+/// Whether a client's first message is complete. Also true if the bytes cannot be a ClientHello;
+/// OpenSSL then reports the error.
 pub(crate) fn has_come(bytes: &[u8]) -> bool {
     let (mut left, mut head, mut came) = (bytes, [0; MESSAGE_HEAD_BYTES], 0);
     while let Some((record, rest)) = left.split_first_chunk::<RECORD_HEAD_BYTES>() {
@@ -40,7 +40,7 @@ pub(crate) fn has_come(bytes: &[u8]) -> bool {
     false
 }
 
-/// Takes the identities out of the extension's content, up to where it breaks off.
+/// The identities in the extension's content, up to any malformed one.
 pub(crate) fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut left = prefixed(extension).map_or(&[][..], |(list, _)| list);
     std::iter::from_fn(move || {
@@ -50,14 +50,14 @@ pub(crate) fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// An identity as it can be shown: from a stranger, so that nothing in it may reach a terminal.
+/// An identity for messages. Strangers choose it, so no control character may reach a terminal.
 pub(crate) fn shown(identity: &[u8]) -> String {
     let text = String::from_utf8_lossy(identity);
     let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
     text.chars().take(limits::NAMED_CHARACTERS).map(plain).collect()
 }
 
-/// What a length of two bytes stands in front of, and what comes behind it.
+/// Splits off the bytes that a two-byte length prefixes; returns them and the rest.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
@@ -69,7 +69,7 @@ mod tests {
 
     const TWO: &[u8] = b"\0\x0e\0\x01a\0\0\0\0\0\x01b\0\0\0\0";
 
-    /// A message of a type in records of so many bytes.
+    /// A message of this type in records of `piece` bytes.
     fn in_records(kind: u8, length: u8, piece: usize) -> Vec<u8> {
         let mut message = vec![kind, 0, 0, length];
         message.resize(MESSAGE_HEAD_BYTES + usize::from(length), 7);

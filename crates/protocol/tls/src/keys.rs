@@ -1,4 +1,4 @@
-//! The keys that a server knows.
+//! The pre-shared keys that a server knows.
 
 use crate::discovery::{DISCOVERY_NQN, ForDiscovery, Places};
 use crate::limits;
@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A pre-shared key, and for whom it is.
+/// A pre-shared key, and its host and subsystem.
 #[derive(Debug)]
 pub struct Named {
     /// The key.
     pub psk: TlsPsk,
-    /// The configured key that it was made of; none if it came of an authentication.
+    /// The configured key that it was derived from; `None` if an authentication generated it.
     pub made_of: Option<TlsKey>,
     /// The host.
     pub host: String,
@@ -20,31 +20,30 @@ pub struct Named {
     pub subsystem: String,
 }
 
-/// The keys that a server knows, by their hosts. What is made of one for a subsystem is made when
-/// a host asks for it: an identity tells the names.
+/// The keys that a server knows, by their hosts. The server derives the key for a subsystem when a
+/// host offers an identity, which contains the names.
 #[derive(Clone, Default, Debug)]
 pub struct ServerKeys {
     /// Keys that a host has for every subsystem.
     by_host: HashMap<String, Vec<TlsKey>>,
     /// Keys that a host has for one subsystem: by the host's name, then by the subsystem's.
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
-    /// The same keys as they are good for discovery, by the host's name.
+    /// The same keys for discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// Where rounds of these begin. Every copy has the same.
+    /// The positions at which rounds of these start. All copies share them.
     places: Arc<Places>,
-    /// Keys that came of authentications. Every copy has the same.
+    /// Keys that authentications generated. All copies share them.
     generated: Arc<Generated>,
-    /// Hosts that were lost when they were asked for new keys of a connection. Every copy has the
-    /// same.
+    /// Hosts that dropped a connection when the server asked for a key update. All copies share
+    /// them.
     unable: Arc<Mutex<HashSet<String>>>,
 }
 
-/// Keys that came of authentications, while they are good: those of a host for a subsystem, the
-/// oldest first.
+/// Keys that authentications generated, while they are valid: by host and subsystem, oldest first.
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
-/// A key that came of an authentication, made in each of the ways that hosts have.
+/// A key that an authentication generated, in each form that hosts derive.
 #[derive(Debug)]
 struct Made {
     at: Instant,
@@ -52,7 +51,7 @@ struct Made {
 }
 
 impl Made {
-    /// Whether a connection has it.
+    /// Whether a connection uses it.
     fn is_used(&self) -> bool {
         self.keys.iter().any(|key| Arc::strong_count(key) > 1)
     }
@@ -74,8 +73,8 @@ impl Generated {
 }
 
 impl ServerKeys {
-    /// None yet. Which keys of a host are tried first for discovery follows from the seed, which no
-    /// stranger is to know.
+    /// No keys yet. The secret seed determines the discovery keys of a host that the server tries
+    /// first.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { places: Arc::new(Places::new(seed)), ..Self::default() }
@@ -89,7 +88,7 @@ impl ServerKeys {
         }
     }
 
-    /// Says which keys a host has for one subsystem from now on; none takes them away.
+    /// Sets the keys of a host for one subsystem; an empty list removes them.
     pub fn set(&mut self, host: &str, subsystem: &str, keys: &[TlsKey]) {
         let of_host = self.by_names.entry(host.to_owned()).or_default();
         let kept = &keys[..keys.len().min(limits::KEYS_PER_HOST)];
@@ -108,7 +107,7 @@ impl ServerKeys {
         }
     }
 
-    /// A subsystem is gone, and the keys for it.
+    /// Drops the keys for a removed subsystem.
     pub fn forget(&mut self, subsystem: &str) {
         self.forget_generated(None, subsystem);
         let has_some = |of_host: &BTreeMap<_, _>| of_host.contains_key(subsystem);
@@ -123,14 +122,15 @@ impl ServerKeys {
         !self.has_configured() && self.generated.all().is_empty()
     }
 
-    /// Whether there are some of the configuration's.
+    /// Whether there are configured keys.
     #[must_use]
     pub fn has_configured(&self) -> bool {
         !self.by_host.is_empty() || !self.by_names.is_empty()
     }
 
-    /// A key came of the authentication of a host for a subsystem, made in each of the ways that
-    /// hosts have. Of so many the oldest goes, most often one that nobody uses.
+    /// Adds a key that the authentication of a host for a subsystem generated, in each form that
+    /// hosts derive. At the limit it replaces the oldest key, if possible one that no connection
+    /// uses.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -146,8 +146,8 @@ impl ServerKeys {
         }
     }
 
-    /// Forgets the keys that came of authentications [some time](limits::GENERATED_TIME) ago, and
-    /// that no connection has.
+    /// Drops the keys that authentications generated [some time](limits::GENERATED_TIME) ago and
+    /// that no connection uses.
     pub fn expire(&self, now: Instant) {
         self.generated.all().retain(|_, of_host| {
             let is_new = |at| now.saturating_duration_since(at) < limits::GENERATED_TIME;
@@ -156,19 +156,19 @@ impl ServerKeys {
         });
     }
 
-    /// Forgets the keys that came of a host's authentications for a subsystem; of every host's if
-    /// none is given.
+    /// Drops the keys that authentications generated for a subsystem: those of `host`, or of every
+    /// host if `host` is `None`.
     pub fn forget_generated(&self, host: Option<&str>, subsystem: &str) {
         let is_meant = |name: &str| host.is_none_or(|host| host == name);
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Whether a host is asked for new keys of a connection.
+    /// Whether the server may ask a host for a key update.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
     }
 
-    /// A host was asked for new keys of a connection, and that has ended instead.
+    /// Records that a host dropped a connection when the server asked for a key update.
     pub(crate) fn is_unable(&self, host: &str) {
         let mut unable = self.unable.lock().unwrap_or_else(PoisonError::into_inner);
         if unable.len() < limits::UNABLE_HOSTS && unable.insert(host.to_owned()) {
@@ -179,7 +179,7 @@ impl ServerKeys {
         }
     }
 
-    /// The keys of a host that are good for a subsystem other than discovery's.
+    /// The keys of a host for a subsystem other than discovery.
     #[must_use]
     pub fn keys(&self, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         let own = self.by_names.get(host).and_then(|of_host| of_host.get(subsystem));
@@ -192,18 +192,18 @@ impl ServerKeys {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Whether a host has one of these keys still for discovery.
+    /// Whether a host still has one of the keys in `before` for discovery.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
-        // Those for every subsystem never change.
+        // Keys for every subsystem never change.
         self.by_host.contains_key(host)
             || had.zip(has).is_some_and(|(had, has)| has.shares_one_with(had))
     }
 
-    /// The configured keys that an identity of a host for a subsystem may stand for. One with a
-    /// digest stands for one key, or two that somebody has made look alike; for discovery one
-    /// without stands for every key of the host, of which some are tried at a time
+    /// The configured keys that an identity of a host for a subsystem may stand for. An identity
+    /// with a digest stands for one key, or for two with a forged collision. For discovery, an
+    /// identity without a digest stands for every key of the host; the server tries some at a time
     /// ([`discovery`](crate::discovery)).
     fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         if subsystem != DISCOVERY_NQN {
@@ -220,8 +220,8 @@ impl ServerKeys {
         own.map(|(host, _)| host).chain(self.by_host.keys())
     }
 
-    /// Whether the key that a peer has shown is good still. Nothing is derived for that: a host may
-    /// have thousands of keys that its identity stands for.
+    /// Whether the key that a peer has proved is still valid. This derives no keys: a host's
+    /// identity may stand for thousands.
     #[must_use]
     pub fn is_good(&self, shown: &Named) -> bool {
         let Some(key) = &shown.made_of else {
@@ -231,15 +231,15 @@ impl ServerKeys {
         self.meant(&shown.psk.identity, &shown.host, &shown.subsystem).contains(&key)
     }
 
-    /// What an identity may stand for: of each key of its host both derivations, unless a digest in
-    /// it tells which.
+    /// The keys that an identity may stand for: both derivations of each key of its host, unless
+    /// the identity has a digest that selects one.
     pub(crate) fn find(&self, identity: &[u8]) -> Vec<Arc<Named>> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
-        // No name has such, and names get into logs.
+        // No valid name has these, and names get into logs.
         if identity.contains(char::is_control) {
             return Vec::new();
         }
-        // The form, the host, the subsystem, and a digest or none.
+        // The form, the host, the subsystem, and optionally a digest.
         let mut parts = identity.split(' ');
         let (Some(_), Some(host), Some(subsystem)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -270,7 +270,7 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// What identities begin with that this one's host has for its subsystem.
+    /// The forms of identity that the server knows for this identity's host and subsystem.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -283,7 +283,7 @@ impl ServerKeys {
         psks.filter_map(form).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// A host has shown a key.
+    /// Records the key that a host proved to have.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         if named.subsystem == DISCOVERY_NQN
             && let Some(discovery) = self.for_discovery.get(&named.host)
@@ -292,7 +292,7 @@ impl ServerKeys {
         }
     }
 
-    /// How many keys the identity of a key may stand for, if those are not tried all at once.
+    /// The number of keys of this key's identity, if the server does not try all at once.
     pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
         let discovery = self.for_discovery.get(&named.host);
         let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);
@@ -343,7 +343,7 @@ mod tests {
         assert!(keys.is_empty());
     }
 
-    /// What is made of a key is not made anew to see whether that is there still.
+    /// The server does not derive a key again to check that it is still valid.
     #[test]
     fn nothing_is_derived_for_a_key_that_was_shown() {
         let mut keys = ServerKeys::default();
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Whoever takes turns between those of a host does not know which it leaves to that.
+    /// A stranger who uses up a host's turns does not know which keys it leaves to the host.
     #[test]
     fn a_stranger_cannot_keep_its_turn_from_a_key() {
         const KEYS: u8 = 16;
@@ -370,7 +370,7 @@ mod tests {
         for number in 0..KEYS {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number)]);
         }
-        // The host has one turn of each round, and always the same one.
+        // The host gets one turn of each round, and always the same one.
         let mut tried = vec![false; psks.len()];
         for _ in 0..20 {
             let found = keys.find(psks[0].identity.as_bytes());
@@ -428,7 +428,7 @@ mod tests {
         keys.generate(generated(1), HOST, DISK, now);
         keys.forget(DISK);
         assert!(keys.is_empty());
-        // Of many the oldest that nobody uses goes.
+        // At the limit, the oldest unused key is dropped.
         keys.generate(generated(0), HOST, DISK, now);
         let used = keys.find(generated(0)[0].identity.as_bytes());
         (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
@@ -466,7 +466,7 @@ mod tests {
         assert_ne!(given(DISK), key(1));
     }
 
-    /// A host has keys for many subsystems, and shows the one of any of them.
+    /// A host has keys for many subsystems, and may use any of them for discovery.
     #[test]
     fn no_key_takes_anothers_place_at_discovery() {
         const SUBSYSTEMS: u8 = 20;
@@ -490,11 +490,11 @@ mod tests {
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
                 assert!(keys.is_good(&found[0]), "{number}");
             }
-            // Without a digest it has its turn.
+            // An identity without a digest waits for its turn.
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // What is left of a round, and then a whole one.
+            // The rest of a round, and then a whole one.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }
@@ -530,7 +530,7 @@ mod tests {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);
         }
         let names = key(1).psks(HOST, DISCOVERY_NQN).pop().unwrap();
-        // Each is made in two ways; what was right comes before them.
+        // Each key has two derivations; the key that matched last time comes first.
         for more in [0, 1] {
             let found = keys.find(names.identity.as_bytes());
             assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS + more);

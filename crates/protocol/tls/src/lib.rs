@@ -1,7 +1,7 @@
-//! TLS 1.3 with pre-shared keys, between a socket and what is said on it, without I/O.
+//! TLS 1.3 with pre-shared keys, between a socket and its user, without I/O.
 //!
-//! **What it is.** [`client`] and [`server`] give a [`Tls`]: bytes of the network go in and come
-//! out on one side, plain ones on the other.
+//! **What it is.** [`client`] and [`server`] return a [`Tls`]. Network bytes go in and out on one
+//! side, plain bytes on the other.
 //!
 //! ```text
 //!   network --feed()--> +-----+ <-output()-- network      handshake
@@ -10,27 +10,29 @@
 //!   network <--seal()-- +-----+ <----------- plain
 //! ```
 //!
-//! **Contract.** Nothing but TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), with
-//! the cipher suite of the key, and with a key: a peer that has none gets no further than to its
-//! first message, and neither end takes a certificate. Key updates and session tickets of the peer
-//! are dealt with in [`open`](Tls::open); a client asks for new keys [in
-//! time](limits::RECORDS_PER_KEY), and so does a server, [later](limits::SERVER_RECORDS_PER_KEY),
-//! of whoever was not lost by it before. Whatever a peer sends ends in an error, not in a panic.
+//! **Contract.** Only TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), the cipher
+//! suite of the key, and a pre-shared key. A peer without a key does not get past its first
+//! message, and neither end accepts a certificate. [`open`](Tls::open) handles key updates and
+//! session tickets of the peer. A client asks for a key update [in time](limits::RECORDS_PER_KEY).
+//! A server asks [later](limits::SERVER_RECORDS_PER_KEY), and not a host that has dropped a
+//! connection because of it. Hostile input causes an error, never a panic.
 //!
-//! **What a stranger costs.** Whoever withholds the end of a first message, what was sent of it, up
-//! to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. Whoever offers no known identity is answered
-//! after its first message was looked at; one without the key, after some dozens of HMACs for
-//! each [identity that is looked at](limits::IDENTITIES): those that make the key of some
-//! ([eight](limits::KEYS_PER_HOST)), for names that are known, and the binder; for discovery, with
-//! an identity that does not tell one key from another, as often as
-//! [some](limits::DISCOVERY_KEYS). Only who has the key has a point multiplied.
+//! **The cost of a stranger.** A peer that withholds the end of its first message costs the bytes
+//! that it sent, up to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. A peer without a known
+//! identity is refused after the server has parsed its first message. A peer without the key costs
+//! some dozens of HMACs for each [identity that the server checks](limits::IDENTITIES), if it
+//! offers known names: the derivations of some keys ([eight](limits::KEYS_PER_HOST)), and the
+//! binder. For discovery, with an identity without a digest, it costs as many for each of [some
+//! keys](limits::DISCOVERY_KEYS). Only a peer with the key makes the server do the
+//! Diffie-Hellman exchange.
 //!
-//! **What it holds.** Part of a record, until its end comes, and nothing of OpenSSL's once the
-//! handshake is done.
+//! **Memory.** An incomplete record, until its end arrives. After the handshake, no memory of
+//! OpenSSL.
 //!
-//! **The libraries.** The handshake is by the system's OpenSSL 3 (`libssl.so.3`), on Windows by the
-//! one in the program's folder (`libssl-3-x64.dll`), loaded when TLS is first used and not before
-//! (decision 26). Records are our own, by the ciphers of `ring` (decision 26).
+//! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake, on Windows the
+//! copy in the program's folder (`libssl-3-x64.dll`). The process loads it on the first use of TLS
+//! (decision 26). Records are our own code, with AES-GCM from AWS-LC where the processor has
+//! AVX-512, otherwise from `ring` (decision 26).
 //!
 //! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.
 
@@ -57,8 +59,8 @@ pub use records::fuzzed as records_of;
 use std::fmt;
 use std::sync::Arc;
 
-/// For fuzzing: how many keys the identities stand for in what may be the content of an extension
-/// `pre_shared_key`, and whatever else is looked at before OpenSSL has it.
+/// For fuzzing: parses the content of an extension `pre_shared_key` as far as we do before OpenSSL
+/// sees it. Returns the number of keys for its identities.
 #[doc(hidden)]
 #[must_use]
 pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
@@ -67,42 +69,42 @@ pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
     identities.map(|identity| keys.find(identity).len()).sum()
 }
 
-/// One connection's TLS. See the module's text.
+/// The TLS state of one connection. See the module's text.
 pub trait Tls: Send {
-    /// Takes what the network brought.
+    /// Takes bytes from the network.
     fn feed(&mut self, bytes: &[u8]);
 
-    /// Goes on with the handshake as far as what was fed allows; true when it is done. What it has
-    /// to say is output also when it fails.
+    /// Continues the handshake as far as the fed bytes allow; true when it is done. There may be
+    /// output even if it fails.
     ///
     /// # Errors
-    /// The peer is refused, or refuses.
+    /// This end refuses the peer, or the peer refuses this end.
     fn handshake(&mut self) -> Result<bool, TlsError>;
 
-    /// For whom the key is that the peer has, once the handshake is done; none on a client.
+    /// The peer's key with its host and subsystem, once the handshake is done; `None` on a client.
     fn peer(&self) -> Option<&Arc<Named>>;
 
-    /// How large `plain` has to be for all of so many bytes of the network to be opened.
+    /// The size that `plain` needs to open all of this many network bytes.
     fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
-    /// Opens what was fed, and then what the network brought since. Gives how many plain bytes that
-    /// makes, and what has ended the connection behind them.
+    /// Opens the fed bytes, and then `sealed`, which arrived since. Returns the number of plain
+    /// bytes, and the error that ended the connection after them, if any.
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
-    /// The same, but of whole records that have room alone: so data come straight to where they
-    /// belong. What was looked at is off the front of `sealed` then. With room for a record
-    /// ([`OPENED_BYTES`](limits::OPENED_BYTES)) nothing is left of it once nothing is opened.
+    /// The same, but only for whole records that fit in `plain`, so that data arrives straight at
+    /// its destination. Removes the parsed bytes from the front of `sealed`. If `plain` has room
+    /// for a record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and a call opens nothing, `sealed` is
+    /// empty then.
     fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
-    /// How large `into` has to be for so many bytes to be sealed.
+    /// The size that `into` needs to seal this many bytes.
     fn sealed_bytes(&self, plain_bytes: usize) -> usize;
 
-    /// Puts what is to be sent to the network before anything else into `into`, and then `plain`,
-    /// in records that are full but for the last. Gives the number of bytes. Once the connection
-    /// has failed, `plain` is left out.
+    /// Writes pending output into `into`, and then `plain` in records, all full but the last.
+    /// Returns the number of bytes. After the connection has failed, it omits `plain`.
     ///
     /// # Errors
-    /// The connection has failed now.
+    /// The connection has just failed.
     ///
     /// # Panics
     /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
@@ -112,41 +114,41 @@ pub trait Tls: Send {
         into: &mut [u8],
     ) -> Result<usize, TlsError>;
 
-    /// Bytes that are to be sent to the network on TLS's own account.
+    /// Bytes that TLS itself has to send to the network.
     fn output_bytes(&self) -> usize;
 
-    /// Moves as many of them as fit, and gives their number.
+    /// Moves as many of them as fit, and returns their number.
     fn output(&mut self, into: &mut [u8]) -> usize;
 }
 
-/// Why there is no TLS with the peer.
+/// The reason why a TLS connection failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsError {
-    /// The system has no library for it.
+    /// The system has no TLS library.
     Unavailable(String),
     /// The peer does not speak TLS.
     NotTls,
-    /// The peer offers no identity that is known.
+    /// The peer offers no known identity.
     UnknownIdentity {
-        /// These it offers.
+        /// The offered identities.
         offered: Vec<String>,
-        /// What identities of the same host for the same subsystem begin with, if there are some.
+        /// The forms of known identities of the same host for the same subsystem.
         known: Vec<String>,
     },
-    /// The identity is known, but the peer has another key for it.
+    /// The identity is known, but the peer has a different key for it.
     WrongKey(String),
-    /// The identity may stand for so many keys that some were tried: the peer has none of these.
+    /// The identity may stand for many keys, the server tried some, and the peer has none of these.
     OtherKeys {
         /// The identity.
         identity: String,
-        /// How many.
+        /// The number of keys.
         keys: usize,
     },
-    /// The peer refuses: so it says.
+    /// The peer refuses the connection, with its reason.
     Refused(String),
-    /// What comes is not, or no longer, what it should be.
+    /// The peer sent invalid bytes.
     Broken(String),
-    /// The peer has ended the connection in good order.
+    /// The peer has closed the connection properly.
     Closed,
 }
 

@@ -2,68 +2,70 @@
 
 use std::time::Duration;
 
-/// What a peer may send before the handshake is done, in bytes: some kilobytes are usual.
+/// Most bytes from a peer before the handshake is done: some kilobytes are usual.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
 /// Plain bytes in a record (RFC 8446, section 5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
 
-/// How much more the sealed body of a record may have (RFC 8446, section 5.2), in bytes.
+/// The most by which a sealed record may be longer than its content (RFC 8446, section 5.2), in
+/// bytes.
 pub const EXPANSION_BYTES: usize = 256;
 
-/// Room for whatever a record has, in bytes.
+/// Room for any opened record, in bytes.
 pub const OPENED_BYTES: usize = RECORD_BYTES + EXPANSION_BYTES;
 
-/// A whole record of ours that is full, in bytes.
+/// The size of our full records, in bytes.
 pub const SEALED_BYTES: usize = 16 << 10;
 
-/// Records in a row that bring no data: tickets, updates of keys, and empty ones.
+/// Records in a row without data: tickets, key updates, and empty ones.
 pub const RECORDS_WITHOUT_DATA: usize = 32;
 
-/// What is to be sent and was not written, in bytes: answers to key updates. Whoever has more of
-/// them made than it takes is done with.
+/// Pending output of an end's own, in bytes: answers to key updates. An end closes the connection
+/// when a peer causes more than it reads.
 pub const UNASKED_BYTES: usize = 16 << 10;
 
-/// Keys of one host for one subsystem: of a file two while one takes the other's place, and an
-/// identity may stand for either, made in either of two ways. A keyring has one for each form of an
-/// identity, of each key, and some for discovery.
+/// Keys of one host for one subsystem. A file has two while one replaces the other, and an identity
+/// may stand for either, with either of two derivations. A keyring has one for each form of an
+/// identity, for each key, and some for discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
-/// Keys of one host that are tried at a time for discovery, where those for any subsystem are good,
-/// when the identity has no digest and so may stand for each of them. One with a digest finds its
-/// own.
+/// Keys of one host that the server tries at a time for discovery, where the keys of all its
+/// subsystems are valid. The limit applies to an identity without a digest, which may stand for
+/// each of them. An identity with a digest selects its key.
 pub const DISCOVERY_KEYS: usize = 8;
 
-/// Identities of a client that are looked at.
+/// Identities of a client that the server checks.
 pub const IDENTITIES: usize = 8;
 
-/// Identities of a peer that a message names.
+/// Identities of a peer in an error message.
 pub const NAMED_IDENTITIES: usize = 4;
 
-/// Characters of an identity in a message.
+/// Characters of an identity in an error message.
 pub const NAMED_CHARACTERS: usize = 600;
 
-/// Records that a client has sealed or opened with a key when it asks for new ones: half of what
-/// RFC 8446 (section 5.5) advises for AES-GCM, 2^24.5.
+/// Records with one key after which a client asks for a key update: half of the limit that RFC 8446
+/// (section 5.5) recommends for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
-/// The same for a server, which begins with those that do not by themselves, as late as is good: a
-/// client that knows no updates is lost by that. What comes until it answers is room enough.
+/// The same for a server, which asks clients that do not ask themselves. It asks as late as is
+/// safe, because a client without support for updates drops the connection. The rest of the limit
+/// covers the records that arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
-/// Hosts that were lost when they were asked for new keys, and are remembered.
+/// Hosts that the server remembers because they dropped a connection when asked for a key update.
 pub const UNABLE_HOSTS: usize = 1024;
 
-/// Keys that came of the authentications of one host for one subsystem: one for each of its
-/// controllers, of which a host has some by several paths.
+/// Keys that authentications of one host for one subsystem generate: one for each of its
+/// controllers; a host with several paths has several.
 pub const GENERATED_KEYS: usize = 32;
 
-/// How long after it was made a key that came of an authentication opens connections when none has
-/// it: the host's queues come at once, and a host that reconnects later authenticates anew.
+/// The time for which a generated key opens connections while none uses it. The host connects its
+/// queues at once, and a host that reconnects later authenticates again.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
-/// Bytes of data that are sealed into one buffer and sent before more are: full records of 16,362,
-/// as many as 256 KiB hold with what they have besides. The buffer is then in the processor's cache
-/// when it is sent, and again when the next one is sealed into it. Half as much costs more sends,
-/// twice as much gains nothing (decision 26).
+/// Bytes of data that are sealed into one buffer and sent before more are sealed: full records of
+/// 16,362 bytes, as many as 256 KiB hold with their headers. The buffer is then still in the
+/// processor's cache when it is sent, and when the next data is sealed into it. Half as much costs
+/// more sends, twice as much gains nothing (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

@@ -1,6 +1,6 @@
-//! What is to be sent, cut into portions that are sealed into a buffer each.
+//! Cuts data to send into portions; each is sealed into one buffer.
 
-/// The first so many bytes of what stands in these slices; all if there are fewer.
+/// The first `bytes` bytes of these slices; all if there are fewer.
 pub fn portion<'a>(
     slices: impl Iterator<Item = &'a [u8]>,
     bytes: usize,

@@ -1,8 +1,8 @@
-//! What a handshake leaves for the records.
+//! The secrets that a handshake passes to the records.
 
 use zeroize::Zeroizing;
 
-/// The secrets of the application's data, of each direction.
+/// The application traffic secrets, one for each direction.
 #[derive(Default)]
 pub(crate) struct Secrets {
     pub(crate) client: Option<Zeroizing<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! Another implementation's client and this server, which asks it for new keys all the time.
+//! Clients of other TLS implementations and this server, which keeps asking for key updates.
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
@@ -12,10 +12,10 @@ use std::thread::JoinHandle;
 
 const HOST: &str = "nqn.2026-11.h:other";
 const SUBSYSTEM: &str = "nqn.2026-11.s:other";
-/// Lines that are said, and come back.
+/// Lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Sends back what comes until the end; gives how that was.
+/// Echoes until the end of the connection; returns the result.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
@@ -33,7 +33,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             tls.feed(std::mem::take(&mut sealed));
             is_done = tls.handshake()?;
         }
-        // Also what came with the end of the handshake.
+        // Includes data that arrived with the end of the handshake.
         if is_done {
             plain.resize(tls.openable_bytes(sealed.len()), 0);
             let (filled, end) = tls.open(sealed, &mut plain);
@@ -41,7 +41,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             ended = end;
         }
         echoed += plain.len();
-        // A record for each line.
+        // One record for each line.
         for line in std::iter::once(&[][..]).chain(plain.split_inclusive(|&byte| byte == b'\n')) {
             say(&mut *tls, &mut socket, line);
         }
@@ -56,11 +56,11 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
 fn say(tls: &mut dyn Tls, socket: &mut TcpStream, plain: &[u8]) {
     let mut sealed = vec![0; tls.sealed_bytes(plain.len())];
     let length = tls.seal(&mut std::iter::once(plain), &mut sealed).unwrap_or_default();
-    // Whoever has gone away is noticed when it is read from.
+    // If the client has closed the connection, the next read reports it.
     let _ = socket.write_all(&sealed[..length]);
 }
 
-/// Has the client say lines, each when the one before has come back. Else what it has said.
+/// Makes the client send lines, each after the previous one has returned. Fails with its output.
 fn talk(mut client: Command) -> Result<(), String> {
     let mut client =
         client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -69,7 +69,7 @@ fn talk(mut client: Command) -> Result<(), String> {
     let mut said = Vec::new();
     for number in 0..LINES {
         let line = format!("line {number} of them\n");
-        // Whoever has gone away says why when it is read from.
+        // If the client has closed the connection, its output read below has the reason.
         let _ = input.write_all(line.as_bytes());
         let mut byte = [0];
         while !said.windows(line.len()).any(|part| part == line.as_bytes()) {
@@ -109,7 +109,7 @@ fn gnutls(port: u16, psk: &TlsPsk) -> Command {
     command
 }
 
-/// Echoes to one client that has the key, at this port.
+/// Echoes to one client with the key, at the returned port.
 fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>) {
     let mut keys = ServerKeys::default();
     keys.add(key, HOST);
@@ -124,8 +124,8 @@ fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>
 
 #[test]
 fn others_follow_a_server_that_asks_for_new_keys() {
-    // Neither takes a pre-shared key with SHA-384: GnuTLS not before 3.8.11.
-    // GnuTLS follows eight updates in a second and no more.
+    // Neither supports a pre-shared key with SHA-384 (GnuTLS only from 3.8.11). GnuTLS follows at
+    // most eight updates in a second.
     for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 100)] {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(3)).unwrap();
         let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified).unwrap();
@@ -137,7 +137,7 @@ fn others_follow_a_server_that_asks_for_new_keys() {
     }
 }
 
-/// A client by wolfSSL, built once; it takes the names of suites as it has them.
+/// A client with wolfSSL, built once. It takes the suites' wolfSSL names.
 fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
         let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");
@@ -152,7 +152,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     command
 }
 
-/// Both suites with an implementation that shares nothing with ours, and new keys as each end asks.
+/// Both suites with an unrelated implementation, and key updates from each end.
 #[test]
 fn another_implementation_has_either_suite() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";
@@ -177,10 +177,10 @@ fn another_implementation_has_either_suite() {
     }
 }
 
-/// A host that knows a key cannot have it used with another hash or cipher than its identity says.
+/// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
 fn a_client_cannot_choose_another_suite_than_the_keys() {
-    // The command takes every pre-shared key for one with SHA-256.
+    // The command treats every pre-shared key as one with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),
         (Hash::Sha256, "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", true),

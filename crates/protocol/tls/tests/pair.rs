@@ -1,4 +1,4 @@
-//! A client and a server that hand each other bytes, and strangers.
+//! A client and a server that pass each other bytes, and strangers.
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};
@@ -31,7 +31,7 @@ fn output(from: &mut dyn Tls) -> Vec<u8> {
     bytes
 }
 
-/// What one has to say, in records.
+/// Seals data of one end into records.
 fn sealed(from: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; from.sealed_bytes(plain.len())];
     let length = from.seal(&mut std::iter::once(plain), &mut bytes).unwrap();
@@ -39,14 +39,14 @@ fn sealed(from: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Moves what one has to say of its own to the other, in pieces of `piece` bytes.
+/// Moves one end's own output to the other, in pieces of `piece` bytes.
 fn carry(from: &mut dyn Tls, to: &mut dyn Tls, piece: usize) -> usize {
     let bytes = output(from);
     bytes.chunks(piece).for_each(|bytes| to.feed(bytes));
     bytes.len()
 }
 
-/// The handshake, and how it ends at the client and the server.
+/// Runs the handshake; returns the results of the client and the server.
 fn shake(
     client: &mut dyn Tls,
     server: &mut dyn Tls,
@@ -67,7 +67,7 @@ fn pair(psk: TlsPsk, known: Arc<ServerKeys>) -> (Box<dyn Tls>, Box<dyn Tls>) {
     (client(psk).unwrap(), server(known).unwrap())
 }
 
-/// What comes of these bytes, and how the connection ends behind it.
+/// Opens these bytes; returns the plain bytes, and the error after them.
 fn opened(tls: &mut dyn Tls, sealed: &[u8]) -> (Vec<u8>, Option<TlsError>) {
     let mut plain = vec![0; tls.openable_bytes(sealed.len())];
     let (filled, ended) = tls.open(sealed, &mut plain);
@@ -85,7 +85,7 @@ fn read(tls: &mut dyn Tls, sealed: &[u8], piece: usize) -> Vec<u8> {
     all
 }
 
-/// How long the last record with so much in it is.
+/// The length of a last record with this much content.
 fn record_bytes(content_bytes: usize) -> usize {
     (content_bytes + RECORD_EXTRA_BYTES).next_multiple_of(64)
 }
@@ -123,8 +123,8 @@ fn two_keys_while_one_takes_the_others_place() {
     }
 }
 
-/// A host with keys for many subsystems asks for discovery with any of them: at once if the
-/// identity says which; else some of them are tried, and others when it comes again.
+/// A host with keys for many subsystems may use any of them for discovery. A key whose identity has
+/// a digest works at once; otherwise the server tries some keys at each connection.
 #[test]
 fn every_key_of_a_host_is_good_for_discovery() {
     const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -145,7 +145,7 @@ fn every_key_of_a_host_is_good_for_discovery() {
             assert_eq!(comes(key, IdentityForm::Digest, derivation), (Ok(true), Ok(true)));
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
-            // What is left of a round, and then a whole one.
+            // The rest of a round, and then a whole one.
             assert!((1..2 * turns).any(|_| is_in()), "each has had its turn");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
@@ -163,7 +163,7 @@ fn data_in_full_records_both_ways() {
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
     let data: Vec<u8> = (0..1_000_000u32).map(|n| (n / 7) as u8).collect();
-    // In odd pieces, of which some are larger than a record.
+    // In odd pieces, some larger than a record.
     let mut pieces = Vec::new();
     let (mut left, mut sizes) = (&data[..], [24, 4096, 1, 100_000, 16_384, 40_000].iter().cycle());
     while !left.is_empty() {
@@ -183,7 +183,7 @@ fn data_in_full_records_both_ways() {
     assert_eq!(read(&mut *client, &back, 3), b"back");
 }
 
-/// Whoever takes little at a time gets all of it.
+/// A reader with small buffers gets all data.
 #[test]
 fn data_go_through_small_buffers() {
     let configured = key(Hash::Sha256, 3);
@@ -198,9 +198,9 @@ fn data_go_through_small_buffers() {
     assert!(all == data);
 }
 
-/// Bytes of a record besides its content and what fills it up.
+/// Bytes of a record besides its content and padding.
 const RECORD_EXTRA_BYTES: usize = 22;
-/// A record with an update of keys.
+/// The size of a record with a key update.
 const UPDATE_BYTES: usize = 64;
 
 #[test]
@@ -212,7 +212,7 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
     let mut updates = [0, 0];
     let mut sent = 0;
-    // Every direction by itself, and both at once.
+    // Each direction alone, and both at once.
     for round in 0..120usize {
         let (there, back) = (round % 3 != 0, round % 3 != 1);
         let data: Vec<u8> = (0..round + 1).map(|at| (at * 7 + round) as u8).collect();
@@ -234,7 +234,8 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(updates[0], updates[1], "the server answers each");
 }
 
-/// Of who does not ask by itself a server does, whoever says more; and not of whoever cannot.
+/// A server asks clients that do not ask themselves, whichever end sends more. It does not ask
+/// hosts that do not support updates.
 #[test]
 fn a_server_asks_in_time_who_does_not() {
     const PER_KEY: u64 = 5;
@@ -258,7 +259,7 @@ fn a_server_asks_in_time_who_does_not() {
                 }
             }
         }
-        // One that says more has more; the other one answers when it says something.
+        // The end that sends more updates more often; the other end answers with its next data.
         let rounds = (40 * there.max(back) / PER_KEY as usize).min(40);
         assert!(updates[1] + 1 >= rounds, "{there}, {back}: {updates:?}");
         assert!(updates[0] + 1 >= updates[1].min(40), "{there}, {back}: {updates:?}");
@@ -269,10 +270,10 @@ fn a_server_asks_in_time_who_does_not() {
 fn who_is_lost_by_being_asked_is_asked_once() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // How many updates a connection has until it is gone, with this end.
+    // Counts the key updates of a connection with this end until it closes.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
-        // Copies know the same.
+        // Copies share the list.
         let mut server = server_with(Arc::new((*known).clone()), 5).unwrap();
         assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
         for _ in 0..20 {
@@ -298,7 +299,7 @@ fn who_is_lost_by_being_asked_is_asked_once() {
 #[test]
 fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
     let configured = key(Hash::Sha256, 1);
-    // Each of its records comes with an update.
+    // A key update precedes each of its records.
     let mut client = client_with(by_digest(&configured), 0).unwrap();
     let mut server = server(keys(&[configured])).unwrap();
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
@@ -351,11 +352,11 @@ fn another_hash_is_told_from_another_name() {
     assert!(text.contains("NVMe1R02") && text.ends_with("NVMe0R01, NVMe1R01"), "{text}");
 }
 
-/// A client that offers what is not taken here, by a change of its first message.
+/// A client whose changed first message offers unsupported options.
 #[test]
 fn what_a_client_does_not_offer_is_named() {
-    // Two suites: the client's own, and the one that says that it does not renegotiate. The
-    // extension that says how keys are used: its type, its length, one way, that with an exchange.
+    // Two suites: the client's own, and the one that signals that it does not renegotiate. The
+    // extension with key exchange modes: its type, its length, one mode, the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (&[0, 4, 0x13, 1], &[0, 4, 0x13, 3], "SHA-256, whose cipher suite TLS_AES_128_GCM_SHA256"),
         (&[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0], "psk_dhe_ke"),
@@ -373,7 +374,7 @@ fn what_a_client_does_not_offer_is_named() {
     }
 }
 
-/// A stranger chooses the subsystem in an identity, and what is said of it gets into logs.
+/// A stranger chooses the names in an identity, and messages about it get into logs.
 #[test]
 fn nothing_of_an_identity_reaches_a_terminal() {
     for odd in ["\x1b[2J", "nqn\nrefused: nobody", "\u{202e}nqn"] {
@@ -403,7 +404,7 @@ fn no_tls_is_told_from_tls() {
 #[test]
 fn a_stranger_makes_a_server_hold_little() {
     let mut server = server(keys(&[key(Hash::Sha256, 1)])).unwrap();
-    // The beginning of a message of 64 KiB, in records.
+    // The start of a message of 64 KiB, in records.
     let mut record = vec![22, 3, 1, 0x40, 0];
     record.resize(5 + 0x4000, 0);
     record[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
@@ -423,7 +424,7 @@ fn what_is_changed_or_cut_is_noticed() {
     assert_eq!(opened(&mut *server, cut), (vec![], None), "half a record is nothing yet");
     let (plain, ended) = opened(&mut *server, &[last[0] ^ 1]);
     assert!(plain.is_empty() && matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
-    // It stays so, and the other end is told.
+    // The error persists, and the other end gets an alert.
     assert!(opened(&mut *server, &sent).1.is_some());
     let told = sealed(&mut *server, b"not this");
     assert_eq!(opened(&mut *client, &told), (vec![], Some(refused(20))));
@@ -433,7 +434,7 @@ fn refused(alert: u8) -> TlsError {
     TlsError::Refused(format!("it has sent the alert {alert}"))
 }
 
-/// Whatever bit of a record is another one, and wherever it is cut and goes on with another.
+/// Changes every bit of a record, and cuts it anywhere and continues with another record.
 #[test]
 fn every_change_of_a_record_is_noticed() {
     let configured = key(Hash::Sha256, 1);
@@ -445,7 +446,7 @@ fn every_change_of_a_record_is_noticed() {
         sent[at] ^= 0x40;
         sent.extend(sealed(&mut *client, &[6; 60]));
         let (plain, ended) = opened(&mut *server, &sent);
-        // A longer record waits for its end.
+        // A changed length may make the server wait for the end of a longer record.
         assert!(plain.is_empty() && (ended.is_some() || at == 3), "changed at {at}: {ended:?}");
     }
 }
@@ -465,11 +466,11 @@ fn a_record_is_good_once_and_in_its_turn() {
     }
 }
 
-/// A key is for the hash that its identity names, and so for one suite: a server that answers with
-/// another one, whoever it is, gets nothing of it.
+/// A key belongs to the hash that its identity names, and so to one suite: a server that answers
+/// with another suite gets no data.
 #[test]
 fn a_server_cannot_choose_another_suite_than_the_keys() {
-    // Behind the record's header and the message's: version, random, and the session's identifier.
+    // After the headers of record and message: version, random, and the session's identifier.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
     const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
     for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {
@@ -510,7 +511,7 @@ fn every_cut_and_change_of_a_first_message_is_no_panic() {
         assert_eq!(run(&first[..at]), Ok(false), "cut at {at}");
         let mut changed = first.clone();
         changed[at] ^= 0x41;
-        // The binder covers all but itself and what frames the message.
+        // The binder covers all bytes but itself and the framing of the message.
         assert_ne!(run(&changed), Ok(true), "changed at {at}");
     }
 }

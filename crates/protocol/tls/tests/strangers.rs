@@ -1,4 +1,4 @@
-//! What strangers make a server hold.
+//! The memory that strangers occupy in a server.
 #![cfg(target_os = "linux")] // It looks at what the process has in memory.
 
 use farblock_secure::{Hash, TlsKey};
@@ -6,10 +6,10 @@ use farblock_tls::{ServerKeys, Tls, limits, server};
 use std::sync::Arc;
 
 const STRANGERS: usize = 300;
-/// What is sent, and the library's own.
+/// The sent bytes, and the library's own memory.
 const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
-/// Bytes of this process that are in memory.
+/// The resident memory of this process, in bytes.
 fn resident_bytes() -> usize {
     const PAGE_BYTES: usize = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
@@ -23,7 +23,7 @@ fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
     let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(1)).expect("a suite");
     keys.add(key, "nqn.2026-11.h:one");
     let keys = Arc::new(keys);
-    // A message of 64 KiB in full records, up to what is taken of it.
+    // A message of 64 KiB in full records, up to the limit.
     let mut record = vec![22, 3, 1, 0x40, 0];
     record.resize(5 + limits::RECORD_BYTES, 0);
     let mut message = [&record[..], &record[..]].concat();
@@ -37,7 +37,7 @@ fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
         }
         server
     };
-    // What the library makes once is there before.
+    // The library's one-time allocations happen before.
     drop(begun());
     let before = resident_bytes();
     let strangers: Vec<_> = (0..STRANGERS).map(|_| begun()).collect();

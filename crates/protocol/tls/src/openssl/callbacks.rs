@@ -1,4 +1,4 @@
-//! What OpenSSL asks during a handshake: which key.
+//! The callbacks with which OpenSSL asks for a key during a handshake.
 
 use super::library::{Callbacks, Digest, Functions, Ssl, SslSession, VERSION};
 use crate::hello;
@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Where an `SSL` has its [`State`].
+/// The index of an `SSL`'s [`State`] in its extra data.
 pub(super) const STATE_INDEX: c_int = 0;
 
 pub(super) const CALLBACKS: Callbacks =
@@ -21,26 +21,26 @@ const HELLO_SUCCESS: c_int = 1;
 const HELLO_ERROR: c_int = 0;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
 
-/// Which end this is.
+/// The end of the connection.
 pub(super) enum Side {
     Client(TlsPsk),
-    /// The keys, and those that the identity may stand for besides the one that is tried, the next
-    /// last.
+    /// All keys, and the untried keys that the identity may stand for, in reverse order.
     Server {
         keys: Arc<ServerKeys>,
         left: Vec<Arc<Named>>,
     },
 }
 
-/// What the callbacks know and find out.
+/// The state of the callbacks.
 pub(super) struct State {
     functions: &'static Functions,
     side: Side,
-    /// The key that is used.
+    /// The key in use.
     pub(super) chosen: Option<Arc<Named>>,
-    /// What the peer offered when it was refused, and what is known of who it says that it is.
+    /// The identities that the refused peer offered, and the forms that the server knows for its
+    /// names.
     pub(super) refused: Option<(Vec<String>, Vec<String>)>,
-    /// What the handshake has made.
+    /// The secrets of the handshake.
     pub(super) secrets: Secrets,
 }
 
@@ -49,7 +49,7 @@ impl State {
         Self { functions, side, chosen: None, refused: None, secrets: Secrets::default() }
     }
 
-    /// The hash of the suite in use, or that a client offers.
+    /// The hash of the suite in use, or of the suite that a client offers.
     pub(super) fn suite(&self) -> Hash {
         match &self.side {
             Side::Client(psk) => psk.hash,
@@ -59,21 +59,21 @@ impl State {
         }
     }
 
-    /// How many keys the identity that was chosen may stand for, if those were not tried all.
+    /// The number of keys of the chosen identity, if the server does not try all at once.
     pub(super) fn too_many(&self) -> Option<usize> {
         let Side::Server { keys, .. } = &self.side else { return None };
         keys.too_many(self.chosen.as_ref()?)
     }
 
-    /// The side with the next key for the identity that was chosen.
+    /// The side with the next key for the chosen identity.
     pub(super) fn next_turn(&mut self) -> Option<Side> {
         let Side::Server { keys, left } = &mut self.side else { return None };
         let (keys, left) = (Arc::clone(keys), std::mem::take(left));
         (!left.is_empty()).then_some(Side::Server { keys, left })
     }
 
-    /// Chooses a key for one of the identities that a client offers. It is the same one when the
-    /// client has to offer them again (HelloRetryRequest).
+    /// Chooses a key for one of the identities that a client offers. When the client has to offer
+    /// them again (HelloRetryRequest), it chooses the same key.
     fn choose(&mut self, extension: &[u8]) -> bool {
         let Side::Server { keys, left } = &mut self.side else { return false };
         if self.chosen.is_some() {
@@ -96,10 +96,10 @@ impl State {
     }
 }
 
-/// Has a connection use the suite of a key and no other.
+/// Limits a connection to the suite of a key.
 ///
 /// # Safety
-/// The `SSL` is whole.
+/// The `SSL` is valid.
 pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Hash) -> bool {
     let name: &CStr = match hash {
         Hash::Sha256 => c"TLS_AES_128_GCM_SHA256",
@@ -112,7 +112,7 @@ pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Ha
 /// The state of an `SSL` that calls back.
 ///
 /// # Safety
-/// The `SSL` is one of ours and calls back: then nobody else looks at its state.
+/// The `SSL` is one of ours and calls back, so nothing else accesses its state.
 unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
     let library = super::Library::load(&CALLBACKS).ok()?;
     // SAFETY: each `SSL` got its state before it could call back.
@@ -122,9 +122,9 @@ unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
     }
 }
 
-/// A client's first message is here: chooses the key, and with it the cipher suite.
+/// Handles a client's first message: chooses the key, and with it the cipher suite.
 unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours, and with a place for the alert.
+    // SAFETY: OpenSSL calls this with an `SSL` of ours and a valid pointer for the alert.
     unsafe {
         let Some(state) = state(ssl) else { return HELLO_ERROR };
         let f = state.functions;
@@ -150,15 +150,15 @@ unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void
     }
 }
 
-/// A server's key for an identity, if it is the chosen one.
+/// Returns a server's key for an identity, if it is the chosen one.
 unsafe extern "C" fn find_session(
     ssl: *mut Ssl,
     identity: *const c_uchar,
     length: usize,
     session: *mut *mut SslSession,
 ) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours, an identity of that length and a place for
-    // the session.
+    // SAFETY: OpenSSL calls this with an `SSL` of ours, an identity of that length and a valid
+    // pointer for the session.
     unsafe {
         *session = std::ptr::null_mut();
         let Some(state) = state(ssl) else { return 0 };
@@ -173,7 +173,7 @@ unsafe extern "C" fn find_session(
     }
 }
 
-/// A client's key, if it goes with the hash that is wanted.
+/// Returns a client's key, if it fits the requested hash.
 unsafe extern "C" fn use_session(
     ssl: *mut Ssl,
     digest: *const Digest,
@@ -181,8 +181,8 @@ unsafe extern "C" fn use_session(
     length: *mut usize,
     session: *mut *mut SslSession,
 ) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours and places for what is asked. The identity
-    // stays where it is for as long as the `SSL` lives.
+    // SAFETY: OpenSSL calls this with an `SSL` of ours and valid pointers for the results. The
+    // identity stays in place for as long as the `SSL` lives.
     unsafe {
         *session = std::ptr::null_mut();
         let Some(state) = state(ssl) else { return 0 };
@@ -201,10 +201,10 @@ unsafe extern "C" fn use_session(
     }
 }
 
-/// A secret was made: keeps those that data are sealed with. They come as lines: what it is of, a
-/// number that says which connection it is, and the secret.
+/// Keeps the secrets of application data. OpenSSL reports every secret as a line: its label, a
+/// number that identifies the connection, and the secret.
 unsafe extern "C" fn secret_made(ssl: *const Ssl, line: *const c_char) {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours and a text, which is its own.
+    // SAFETY: OpenSSL calls this with an `SSL` of ours and a text that it owns.
     unsafe {
         let Some(state) = state(ssl.cast_mut()) else { return };
         let mut words = CStr::from_ptr(line).to_bytes().split(|&byte| byte == b' ');
@@ -227,12 +227,12 @@ fn from_hex(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     Some(bytes)
 }
 
-/// A session as OpenSSL wants a pre-shared key; null if it cannot be made.
+/// A session in the form in which OpenSSL takes a pre-shared key; null on failure.
 ///
 /// # Safety
-/// The `SSL` is whole.
+/// The `SSL` is valid.
 unsafe fn make_session(f: &Functions, ssl: *mut Ssl, psk: &TlsPsk) -> *mut SslSession {
-    // SAFETY: by this function's contract; the session is nobody else's until it is given away.
+    // SAFETY: by this function's contract; nothing else uses the session until it is returned.
     unsafe {
         let cipher = (f.SSL_CIPHER_find)(ssl, suite(psk.hash).as_ptr());
         let session = (f.SSL_SESSION_new)();

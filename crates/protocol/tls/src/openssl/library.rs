@@ -1,24 +1,24 @@
-//! The functions of OpenSSL that are used, found in its libraries when TLS is first used.
+//! The functions of OpenSSL that we use, found in its libraries on the first use of TLS.
 
 use super::files;
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
 use std::sync::OnceLock;
 
-/// Not to tidy up at the program's end, while other threads still use it.
+/// No cleanup at the program's end, because other threads may still use it.
 const INIT_NO_ATEXIT: u64 = 0x0008_0000;
-/// Not to look at a configuration, which may name libraries to be loaded. On Windows it is where
-/// whoever built OpenSSL wanted it, often a folder that is not there and that anybody can make, or
-/// where the environment says. Elsewhere it is the system's, as OpenSSL is.
+/// No configuration file, because it may name libraries to load. On Windows its path was chosen by
+/// the builder of OpenSSL: often a missing folder that any user can create. The environment can
+/// also set it. Elsewhere the file belongs to the system, as OpenSSL does.
 const INIT_NO_LOAD_CONFIG: u64 = 0x80;
 const CTRL_SET_MODE: c_int = 33;
 const CTRL_SET_SESSION_CACHE: c_int = 44;
 const CTRL_SET_GROUPS: c_int = 92;
 const CTRL_SET_MIN_VERSION: c_int = 123;
 const CTRL_SET_MAX_VERSION: c_int = 124;
-/// Buffers for records are given back in between.
+/// OpenSSL frees its record buffers when they are empty.
 const MODE_RELEASE_BUFFERS: c_long = 0x10;
 const VERIFY_PEER: c_int = 1;
-/// The first is what is offered; what a FIPS module lacks is left out.
+/// The first list is offered; the second omits a group that FIPS modules lack.
 const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
 /// TLS 1.3, as the wire has it.
 pub(super) const VERSION: c_int = 0x0304;
@@ -61,7 +61,7 @@ pub(super) type SecretMade = unsafe extern "C" fn(*const Ssl, *const c_char);
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) $(-> $given:ty)?;)*) => {
-        /// The functions by their names.
+        /// The functions, by their names.
         #[expect(non_snake_case, reason = "OpenSSL's names")]
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
@@ -70,7 +70,7 @@ macro_rules! functions {
         impl Functions {
             fn find(libraries: &[libloading::Library]) -> Result<Self, String> {
                 $(
-                    // SAFETY: the types are those of OpenSSL 3's headers, where they are stable.
+                    // SAFETY: the types match OpenSSL 3's headers, where they are stable.
                     #[expect(non_snake_case, reason = "OpenSSL's names")]
                     let $name = unsafe { symbol(libraries, stringify!($name))? };
                 )*
@@ -124,7 +124,7 @@ functions! {
     SSL_SESSION_set_protocol_version(*mut SslSession, c_int) -> c_int;
 }
 
-/// What OpenSSL calls back.
+/// Our functions that OpenSSL calls back.
 pub(super) struct Callbacks {
     pub(super) hello_came: HelloCame,
     pub(super) find_session: FindSession,
@@ -139,14 +139,14 @@ pub(super) struct Library {
     pub(super) client: *mut SslContext,
 }
 
-// SAFETY: OpenSSL's contexts may be used by several threads once they are set up, which is before
-// they are shared; they live as long as the process.
+// SAFETY: several threads may use OpenSSL's contexts once they are set up, which happens before
+// they are shared. They live as long as the process.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads it when it is first asked for.
+    /// Loads it at the first call.
     pub(super) fn load(callbacks: &Callbacks) -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| open().and_then(|f| Self::set_up(f, callbacks)));
@@ -158,12 +158,12 @@ impl Library {
             true => INIT_NO_ATEXIT | INIT_NO_LOAD_CONFIG,
             false => INIT_NO_ATEXIT,
         };
-        // SAFETY: it may be called at any time.
+        // SAFETY: any thread may call it at any time.
         unsafe { (functions.OPENSSL_init_crypto)(options, std::ptr::null()) };
         let (server, client) = (functions.context()?, functions.context()?);
         let f = &functions;
-        // SAFETY: the contexts are whole and not shared yet, the callbacks are functions of this
-        // program, and their types are what OpenSSL expects.
+        // SAFETY: the contexts are valid and not shared yet, the callbacks are functions of this
+        // program, and their types are the ones that OpenSSL expects.
         unsafe {
             (f.SSL_CTX_set_num_tickets)(server, 0);
             (f.SSL_CTX_set_client_hello_cb)(server, callbacks.hello_came, std::ptr::null_mut());
@@ -171,7 +171,7 @@ impl Library {
             (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
             (f.SSL_CTX_set_keylog_callback)(server, callbacks.secret_made);
             (f.SSL_CTX_set_keylog_callback)(client, callbacks.secret_made);
-            // It knows no authority: whoever comes with a certificate instead of a key is refused.
+            // It trusts no authority, so it refuses a peer with a certificate instead of a key.
             (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
         }
         Ok(Self { functions, server, client })
@@ -179,7 +179,7 @@ impl Library {
 }
 
 impl Functions {
-    /// A context for TLS 1.3 alone, and without what would outlast a connection.
+    /// A context for TLS 1.3 only, without state that outlives a connection.
     fn context(&self) -> Result<*mut SslContext, String> {
         // SAFETY: the method is static.
         let context = unsafe { (self.SSL_CTX_new)((self.TLS_method)()) };
@@ -187,7 +187,7 @@ impl Functions {
             return Err("OpenSSL makes no context".to_owned());
         }
         let set = |what, value: c_long, pointer: *const u8| {
-            // SAFETY: the context is whole, and each setting has its number or its text.
+            // SAFETY: the context is valid, and each setting gets its number or its text.
             unsafe { (self.SSL_CTX_ctrl)(context, what, value, pointer.cast_mut().cast()) }
         };
         let none = std::ptr::null();
@@ -199,13 +199,13 @@ impl Functions {
         if is_set {
             return Ok(context);
         }
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else uses it.
         unsafe { (self.SSL_CTX_free)(context) };
         Err("OpenSSL is not set up for TLS 1.3 here".to_owned())
     }
 }
 
-/// Loads the first version that is there.
+/// Loads the first installed version.
 fn open() -> Result<Functions, String> {
     let mut problem = String::new();
     for version in files::VERSIONS {
@@ -213,7 +213,7 @@ fn open() -> Result<Functions, String> {
             let functions = Functions::find(&libraries)?;
             #[cfg(all(feature = "sim", unix))]
             super::seeded::install(&libraries)?;
-            // They stay: the functions are used until the end.
+            // The libraries stay loaded, because their functions are used until the program ends.
             std::mem::forget(libraries);
             Ok(functions)
         });
@@ -229,7 +229,7 @@ fn open() -> Result<Functions, String> {
 /// A function of the first library that has it.
 ///
 /// # Safety
-/// It is of this type.
+/// The function has this type.
 pub(super) unsafe fn symbol<T: Copy>(
     libraries: &[libloading::Library],
     name: &str,

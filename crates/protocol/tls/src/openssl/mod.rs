@@ -1,5 +1,5 @@
-//! The handshake by OpenSSL, over two memory BIOs, and then records of our own with the keys that
-//! come of it.
+//! The handshake with OpenSSL, over two memory BIOs, and then our own records with the keys of the
+//! handshake.
 
 mod callbacks;
 mod files;
@@ -20,34 +20,34 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 const ERROR_WANT_READ: c_int = 2;
-/// Bits of an error that say why.
+/// Bits of an error with its reason.
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
-/// There is no certificate: what is left when a key is not used.
+/// There is no certificate: the reason when no key matches.
 const REASON_SIGNATURE: c_ulong = 118;
 const REASON_CIPHER: c_ulong = 193;
-/// Reasons from here on are alerts of the peer.
+/// Reasons from here on are alerts from the peer.
 const REASON_ALERTS: c_ulong = 1000;
 const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
 const ALERT_ILLEGAL_PARAMETER: c_ulong = 47;
 const ALERT_DECRYPT_ERROR: c_ulong = 51;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_ulong = 115;
-/// Types of records that a peer may begin with (RFC 8446, section 5.1): alert, handshake.
+/// Types of the first record of a peer (RFC 8446, section 5.1): alert, handshake.
 const FIRST_TYPES: std::ops::RangeInclusive<u8> = 21..=22;
 
-/// What a client may ask for: 512 bytes in a record, 1024, 2048 or 4096.
+/// Record sizes that a client may request: 512 bytes, 1024, 2048 or 4096.
 const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Whether there is a library for TLS; it is loaded if it was not.
+/// Checks that there is a TLS library, and loads it if necessary.
 ///
 /// # Errors
-/// What to install.
+/// The package to install.
 pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
-/// The end that has connected, with a key.
+/// The end that connects, with a key.
 ///
 /// # Errors
 /// If there is no library.
@@ -66,7 +66,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
     Ok(Box::new(session))
 }
 
-/// The end that was connected to, with all keys that peers may have.
+/// The end that accepts, with all keys that peers may have.
 ///
 /// # Errors
 /// If there is no library.
@@ -85,30 +85,30 @@ pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dy
     Ok(Box::new(session))
 }
 
-/// `SSL` and what it points to.
+/// An `SSL` and everything that it points to.
 struct Handle {
     library: &'static Library,
     ssl: NonNull<Ssl>,
-    /// The `SSL`'s own.
+    /// Owned by the `SSL`.
     input: NonNull<Bio>,
-    /// The `SSL`'s own.
+    /// Owned by the `SSL`.
     output: NonNull<Bio>,
-    /// What the callbacks work on: nobody else looks at it while a function of OpenSSL's runs.
+    /// The state of the callbacks. Nothing else accesses it while a function of OpenSSL runs.
     state: NonNull<State>,
 }
 
-/// See the module's text.
+/// One connection's handshake and then its records; see the module's text.
 struct Session {
     stage: Stage,
-    /// What was fed before the handshake was done.
+    /// Bytes fed before the handshake was done.
     first: Vec<u8>,
-    /// The library has it as well: a server's has it once the first message is whole, so that a
-    /// stranger who does not send its end costs no more than what was sent.
+    /// OpenSSL has these bytes too. A server passes them only when the first message is complete,
+    /// so that a stranger who withholds its end costs no more than the bytes sent.
     has_begun: bool,
     is_client: bool,
-    /// After how many records it asks for new keys.
+    /// Records after which this end asks for a key update.
     per_key: Option<u64>,
-    /// A server's, which knows whom it does not ask.
+    /// A server's keys, which know the hosts that it does not ask.
     keys: Option<Arc<ServerKeys>>,
     has_answered: bool,
     failure: Option<TlsError>,
@@ -119,8 +119,8 @@ enum Stage {
     Open { records: Box<Records>, peer: Option<Arc<Named>> },
 }
 
-// SAFETY: OpenSSL lets an `SSL` wander between threads as long as one at a time uses it, which
-// `&mut` sees to; the same holds for the state, which nobody else has.
+// SAFETY: OpenSSL lets an `SSL` move between threads as long as one at a time uses it, which `&mut`
+// guarantees. The same holds for the state, which only the handle owns.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -131,18 +131,18 @@ impl Handle {
         let is_server = matches!(side, Side::Server { .. });
         let context = if is_server { library.server } else { library.client };
         let none = || TlsError::Unavailable("OpenSSL has no memory".to_owned());
-        // SAFETY: the contexts are whole.
+        // SAFETY: the contexts are valid.
         let ssl = NonNull::new(unsafe { (f.SSL_new)(context) }).ok_or_else(none)?;
         let state = NonNull::from(Box::leak(Box::new(State::new(&library.functions, side))));
         // SAFETY: the method is static.
         let bio = || NonNull::new(unsafe { (f.BIO_new)((f.BIO_s_mem)()) });
         let (Some(input), output) = (bio(), bio()) else {
-            // SAFETY: nobody else has either.
+            // SAFETY: nothing else uses either.
             unsafe { drop_parts(library, ssl, state) };
             return Err(none());
         };
         let Some(output) = output else {
-            // SAFETY: nobody else has any of these.
+            // SAFETY: nothing else uses any of these.
             unsafe {
                 (f.BIO_free)(input.as_ptr());
                 drop_parts(library, ssl, state);
@@ -150,13 +150,13 @@ impl Handle {
             return Err(none());
         };
         let handle = Self { library, ssl, input, output, state };
-        // SAFETY: all are whole; the `SSL` owns the BIOs from here on, and the state outlives it.
+        // SAFETY: all are valid; the `SSL` owns the BIOs from here on, and the state outlives it.
         let has_suite = unsafe {
             (f.SSL_set_bio)(ssl.as_ptr(), input.as_ptr(), output.as_ptr());
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
             if is_server {
                 (f.SSL_set_accept_state)(ssl.as_ptr());
-                // When it is known which key.
+                // Decided once the key is known.
                 true
             } else {
                 (f.SSL_set_connect_state)(ssl.as_ptr());
@@ -167,15 +167,15 @@ impl Handle {
         has_suite.then_some(handle).ok_or_else(none)
     }
 
-    /// What the callbacks have found out.
+    /// The results of the callbacks.
     fn state(&mut self) -> &mut State {
-        // SAFETY: it is whole until the handle is dropped, and no function of OpenSSL's runs.
+        // SAFETY: it is valid until the handle is dropped, and no function of OpenSSL runs.
         unsafe { self.state.as_mut() }
     }
 
     fn feed(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(c_int::MAX as usize) {
-            // SAFETY: the BIO is whole, and copies what it is given.
+            // SAFETY: the BIO is valid, and copies the bytes.
             unsafe {
                 let (data, length) = (part.as_ptr().cast(), part.len() as c_int);
                 (self.library.functions.BIO_write)(self.input.as_ptr(), data, length);
@@ -184,13 +184,13 @@ impl Handle {
     }
 
     fn output_bytes(&self) -> usize {
-        // SAFETY: the BIO is whole.
+        // SAFETY: the BIO is valid.
         unsafe { (self.library.functions.BIO_ctrl_pending)(self.output.as_ptr()) }
     }
 
-    /// Takes what was fed and not used.
+    /// Takes the fed bytes that OpenSSL has not used.
     fn take_input(&mut self) -> Vec<u8> {
-        // SAFETY: the BIO is whole.
+        // SAFETY: the BIO is valid.
         let count = unsafe { (self.library.functions.BIO_ctrl_pending)(self.input.as_ptr()) };
         let mut left = vec![0; count];
         let taken = self.take(self.input, &mut left);
@@ -204,7 +204,7 @@ impl Handle {
 
     fn take(&mut self, from: NonNull<Bio>, into: &mut [u8]) -> usize {
         let length = into.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: the BIO is whole, and writes no further than it is told.
+        // SAFETY: the BIO is valid, and writes at most the given length.
         let taken = unsafe {
             let data = into.as_mut_ptr().cast();
             (self.library.functions.BIO_read)(from.as_ptr(), data, length)
@@ -212,28 +212,28 @@ impl Handle {
         taken.max(0) as usize
     }
 
-    /// Goes on with the handshake; false if that wants more to be fed.
+    /// Continues the handshake; false if it needs more bytes.
     fn shake(&mut self) -> Result<bool, Problem> {
         let f = &self.library.functions;
-        // SAFETY: it concerns this thread's list of errors.
+        // SAFETY: it affects only this thread's list of errors.
         unsafe { (f.ERR_clear_error)() };
-        // SAFETY: the `SSL` is whole.
+        // SAFETY: the `SSL` is valid.
         let given = unsafe { (f.SSL_do_handshake)(self.ssl.as_ptr()) };
         if given > 0 {
             return Ok(true);
         }
-        // SAFETY: the `SSL` is whole, and the error is of the call above.
+        // SAFETY: the `SSL` is valid, and the error belongs to the call above.
         match unsafe { (f.SSL_get_error)(self.ssl.as_ptr(), given) } {
             ERROR_WANT_READ => Ok(false),
-            // SAFETY: it concerns this thread's list of errors.
+            // SAFETY: it affects only this thread's list of errors.
             _ => Err(Problem { reason: unsafe { (f.ERR_get_error)() } }),
         }
     }
 
-    /// The records that follow a handshake that is done; what it says last is said before.
+    /// The records after a finished handshake, with its last output before them.
     fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
         let broken = |words: &str| TlsError::Broken(words.to_owned());
-        // SAFETY: the `SSL` is whole.
+        // SAFETY: the `SSL` is valid.
         let by_key = unsafe { (self.library.functions.SSL_session_reused)(self.ssl.as_ptr()) };
         if by_key != 1 {
             return Err(broken("it is without a key"));
@@ -252,11 +252,11 @@ impl Handle {
         Ok(records)
     }
 
-    /// How long what a record says may be, if the client has asked for short ones and the library
-    /// has agreed (RFC 6066, section 4).
+    /// The content limit of a record, if the client requested short records and the library agreed
+    /// (RFC 6066, section 4).
     fn short_record_bytes(&self) -> Option<usize> {
         let f = &self.library.functions;
-        // SAFETY: the `SSL` is whole, and its session stays while it does.
+        // SAFETY: the `SSL` is valid, and its session lives as long.
         let mode = unsafe {
             let session = (f.SSL_get_session)(self.ssl.as_ptr());
             if session.is_null() { 0 } else { (f.SSL_SESSION_get_max_fragment_length)(session) }
@@ -265,7 +265,7 @@ impl Handle {
     }
 
     fn words(&self, problem: &Problem) -> String {
-        // SAFETY: it gives a static text, or none.
+        // SAFETY: it returns a static text, or null.
         unsafe {
             let text = (self.library.functions.ERR_reason_error_string)(problem.reason);
             if text.is_null() {
@@ -278,15 +278,15 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: nobody else has either; the BIOs are the `SSL`'s.
+        // SAFETY: nothing else uses either; the `SSL` owns the BIOs.
         unsafe { drop_parts(self.library, self.ssl, self.state) };
     }
 }
 
-/// Frees an `SSL`, and then what it points to.
+/// Frees an `SSL`, and then everything that it points to.
 ///
 /// # Safety
-/// Nobody uses either any more.
+/// Nothing uses either any more.
 unsafe fn drop_parts(library: &Library, ssl: NonNull<Ssl>, state: NonNull<State>) {
     // SAFETY: by this function's contract; the state comes out of a box.
     unsafe {
@@ -295,7 +295,7 @@ unsafe fn drop_parts(library: &Library, ssl: NonNull<Ssl>, state: NonNull<State>
     }
 }
 
-/// What OpenSSL says of a failure.
+/// OpenSSL's error code of a failure.
 struct Problem {
     reason: c_ulong,
 }
@@ -324,7 +324,7 @@ impl Session {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// One step of the handshake: whether it is done, or `None` if more has to be fed.
+    /// One step of the handshake: whether it is done, or `None` if it needs more bytes.
     fn step(&mut self) -> Result<Option<bool>, TlsError> {
         let Stage::Handshake(handle) = &mut self.stage else { return Ok(Some(true)) };
         match handle.shake() {
@@ -352,8 +352,8 @@ impl Session {
     }
 }
 
-/// The handshake from the beginning with the next key that the identity may stand for: an identity
-/// without a digest does not tell which was meant. `None` if there is none, or it is too late.
+/// Restarts the handshake with the next key that the identity may stand for, because an identity
+/// without a digest does not select one. `None` if there is none, or it is too late.
 fn next_key(
     handle: &mut Handle,
     problem: &Problem,
@@ -370,7 +370,7 @@ fn next_key(
     Ok(Some(next))
 }
 
-/// Why the handshake has failed.
+/// The reason why the handshake has failed.
 fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     let reason = problem.reason & REASON_BITS;
     let words = handle.words(problem);
@@ -411,7 +411,7 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     }
 }
 
-/// An alert of the peer's, as far as more can be said of it than its name.
+/// Explains an alert from the peer, where its name says too little.
 fn alert(number: c_ulong, name: String) -> String {
     match number {
         ALERT_UNKNOWN_PSK_IDENTITY => "it does not know the identity that was offered".to_owned(),
@@ -426,8 +426,8 @@ fn alert(number: c_ulong, name: String) -> String {
 }
 
 impl Drop for Session {
-    /// A host that was asked for new keys, and has hung up or said no instead, knows no updates.
-    /// Linux' does not: it would be lost again and again.
+    /// A host that closes or refuses the connection after a request for a key update does not
+    /// support updates. The Linux host does not, and would lose its connection again and again.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)
@@ -537,7 +537,7 @@ impl Tls for Session {
     ) -> Result<usize, TlsError> {
         let sealed = match (&mut self.stage, &self.failure) {
             (Stage::Open { records, .. }, None) => records.seal(plain, into),
-            // The alert that tells the peer, or what a handshake has to say.
+            // The alert for the peer, or the handshake's output.
             _ => return Ok(self.output(into)),
         };
         sealed.or_else(|error| self.fail(error))
@@ -569,11 +569,11 @@ mod tests {
     const HOST: &str = "nqn.2026-11.h:one";
     const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 
-    /// Has a client say how long the content of records may be (RFC 6066, section 4).
+    /// Makes a client request a limit for the content of records (RFC 6066, section 4).
     fn ask_for_short_records(client: &Session, mode: u8) {
         let Stage::Handshake(handle) = &client.stage else { panic!("it has no handle any more") };
         type Set = unsafe extern "C" fn(*mut Ssl, u8) -> c_int;
-        // SAFETY: the library is loaded, the type is that of its headers, and the `SSL` is whole.
+        // SAFETY: the library is loaded, the type matches its headers, and the `SSL` is valid.
         let is_set = unsafe {
             let libraries = files::load(files::VERSIONS[0]).expect("it is loaded");
             let set = library::symbol::<Set>(&libraries, "SSL_set_tlsext_max_fragment_length");
@@ -588,7 +588,8 @@ mod tests {
         bytes
     }
 
-    /// Microcontrollers and cards have little memory, and OpenSSL agrees to what they ask for.
+    /// Microcontrollers and cards have little memory, and OpenSSL agrees to the limit that they
+    /// request.
     #[test]
     fn records_are_as_short_as_a_client_has_asked_for() {
         for (mode, most_bytes) in [(0, limits::RECORD_BYTES), (1, 512), (2, 1024), (4, 4096)] {
@@ -613,7 +614,7 @@ mod tests {
             let mut left = &sealed[..length];
             while let [_, _, _, high, low, rest @ ..] = left {
                 let body_bytes = usize::from(u16::from_be_bytes([*high, *low]));
-                // With its type and what fills it up (RFC 8446, section 5.4).
+                // With the type and the padding (RFC 8446, section 5.4).
                 assert!(body_bytes - 16 <= most_bytes, "{body_bytes} bytes of {most_bytes}");
                 left = &rest[body_bytes..];
             }

@@ -1,8 +1,8 @@
-//! OpenSSL's random numbers out of a simulation, for whoever is in one.
+//! OpenSSL's random numbers from a simulation.
 //!
-//! All that two handshakes with the same key differ by comes of them: with them out of a seed, the
-//! same run has the same bytes on the wire. Everything else is OpenSSL as it is. Whoever is in no
-//! simulation has OpenSSL's own numbers, also in a program that knows simulations.
+//! Two handshakes with the same key differ only in these numbers. With seeded numbers, the same run
+//! has the same bytes on the wire. Everything else in OpenSSL is unchanged. A thread outside a
+//! simulation gets OpenSSL's own numbers, even in a program with simulations.
 
 use super::library::symbol;
 use std::ffi::{c_int, c_uchar, c_void};
@@ -35,19 +35,19 @@ static METHOD: RandMethod = RandMethod {
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static OWN: OnceLock<Bytes> = OnceLock::new();
 
-/// Has OpenSSL draw from here wherever this gives anything.
+/// Makes OpenSSL draw its random numbers from `source` where that supplies any.
 ///
 /// # Errors
 /// If there is no library.
 pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
     let _ = SOURCE.set(source);
-    // What is drawn once for a process is drawn now, and not in somebody's simulation.
+    // OpenSSL draws its numbers for the whole process now, outside any simulation.
     super::available()
 }
 
-/// Has the library ask here.
+/// Installs our functions in the library.
 pub(super) fn install(libraries: &[libloading::Library]) -> Result<(), String> {
-    // SAFETY: the types are those of OpenSSL 3's headers, where they are stable; its own method is
+    // SAFETY: the types match OpenSSL 3's headers, where they are stable. OpenSSL's own method is
     // static, and so is ours.
     unsafe {
         let own: unsafe extern "C" fn() -> *const RandMethod = symbol(libraries, "RAND_OpenSSL")?;
@@ -62,20 +62,20 @@ pub(super) fn install(libraries: &[libloading::Library]) -> Result<(), String> {
 }
 
 /// # Safety
-/// There are so many bytes, which nobody else has.
+/// `bytes` is valid for writes of `count` bytes, and nothing else uses them.
 unsafe extern "C" fn fill(bytes: *mut c_uchar, count: c_int) -> c_int {
     let length = usize::try_from(count).unwrap_or_default();
     if length == 0 {
         return 1;
     }
-    // SAFETY: by this function's contract; whatever they hold is bytes.
+    // SAFETY: by this function's contract; any content is valid bytes.
     let slice = unsafe {
         bytes.write_bytes(0, length);
         std::slice::from_raw_parts_mut(bytes, length)
     };
     match (SOURCE.get(), OWN.get()) {
         (Some(source), _) if source(slice) => 1,
-        // SAFETY: it is OpenSSL's, and asks for the same.
+        // SAFETY: it is OpenSSL's own function, with the same contract.
         (_, Some(own)) => unsafe { own(bytes, count) },
         (_, None) => 0,
     }

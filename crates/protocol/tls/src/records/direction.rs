@@ -1,5 +1,5 @@
-//! The keys of one direction, and what is sealed or opened with them (RFC 8446, sections 5.2, 5.3,
-//! 7.2 and 7.3).
+//! The keys of one direction: seals or opens its records (RFC 8446, sections 5.2, 5.3, 7.2 and
+//! 7.3).
 
 use super::cipher::{Cipher, NONCE_BYTES, Sealing};
 use super::{HEADER_BYTES, TAG_BYTES};
@@ -7,22 +7,22 @@ use farblock_secure::Hash;
 use ring::hkdf;
 use zeroize::Zeroizing;
 
-/// The type and the version that every record shows.
+/// The type and version in every record's header.
 const SHOWN: [u8; 3] = [super::APPLICATION, 3, 3];
-/// What every label begins with.
+/// The prefix of every label.
 const PREFIX: &[u8] = b"tls13 ";
 
-/// See the module's text.
+/// One direction of a connection; see the module's text.
 pub(super) struct Direction {
     hash: Hash,
     secret: Zeroizing<Vec<u8>>,
     key: Cipher,
     iv: [u8; NONCE_BYTES],
-    /// How many records the key has had.
+    /// Records sealed or opened with the key so far.
     sequence: u64,
 }
 
-/// How many bytes are made.
+/// The number of bytes to derive.
 struct Length(usize);
 
 impl hkdf::KeyType for Length {
@@ -32,7 +32,7 @@ impl hkdf::KeyType for Length {
 }
 
 impl Direction {
-    /// With the secret that a handshake has made; `None` if there is no suite with the hash.
+    /// From a secret of the handshake; `None` if there is no suite with the hash.
     pub(super) fn new(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
         let mut key = Zeroizing::new(vec![0; Cipher::key_bytes(hash)?]);
         expand(hash, &secret, b"key", &mut key)?;
@@ -42,19 +42,19 @@ impl Direction {
         Some(Self { hash, secret, key, iv, sequence: 0 })
     }
 
-    /// With the keys that an update makes of these.
+    /// With the next keys after a key update.
     pub(super) fn updated(&self) -> Option<Self> {
         let mut secret = Zeroizing::new(vec![0; self.secret.len()]);
         expand(self.hash, &self.secret, b"traffic upd", &mut secret)?;
         Self::new(self.hash, secret)
     }
 
-    /// How many records the key has had.
+    /// Records sealed or opened with the key so far.
     pub(super) fn records(&self) -> u64 {
         self.sequence
     }
 
-    /// A nonce that this key never had.
+    /// A nonce that this key has never used.
     fn nonce(&mut self) -> Option<[u8; NONCE_BYTES]> {
         let mut bytes = self.iv;
         for (byte, number) in bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -64,7 +64,7 @@ impl Direction {
         Some(bytes)
     }
 
-    /// Makes a record of what stands in it, between where its header and its tag go.
+    /// Seals a record in place: its content already is between the header and the tag.
     pub(super) fn seal(&mut self, record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         show(header, body.len())?;
@@ -72,7 +72,7 @@ impl Direction {
         self.key.seal_in_place(nonce, header, body)
     }
 
-    /// Makes a record of this content, from elsewhere, that nothing fills up.
+    /// Seals this content, from elsewhere, into a record without padding.
     pub(super) fn seal_from(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         let body = &mut body[..content.len() + 1 + TAG_BYTES];
@@ -81,14 +81,15 @@ impl Direction {
         self.key.seal(&Sealing { nonce, header, content, kind }, body)
     }
 
-    /// Opens the body of a record into as many bytes; gives how many of them are what was sealed.
+    /// Opens the body of a record into `plain`, which is as long; returns the number of sealed
+    /// bytes, without the tag.
     pub(super) fn open(&mut self, header: &[u8], body: &[u8], plain: &mut [u8]) -> Option<usize> {
         let nonce = self.nonce()?;
         self.key.open(nonce, header, body, plain)
     }
 }
 
-/// Writes what a record shows of itself.
+/// Writes a record's header.
 fn show(header: &mut [u8], body_bytes: usize) -> Option<()> {
     header[..SHOWN.len()].copy_from_slice(&SHOWN);
     header[SHOWN.len()..].copy_from_slice(&u16::try_from(body_bytes).ok()?.to_be_bytes());

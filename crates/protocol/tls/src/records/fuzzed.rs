@@ -1,5 +1,5 @@
-//! For fuzzing: the input is what a peer says that has the keys, well-formed or not, what somebody
-//! on the way does to that, and in which pieces it comes and is read.
+//! For fuzzing. The input decides what a peer with the keys sends, valid or not, how an attacker
+//! changes it in transit, and in which pieces it arrives and is read.
 
 use super::{APPLICATION, EXTRA_BYTES, HEADER_BYTES, LINE_BYTES, Records};
 use crate::TlsError;
@@ -8,14 +8,14 @@ use crate::secrets::Secrets;
 use farblock_secure::Hash;
 use zeroize::Zeroizing;
 
-/// What an end keeps of what came beside its data: part of a message, and one record of it more.
+/// The most that an end keeps of handshake messages: part of a message, and one record more.
 const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES;
 
-/// See the module's text.
+/// Runs one fuzz input; see the module's text.
 ///
 /// # Panics
-/// When something is read that was not said, or was changed on the way; when what was said in good
-/// order is not read; when more is kept than there may be.
+/// When an end reads data that was not sent, or was changed in transit; when it does not read valid
+/// data; when it keeps more than the limit.
 pub fn records(data: &[u8]) {
     let mut input = data.iter().copied();
     let mut way = Way::new(input.next().unwrap_or(0));
@@ -37,7 +37,7 @@ pub fn records(data: &[u8]) {
             return;
         }
     }
-    // To the end, and what was opened and not read.
+    // To the end of the input, including opened data that was not read.
     while way.ended.is_none() && (way.wire.len() > way.brought || !way.to.held.is_empty()) {
         way.brings(20_000, 20_000);
     }
@@ -45,19 +45,19 @@ pub fn records(data: &[u8]) {
     assert!(way.is_odd || is_all, "{} of {}: {:?}", way.read, way.said.len(), way.ended);
 }
 
-/// What is between two ends.
+/// The path between two ends.
 struct Way {
     from: Records,
     to: Records,
-    /// Data, and all that was sent for it.
+    /// The sent data, and all bytes on the wire.
     said: Vec<u8>,
     wire: Vec<u8>,
-    /// As much of that is there, and has been read.
+    /// Bytes of these that have arrived, and that were read.
     brought: usize,
     read: usize,
-    /// Nothing from here on may be read.
+    /// Data from here on was changed and must not be read.
     changed_at: Option<usize>,
-    /// Something was said or done that may end the connection.
+    /// The input may have ended the connection.
     is_odd: bool,
     ended: Option<TlsError>,
 }
@@ -96,7 +96,7 @@ impl Way {
         self.wire.extend_from_slice(&sealed[..length]);
     }
 
-    /// A record of any kind.
+    /// Sends a record of any kind.
     fn says_record(&mut self, kind: u8, content: &[u8]) {
         let mut record = vec![0; content.len() + EXTRA_BYTES + LINE_BYTES];
         record[HEADER_BYTES..][..content.len()].copy_from_slice(content);
@@ -115,7 +115,7 @@ impl Way {
         self.is_odd = true;
     }
 
-    /// A byte that was not brought yet is another one, is taken out, or the rest is.
+    /// Changes or removes a byte that has not arrived yet, or cuts off the rest.
     fn is_changed(&mut self, place: usize, by: u8, how: u8) {
         let under_way = self.wire.len() - self.brought;
         // A second change could undo the first one.
@@ -136,7 +136,7 @@ impl Way {
         let end = self.wire.len().min(self.brought + bytes);
         let mut plain = vec![0; room];
         let mut sealed = &self.wire[self.brought..end];
-        // Some go straight to where there is room for whole records alone.
+        // Some go straight to a buffer with room for whole records only.
         let (mut filled, mut ended) = self.to.open_some(&mut sealed, &mut plain[..room / 2]);
         if ended.is_none() {
             let (more, end) = self.to.open(sealed, &mut plain[filled..]);
@@ -152,15 +152,15 @@ impl Way {
         self.ended = ended;
         self.answers();
         let (input, messages) = (self.to.input.len(), self.to.messages.len());
-        // Whoever gives no room to read what is there keeps it.
+        // A reader without room leaves bytes in the input.
         let is_kept = self.ended.is_some() || !self.to.held.is_empty();
         let is_bounded = is_kept || input <= limits::SEALED_BYTES;
         assert!(is_bounded, "{input} bytes of a record are kept");
         assert!(messages <= MESSAGES_BYTES, "{messages} bytes of messages are kept");
     }
 
-    /// What the other end says by itself is well-formed, with a byte of data behind it while the
-    /// connection lasts.
+    /// Sends the other end's own output, which is valid, with a byte of data after it while the
+    /// connection lives.
     fn answers(&mut self) {
         let data: &[u8] = if self.ended.is_none() { &[7] } else { &[] };
         let mut answer = vec![0; self.to.sealed_bytes(data.len())];
@@ -170,7 +170,7 @@ impl Way {
             ((1, None), None) => assert_eq!(plain[0], 7),
             ((0, None), Some(TlsError::Closed | TlsError::Refused(_))) => {}
             ((0, Some(TlsError::Refused(_))), Some(TlsError::Broken(_))) => {}
-            // Who has asked for so many answers at once gets them.
+            // An end that asked for this many answers at once receives them all.
             ((0, Some(over)), _) if length / LINE_BYTES > limits::RECORDS_WITHOUT_DATA => {
                 self.is_odd = true;
                 self.ended = Some(over);

@@ -1,13 +1,13 @@
-//! What came and is no whole record yet.
+//! Received bytes that are not yet a whole record.
 
 use super::{APPLICATION, DECODE_ERROR, Fatal, HEADER_BYTES, RECORD_OVERFLOW, TAG_BYTES};
 use crate::limits;
 
-/// See the module's text.
+/// Collects bytes to whole records; see the module's text.
 #[derive(Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
-    /// How many of them were taken.
+    /// Bytes already consumed.
     taken: usize,
 }
 
@@ -30,8 +30,8 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next record, of what is here and then of `more`, which is where it stays if it is there
-    /// as a whole; `None` if there is none, and then what is left of `more` is here.
+    /// The next record, from the bytes here and then `more`. A whole record in `more` stays there.
+    /// `None` if there is no whole record; then the rest of `more` is kept here.
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         more: &mut &'b [u8],
@@ -65,8 +65,8 @@ impl Input {
         }
     }
 
-    /// Whether there is room for the body of the record that [`next`](Self::next) would give. Of
-    /// one that is not to be seen yet, or is wrong, that is for `next` to say.
+    /// Whether `room` suffices for the body of the record that [`next`](Self::next) would return.
+    /// Also true for an incomplete or invalid header, which `next` handles.
     pub(super) fn next_fits(&self, more: &[u8], room: usize) -> bool {
         let mut header = [0; HEADER_BYTES];
         let bytes = self.bytes[self.taken..].iter().chain(more);
@@ -78,7 +78,7 @@ impl Input {
         }
     }
 
-    /// Gives memory back, once a record was used.
+    /// Frees memory after a record was used.
     pub(super) fn tidy(&mut self) {
         if self.len() == 0 {
             *self = Self::default();
@@ -86,7 +86,7 @@ impl Input {
     }
 }
 
-/// How long the record is that begins here, if that is to be seen.
+/// The length of the first record in `bytes`, once its header is complete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Fatal> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([high, low]));

@@ -1,6 +1,6 @@
-//! What goes through TLS once the handshake is done (RFC 8446, sections 4.6, 5 and 6): each byte is
-//! sealed from where it is to where it is sent from, and opened from where it was received to where
-//! it is read, in one pass where a [`cipher`] has that.
+//! TLS after the handshake (RFC 8446, sections 4.6, 5 and 6). It seals each byte from its source
+//! straight into the send buffer, and opens it from the receive buffer straight into its
+//! destination. A [`cipher`] that can do so needs one pass.
 //!
 //! ```text
 //!   network -> [part of a record] -> record -> data ---------------------------> plain
@@ -10,8 +10,8 @@
 //!   network <------------------- [answers, and what was written] <-------------- plain
 //! ```
 //!
-//! A record is as long as some lines of cache: what is behind it in the socket's memory then begins
-//! at one, too. There are processors that copy to anywhere else several times as slowly.
+//! A record's length is a multiple of the cache line, so that the next record in the socket's
+//! memory is aligned, too. Some processors copy several times as slowly to unaligned memory.
 
 mod cipher;
 mod copy;
@@ -33,9 +33,9 @@ use input::Input;
 
 pub(crate) const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
-/// What a record has besides its content and what fills it up.
+/// Bytes of a record besides its content and padding.
 const EXTRA_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// What the length of a record is a multiple of.
+/// A record's length is a multiple of this.
 const LINE_BYTES: usize = 64;
 
 const ALERT: u8 = 21;
@@ -54,42 +54,42 @@ const RECORD_OVERFLOW: u8 = 22;
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 
-/// See the module's text.
+/// The records of one connection; see the module's text.
 pub(crate) struct Records {
     outgoing: Direction,
     incoming: Direction,
     is_client: bool,
-    /// A whole record that is full.
+    /// The size of a full record.
     record_bytes: usize,
-    /// How many records a key has at most before it asks for new ones.
+    /// Records with one key after which this end asks for a key update.
     per_key: Option<u64>,
-    /// It has asked, and the other end has no new key yet.
+    /// This end has asked, and the other end has not answered.
     has_asked: bool,
     input: Input,
-    /// Opened, and not read.
+    /// Opened, but not read yet.
     held: Vec<u8>,
-    /// Part of a message.
+    /// An incomplete message.
     messages: Vec<u8>,
-    /// Records in a row that brought no data.
+    /// Records in a row without data.
     without_data: usize,
-    /// Sealed, and not output.
+    /// Sealed, but not output yet.
     output: Vec<u8>,
 }
 
-/// What a record is.
+/// The kind of a record.
 enum Opened {
     Data(usize),
-    /// Data for which there is no room: they are held.
+    /// Data without room in `plain`; held here.
     Held,
     Other,
 }
 
-/// What ends the connection: an alert that says so, and words.
+/// The reason to end the connection: the alert to send, and a text.
 struct Fatal(u8, &'static str);
 
 impl Records {
-    /// With the secrets of a handshake, what it has to say yet, and what came behind it; `None` if
-    /// there is no suite with the hash, or a secret is missing.
+    /// Takes the secrets of a handshake, its remaining output, and the bytes received after it.
+    /// `None` if there is no suite with the hash, or a secret is missing.
     pub(crate) fn new(
         hash: Hash,
         secrets: Secrets,
@@ -114,13 +114,13 @@ impl Records {
         })
     }
 
-    /// Has what a record says, with its type and what fills it up, be so many bytes at most: some
-    /// lines of cache (RFC 6066, section 4; RFC 8446, section 5.4).
+    /// Limits a record's content, with type and padding, to this many bytes: some cache lines (RFC
+    /// 6066, section 4; RFC 8446, section 5.4).
     pub(crate) fn shorten(&mut self, most_bytes: usize) {
         self.record_bytes = self.record_bytes.min(most_bytes);
     }
 
-    /// The content of a record that is full.
+    /// The content bytes of a full record.
     fn content_bytes(&self) -> usize {
         self.record_bytes - EXTRA_BYTES
     }
@@ -129,13 +129,13 @@ impl Records {
         self.input.add(bytes);
     }
 
-    /// The most that can be read of what was fed and of `more` bytes, with room to open it in.
+    /// The most plain bytes that the fed bytes and `more` can give, with room to open them in.
     pub(crate) fn openable_bytes(&self, more: usize) -> usize {
         self.held.len() + self.input.len() + more
     }
 
-    /// Opens what was fed, then `sealed`; gives how many bytes that makes, and what ended the
-    /// connection behind them.
+    /// Opens the fed bytes, then `sealed`; returns the number of plain bytes, and the error that
+    /// ended the connection after them.
     pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
         let mut filled = self.take_held(plain);
         let mut sealed = sealed;
@@ -148,13 +148,13 @@ impl Records {
                 Err(error) => return (filled, Some(error)),
             }
         }
-        // There is room for all, or nobody asked for more.
+        // The rest is part of a record, or waits because `plain` is full.
         self.input.add(sealed);
         (filled, None)
     }
 
-    /// The same, of records that are whole and for which there is room; what was looked at is off
-    /// the front of `sealed` then, and all of it when nothing was opened though there was room.
+    /// The same, but only for whole records that fit in `plain`. Removes the parsed bytes from the
+    /// front of `sealed`: all of them, if there was room and nothing was opened.
     pub(crate) fn open_some(
         &mut self,
         sealed: &mut &[u8],
@@ -241,7 +241,7 @@ impl Records {
         }
     }
 
-    /// The peer has ended the connection.
+    /// Handles an alert, with which the peer ends the connection.
     fn ended(&mut self, alert: &[u8]) -> TlsError {
         match *alert {
             [WARNING | FATAL, CLOSE_NOTIFY] => TlsError::Closed,
@@ -252,7 +252,7 @@ impl Records {
         }
     }
 
-    /// Takes messages of a handshake that came after it.
+    /// Handles handshake messages that arrive after the handshake.
     fn messages(&mut self, content: &[u8]) -> Result<(), Fatal> {
         if !self.messages.is_empty() || content.len() < 4 {
             self.messages.extend_from_slice(content);
@@ -271,7 +271,7 @@ impl Records {
             let Some((body, rest)) = rest.split_at_checked(length) else { break };
             match (*kind, body) {
                 (NEW_SESSION_TICKET, _) if self.is_client => {}
-                // The next record has the new key: nothing is in this one behind it.
+                // The next record uses the new key, so nothing may follow in this one.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.is_empty() => self.follow(*asked == 1)?,
                 _ => return Err(Fatal(UNEXPECTED_MESSAGE, "a message is not expected")),
             }
@@ -281,7 +281,7 @@ impl Records {
         Ok(())
     }
 
-    /// The peer has new keys.
+    /// Handles a key update of the peer.
     fn follow(&mut self, is_asked: bool) -> Result<(), Fatal> {
         let none = || Fatal(INTERNAL_ERROR, "the keys cannot be updated");
         self.incoming = self.incoming.updated().ok_or_else(none)?;
@@ -297,7 +297,7 @@ impl Records {
         Ok(())
     }
 
-    /// Says that there are new keys, and has them.
+    /// Writes a key update and switches to the new keys.
     fn update_keys(&mut self, asks: bool, into: &mut [u8]) -> Option<usize> {
         let message = [KEY_UPDATE, 0, 0, 1, u8::from(asks)];
         into[HEADER_BYTES..][..message.len()].copy_from_slice(&message);
@@ -306,8 +306,7 @@ impl Records {
         Some(length)
     }
 
-    /// Makes a record of the content that stands in it behind where its header goes; gives its
-    /// length.
+    /// Seals a record whose content already is behind the header; returns its length.
     fn finish(&mut self, kind: u8, content_bytes: usize, into: &mut [u8]) -> Option<usize> {
         let length = (content_bytes + EXTRA_BYTES).next_multiple_of(LINE_BYTES);
         let record = &mut into[..length];
@@ -318,7 +317,7 @@ impl Records {
         Some(length)
     }
 
-    /// The connection is over: the peer is told why.
+    /// Fails the connection and sends the alert to the peer.
     fn fail(&mut self, Fatal(alert, words): Fatal) -> TlsError {
         let mut record = [0; LINE_BYTES];
         record[HEADER_BYTES..][..2].copy_from_slice(&[FATAL, alert]);
@@ -328,15 +327,15 @@ impl Records {
         TlsError::Broken(words.to_owned())
     }
 
-    /// The most that sealing so many bytes makes, with what is to be output.
+    /// The most bytes that sealing this much gives, with pending output.
     pub(crate) fn sealed_bytes(&self, plain_bytes: usize) -> usize {
         let records = plain_bytes.div_ceil(self.content_bytes());
-        // Each may have an update ahead of it.
+        // A key update may precede each record.
         self.output.len() + plain_bytes + records * (EXTRA_BYTES + LINE_BYTES + LINE_BYTES)
     }
 
-    /// Puts what is to be output into `into`, and all of `plain` in records behind it; gives the
-    /// number of bytes that this makes, [`sealed_bytes`](Self::sealed_bytes) at most.
+    /// Writes pending output into `into`, and all of `plain` in records after it. Returns the
+    /// number of bytes, at most [`sealed_bytes`](Self::sealed_bytes).
     pub(crate) fn seal(
         &mut self,
         plain: &mut dyn Iterator<Item = &[u8]>,
@@ -372,11 +371,11 @@ impl Records {
         Ok(end)
     }
 
-    /// Before a record: new keys if they are due.
+    /// Writes a key update before a record, if one is due.
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;
-        // The other end answers when it says something again.
+        // The other end answers with its next data.
         if !is_due && (self.has_asked || self.incoming.records() < per_key) {
             return Ok(0);
         }
@@ -385,7 +384,7 @@ impl Records {
         updated.ok_or_else(|| TlsError::Broken("the keys cannot be updated".to_owned()))
     }
 
-    /// A full record of what is in one place.
+    /// Seals a full record of contiguous content.
     fn whole(&mut self, content: &[u8], into: &mut [u8]) -> Result<usize, TlsError> {
         let record = &mut into[..content.len() + EXTRA_BYTES];
         let is_sealed = self.outgoing.seal_from(APPLICATION, content, record).is_some();
@@ -397,7 +396,7 @@ impl Records {
         finished.ok_or_else(not_taken)
     }
 
-    /// Whether it has asked for new keys, and the other end has not answered.
+    /// Whether this end has asked for a key update that the other end has not answered.
     pub(crate) fn has_asked(&self) -> bool {
         self.has_asked
     }
@@ -406,12 +405,12 @@ impl Records {
         self.output.len()
     }
 
-    /// Puts what is to be sent before anything else, as far as it fits.
+    /// Moves pending output into `into`, as much as fits.
     pub(crate) fn take_output(&mut self, into: &mut [u8]) -> usize {
         take_from(&mut self.output, into)
     }
 
-    /// Has what a handshake says last be sent first.
+    /// Queues the last output of the handshake before all else.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
@@ -421,7 +420,7 @@ fn not_taken() -> TlsError {
     TlsError::Broken("a record was not taken".to_owned())
 }
 
-/// Moves what fits from the beginning of what is kept; nothing is kept for an empty rest.
+/// Moves bytes from the front of `kept`, as many as fit; frees its memory when it is empty.
 fn take_from(kept: &mut Vec<u8>, into: &mut [u8]) -> usize {
     let count = kept.len().min(into.len());
     into[..count].copy_from_slice(&kept[..count]);

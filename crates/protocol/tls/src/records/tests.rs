@@ -12,7 +12,7 @@ fn pair() -> (Records, Records) {
     (end(true).expect("there is a suite"), end(false).expect("there is a suite"))
 }
 
-/// A record of one's choice.
+/// A record of any kind and content.
 fn record(from: &mut Records, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; content.len() + 2 * LINE_BYTES];
     bytes[HEADER_BYTES..][..content.len()].copy_from_slice(content);
@@ -52,7 +52,7 @@ fn a_client_passes_over_tickets_and_a_server_takes_none() {
     let (mut client, mut server) = pair();
     let ticket = [&[NEW_SESSION_TICKET, 0, 0, 200][..], &[7; 200]].concat();
     let twice = [&ticket[..], &ticket].concat();
-    // In pieces of any size: also the four bytes at its beginning.
+    // In pieces of any size, which also split the four header bytes.
     for piece in [1000, 204, 203, 150, 100, 51] {
         for part in twice.chunks(piece) {
             let sealed = record(&mut server, HANDSHAKE, part);
@@ -111,7 +111,7 @@ fn what_no_peer_says_ends_the_connection() {
     assert_eq!(client.output_bytes(), 0);
 }
 
-/// Headers that a stranger on the way may have put there.
+/// Headers that an attacker may have inserted.
 #[test]
 fn lengths_that_no_record_has_are_refused_at_once() {
     for header in [[23, 3, 3, 0, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1], [22, 3, 3, 0, 64]] {
@@ -120,7 +120,7 @@ fn lengths_that_no_record_has_are_refused_at_once() {
     }
 }
 
-/// Nothing stays with a connection but the beginning of a record.
+/// An idle connection keeps only the start of a record.
 #[test]
 fn memory_is_given_back() {
     let (mut client, mut server) = pair();
@@ -137,8 +137,7 @@ fn memory_is_given_back() {
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);
 }
 
-/// Whole records that have room come straight to where they belong, and of what has none nothing is
-/// touched.
+/// Whole records that fit go straight to their destination; records that do not fit stay unchanged.
 #[test]
 fn what_has_no_room_stays_where_it_is() {
     let (mut client, mut server) = pair();
@@ -157,7 +156,7 @@ fn what_has_no_room_stays_where_it_is() {
     assert!(sealed.is_empty() && plain[..9000] == [2; 9000]);
 }
 
-/// Numbers that are the same in each run.
+/// Pseudorandom numbers, equal in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -167,9 +166,9 @@ impl Numbers {
     }
 }
 
-/// What is said in batches of any size, with updates among it and records as short as they get,
-/// comes in pieces of any size and is read in others; and what is changed on the way ends it before
-/// anything of it is read.
+/// Data sent in batches of any size, with key updates and short records, arrives in pieces of any
+/// size and is read in others. A change in transit ends the connection before any changed data is
+/// read.
 #[test]
 fn what_is_read_is_what_was_said() {
     for seed in 0..60 {
@@ -201,7 +200,7 @@ fn what_is_read_is_what_was_said() {
         while ended.is_none() && (!left.is_empty() || to.openable_bytes(0) > 0) {
             let (piece, rest) = left.split_at(left.len().min(1 + numbers.below(30_000)));
             let mut plain = vec![0; numbers.below(30_000)];
-            // Some go straight to where there is room for whole records alone.
+            // Some go straight to a buffer with room for whole records only.
             let (mut piece, room) = (piece, numbers.below(2) * numbers.below(plain.len() + 1));
             let (straight, mut end) = to.open_some(&mut piece, &mut plain[..room]);
             let mut filled = straight;

@@ -1,7 +1,7 @@
-//! AES-GCM, by whichever of two libraries is faster on this processor (decision 26).
+//! AES-GCM, with the faster of two libraries on this processor (decision 26).
 //!
-//! Both seal and open from one place to another. `wide` does that in one pass, by the widest
-//! instructions; `narrow` copies first, and is for every other processor and system.
+//! Both seal and open from one place to another. `wide` does so in one pass, with the widest
+//! instructions. `narrow` copies first, and serves every other processor and system.
 
 mod narrow;
 #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
@@ -13,24 +13,24 @@ use farblock_secure::Hash;
 /// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 12;
 
-/// A key of the suite with this hash, as long as that wants it.
+/// A key of the suite with this hash.
 pub(super) enum Cipher {
     Narrow(narrow::Key),
     #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
     Wide(wide::Key),
 }
 
-/// What a record says behind its content: its type, and what fills it up.
+/// The bytes to seal: content, type and padding.
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
-    /// From elsewhere.
+    /// The content, from elsewhere.
     pub(super) content: &'a [u8],
     pub(super) kind: u8,
 }
 
 impl Cipher {
-    /// How long a key is; `None` if there is no suite with the hash.
+    /// The length of a key; `None` if there is no suite with the hash.
     pub(super) fn key_bytes(hash: Hash) -> Option<usize> {
         match hash {
             Hash::Sha256 => Some(16),
@@ -39,7 +39,7 @@ impl Cipher {
         }
     }
 
-    /// With the faster of the two libraries.
+    /// Uses the faster of the two libraries.
     pub(super) fn new(key: &[u8]) -> Option<Self> {
         #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
         if wide::is_fast() {
@@ -48,7 +48,7 @@ impl Cipher {
         narrow::Key::new(key).map(Self::Narrow)
     }
 
-    /// Seals content and type into a record's `body`, which is as long as both and the tag.
+    /// Seals content and type into a record's `body`, which is as long as both plus the tag.
     pub(super) fn seal(&self, what: &Sealing<'_>, body: &mut [u8]) -> Option<()> {
         assert!(body.len() == what.content.len() + 1 + TAG_BYTES, "the body has another length");
         match self {
@@ -58,7 +58,7 @@ impl Cipher {
         }
     }
 
-    /// Seals what stands in a record's `body` ahead of its tag.
+    /// Seals the content that already is in a record's `body`, before its tag.
     pub(super) fn seal_in_place(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -72,8 +72,8 @@ impl Cipher {
         }
     }
 
-    /// Opens a record's `body` into as many bytes of `plain`; gives how many of them are what was
-    /// sealed.
+    /// Opens a record's `body` into `plain`, which is as long; returns the number of sealed bytes,
+    /// without the tag.
     pub(super) fn open(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -97,7 +97,7 @@ mod tests {
     const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
     const HEADER: [u8; 5] = [23, 3, 3, 1, 2];
 
-    /// Both libraries, on any processor: each has ways for those that lack instructions.
+    /// Both libraries. They run on any processor: each has code for those that lack instructions.
     fn both(key_bytes: usize) -> [Cipher; 2] {
         let key: Vec<u8> = (0..key_bytes as u8).collect();
         [

@@ -1,10 +1,10 @@
-//! By `ring`: in place alone, so what comes from elsewhere is copied first, a record at a time.
+//! AES-GCM with `ring`. It works only in place, so this copies data first, one record at a time.
 
 use super::super::copy::copy;
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-/// See the module's text.
+/// A key for `ring`; see the module's text.
 pub(in super::super) struct Key(Box<LessSafeKey>);
 
 impl Key {

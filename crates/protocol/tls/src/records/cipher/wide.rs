@@ -1,7 +1,7 @@
-//! By AWS-LC, where the processor has AES and carry-less multiplication on 64 bytes at a time: half
-//! as fast again as `ring`, and from one place to another.
+//! AES-GCM with AWS-LC, where the processor has AES and carry-less multiplication on 64 bytes at a
+//! time: one and a half times as fast as `ring`, and from one place to another.
 //!
-//! Its Rust interface seals in place alone; its C interface, which is used here, does not mind.
+//! Its Rust interface seals only in place. Its C interface, used here, has no such limit.
 
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use aws_lc_sys::{
@@ -10,14 +10,14 @@ use aws_lc_sys::{
 };
 use std::ptr::NonNull;
 
-/// See the module's text. Owns what it points to, which is wiped when it is freed.
+/// A key for AWS-LC; see the module's text. Owns the context, which AWS-LC wipes when it frees it.
 pub(in super::super) struct Key(NonNull<EVP_AEAD_CTX>);
 
-// SAFETY: nothing of it belongs to a thread, and what is called with it only reads it.
+// SAFETY: the context is not bound to a thread, and the functions called with it only read it.
 unsafe impl Send for Key {}
 
-/// Whether the processor has what AWS-LC is faster by. It looks by itself, too, and would take
-/// narrower instructions than `ring` without.
+/// Whether the processor has the instructions that make AWS-LC faster. AWS-LC checks them itself
+/// and falls back to narrower instructions than `ring` uses.
 pub(super) fn is_fast() -> bool {
     is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")
@@ -29,7 +29,7 @@ pub(super) fn is_fast() -> bool {
 
 impl Key {
     pub(super) fn new(key: &[u8]) -> Option<Self> {
-        // SAFETY: both give a pointer to what is never freed. `key` is read as far as it goes.
+        // SAFETY: both return a pointer to static data. AWS-LC reads `key` up to its length.
         let context = unsafe {
             let algorithm = match key.len() {
                 16 => EVP_aead_aes_128_gcm(),
@@ -44,7 +44,8 @@ impl Key {
     pub(super) fn seal(&self, what: &Sealing<'_>, body: &mut [u8]) -> Option<()> {
         let (sealed, behind) = body.split_at_mut_checked(what.content.len())?;
         let content = (what.content.as_ptr(), sealed.as_mut_ptr(), sealed.len());
-        // SAFETY: `content` is read, and `sealed`, which is as long and elsewhere, written.
+        // SAFETY: the call reads `content` and writes `sealed`, which has the same length and is
+        // elsewhere.
         unsafe { self.scatter(what.nonce, what.header, content, &[what.kind], behind) }
     }
 
@@ -56,15 +57,14 @@ impl Key {
     ) -> Option<()> {
         let (inner, tag) = body.split_at_mut(body.len().checked_sub(TAG_BYTES)?);
         let into = inner.as_mut_ptr();
-        // SAFETY: `inner` is read and written where it is.
+        // SAFETY: the call reads and writes `inner` in place.
         unsafe { self.scatter(nonce, header, (into, into, inner.len()), &[], tag) }
     }
 
-    /// Seals so many bytes from the first place into the second, then `more` and the tag into
-    /// `behind`.
+    /// Seals bytes from the first place into the second, then `more` and the tag into `behind`.
     ///
     /// # Safety
-    /// The first place can be read and the second one written; they are the same, or apart.
+    /// The first place is valid for reads and the second for writes; they are equal or disjoint.
     unsafe fn scatter(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -74,8 +74,9 @@ impl Key {
         behind: &mut [u8],
     ) -> Option<()> {
         let mut written = 0;
-        // SAFETY: the context is whole, the caller answers for `from` and `into`, and everything
-        // else is a slice with its length; no more than that of `behind` is written there.
+        // SAFETY: the context is valid and the caller guarantees `from` and `into`. Every other
+        // pointer is a slice with its length; the call writes no more than the length of `behind`
+        // there.
         let is_sealed = unsafe {
             EVP_AEAD_CTX_seal_scatter(
                 self.0.as_ptr(),
@@ -105,8 +106,8 @@ impl Key {
     ) -> Option<usize> {
         let (sealed, tag) = body.split_at(body.len().checked_sub(TAG_BYTES)?);
         let plain = plain.get_mut(..sealed.len())?;
-        // SAFETY: the context is whole, and everything else is a slice with its length; `plain`,
-        // which nothing else is in, is as long as what is opened into it.
+        // SAFETY: the context is valid, and every other pointer is a slice with its length. `plain`
+        // does not overlap the others and is as long as the opened bytes.
         let is_opened = unsafe {
             EVP_AEAD_CTX_open_gather(
                 self.0.as_ptr(),
@@ -127,7 +128,7 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: it is whole, and used by nobody else.
+        // SAFETY: the context is valid, and nothing else uses it.
         unsafe { EVP_AEAD_CTX_free(self.0.as_ptr()) };
     }
 }
