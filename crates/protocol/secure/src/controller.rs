@@ -1,4 +1,4 @@
-//! The controller's side: it asks a host for proof, and gives its own if the host asks.
+//! The controller's side: it challenges a host, and proves itself if the host asks for that.
 //!
 //! ```text
 //!             AUTH_Negotiate            taken             Reply             taken, one way
@@ -11,8 +11,8 @@
 //!                               v          taken                     v
 //!                            Failing ------------------------------> Failed
 //! ```
-//! Both of Challenging and Succeeding hold the message that the host is to take. A host may begin
-//! anew with AUTH_Negotiate at any time before it has failed.
+//! Challenging and Succeeding hold the message that the host will receive. A host may restart with
+//! AUTH_Negotiate at any time before it has failed.
 
 use crate::group::KeyPair;
 use crate::hash::Digested;
@@ -30,59 +30,60 @@ use farblock_wire::auth::{
 };
 use subtle::ConstantTimeEq;
 
-/// What a controller asks of one host, and with what it proves itself.
+/// A controller's requirements for one host, and the controller's own secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerTerms {
     /// The host's name (HOSTNQN).
     pub host_nqn: String,
     /// The subsystem's name (SUBNQN).
     pub subsystem_nqn: String,
-    /// The host's secret; several while one takes another's place.
+    /// The host's secret; several during a replacement.
     pub host_secrets: Vec<Secret>,
-    /// The controller's own secret, if hosts may ask it for proof.
+    /// The controller's own secret, if hosts may ask it to prove itself.
     pub controller_secret: Option<Secret>,
     /// Hash functions that it accepts, the best first.
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups that it accepts, the best first.
     pub groups: Vec<Group>,
-    /// What the host has to do besides proving who it is.
+    /// Requirements for the host besides authentication.
     pub demand: Demand,
 }
 
-/// What a host has to do besides proving who it is.
+/// A requirement for a host besides authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Demand {
-    /// Nothing.
+    /// None.
     #[default]
     Authentication,
-    /// To ask the controller for proof, too.
+    /// The host must ask the controller to prove itself.
     Mutual,
-    /// To use TLS: with a key of its own, or with one that comes of its authentication.
+    /// The host must use TLS: with its own key, or with one from its authentication.
     SecureChannel,
 }
 
-/// How far an authentication is.
+/// The state of an authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// The host has proved nothing yet.
+    /// The host has not proved its identity yet.
     Open,
-    /// The host has proved who it is, and has not begun anew.
+    /// The host has proved its identity, and has not restarted.
     Done,
-    /// It failed: the connection is to be closed once the host has taken what is left for it.
+    /// It failed. The target closes the connection once the host has received the remaining
+    /// message.
     Failed,
 }
 
-/// What it takes to [handle](Controller::handle) a message: so that whoever has others wait for it
-/// can say whose turn it is.
+/// The cost of [handling](Controller::handle) a message, by which a caller with a queue of messages
+/// can schedule them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Thousands of multiplications, more or less.
+    /// Thousands of multiplications, approximately.
     pub work: u64,
-    /// Whether the message begins an exchange.
+    /// Whether the message starts an exchange.
     pub is_beginning: bool,
 }
 
-/// What was agreed on and asked.
+/// The agreed parameters, and the controller's challenge.
 struct Asked {
     hash: Hash,
     keys: KeyPair,
@@ -107,16 +108,16 @@ pub struct Controller {
     transaction: u16,
     state: ControllerState,
     failure: Option<Failure>,
-    /// The secure channel that the host may ask for.
+    /// The secure channel that the host may request.
     offered: Concatenation,
-    /// What it has asked for.
+    /// The secure channel that the host has requested.
     asked: Concatenation,
-    /// The keys for TLS that came of it.
+    /// The generated TLS keys.
     psks: Vec<TlsPsk>,
 }
 
 impl Controller {
-    /// Nothing was said yet.
+    /// The state before the first message.
     #[must_use]
     pub fn new(terms: Arc<ControllerTerms>) -> Self {
         let none = Concatenation::NONE;
@@ -132,27 +133,27 @@ impl Controller {
         }
     }
 
-    /// With a secure channel that the host may ask for: one on a queue without TLS, another on one
-    /// whose key came of an authentication.
+    /// Sets the secure channel that the host may request. A queue without TLS offers another one
+    /// than a queue whose key came from an authentication.
     #[must_use]
     pub fn offering(mut self, concatenation: Concatenation) -> Self {
         self.offered = concatenation;
         self
     }
 
-    /// What it asks of the host.
+    /// The requirements for the host.
     #[must_use]
     pub fn terms(&self) -> &Arc<ControllerTerms> {
         &self.terms
     }
 
-    /// Asks this of the host from now on: what it sends next is judged by it.
+    /// Sets the requirements that apply to the host's next messages.
     pub fn set_terms(&mut self, terms: Arc<ControllerTerms>) {
         self.terms = terms;
     }
 
-    /// The host sent a message (Authentication Send). The answer is what [`Self::take_message`]
-    /// gives next.
+    /// Handles a message from the host (Authentication Send). [`Self::take_message`] then returns
+    /// the answer.
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         if self.progress() == Progress::Failed {
             return;
@@ -162,7 +163,7 @@ impl Controller {
         }
     }
 
-    /// What it will take to handle a message of the host's.
+    /// The cost of handling a message from the host.
     #[must_use]
     pub fn cost(&self, bytes: &[u8]) -> Cost {
         let of = |group: Option<Group>| group.unwrap_or(Group::Null).cost();
@@ -182,7 +183,7 @@ impl Controller {
         }
     }
 
-    /// How many bytes the message has that the host is to take; none if there is none.
+    /// The length of the message that waits for the host; `None` if none does.
     #[must_use]
     pub fn message_bytes(&self) -> Option<usize> {
         match &self.state {
@@ -193,7 +194,7 @@ impl Controller {
         }
     }
 
-    /// The host takes the message that is there for it (Authentication Receive).
+    /// Takes the message that waits for the host (Authentication Receive).
     pub fn take_message(&mut self) -> Option<Vec<u8>> {
         let (state, message) = match core::mem::replace(&mut self.state, ControllerState::Failed) {
             ControllerState::Challenging(asked, message) => {
@@ -215,7 +216,7 @@ impl Controller {
         Some(message)
     }
 
-    /// How far it is.
+    /// The state of the authentication.
     #[must_use]
     pub fn progress(&self) -> Progress {
         match self.state {
@@ -225,15 +226,14 @@ impl Controller {
         }
     }
 
-    /// Whether the host has asked for a secure channel. If so, nothing is to follow on a queue that
-    /// is not in one.
+    /// Whether the host has requested a secure channel. If so, a queue outside one must carry no
+    /// other commands.
     #[must_use]
     pub fn has_concatenated(&self) -> bool {
         self.asked != Concatenation::NONE
     }
 
-    /// The keys for TLS that came of the authentication, once it is done: the same key, made in
-    /// each of the ways that hosts have.
+    /// The TLS keys from the finished authentication: one key, in each form that hosts derive.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
             Progress::Done => core::mem::take(&mut self.psks),
@@ -241,7 +241,7 @@ impl Controller {
         }
     }
 
-    /// Why it failed.
+    /// The reason why it failed.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
@@ -264,7 +264,7 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
-            // What was not finished leaves no key behind.
+            // An unfinished exchange must leave no key behind.
             self.psks.clear();
             self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
@@ -303,7 +303,7 @@ impl Controller {
         }
     }
 
-    /// What the host asks for, if it may, and if it asks for what it has to.
+    /// Checks the secure channel that the host requests: offered, and as required.
     fn concatenation(&self, asked: Concatenation) -> Result<Concatenation, Failure> {
         let mismatch = |sentence| {
             let reason = FailureReason::CONCATENATION_MISMATCH;
@@ -328,7 +328,7 @@ impl Controller {
         }
     }
 
-    /// Chooses from what the host offers, and asks it for proof.
+    /// Chooses from the host's offer, and challenges the host.
     fn challenge(&mut self, offer: &Offer, entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let terms = &self.terms;
         let (hashes, groups) = usable(&terms.hashes, &terms.groups, self.asked);
@@ -370,7 +370,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Looks at the host's proof, and gives ours if it is asked for.
+    /// Checks the host's proof, and adds ours if the host asks for it.
     fn reply(
         &mut self,
         asked: &Asked,
@@ -419,8 +419,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the host asks for proof. Its challenge comes for a secure channel as well, and then
-    /// with the sequence number 0 if it does not.
+    /// Whether the host asks the controller to prove itself. A host that requests a secure channel
+    /// always sends a challenge; the sequence number 0 means that it asks for no proof.
     fn is_mutual(&self, head: &Reply) -> Result<bool, Failure> {
         let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         let has_sequence = head.seqnum.get() != 0;
@@ -442,7 +442,7 @@ impl Controller {
         Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
     }
 
-    /// Every secret is tried, so that the time does not tell which one it was.
+    /// Tries every secret, so that the time does not reveal which one matched.
     fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
         let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
         let none = subtle::Choice::from(0);
@@ -465,7 +465,7 @@ impl fmt::Debug for Controller {
     }
 }
 
-/// Of these hash functions and groups those that a key for TLS can come of, if one is to.
+/// The hash functions and groups that can generate a TLS key, if one is requested; otherwise all.
 pub(crate) fn usable(
     hashes: &[Hash],
     groups: &[Group],
@@ -486,7 +486,7 @@ fn no_offer() -> Failure {
     Failure::ours(FailureReason::PROTOCOL_UNUSABLE, sentence)
 }
 
-/// What one side offers, for people.
+/// One side's offer, for error messages.
 pub(crate) struct List<T>(pub(crate) Vec<Option<T>>);
 
 impl<T: fmt::Display> fmt::Display for List<T> {

@@ -1,26 +1,26 @@
-//! Why an authentication failed: for the peer a code, for people a sentence.
+//! Reasons for a failed authentication: a code for the peer, a sentence for the operator.
 
 use alloc::string::String;
 use core::fmt;
 use farblock_wire::auth::FailureReason;
 
-/// Who ended a transaction.
+/// The party that ended a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Party {
-    /// This side: it did not accept what the peer sent.
+    /// This side: it rejected a message of the peer.
     Us,
-    /// The peer, with a message that says so.
+    /// The peer, with a failure message.
     Peer,
 }
 
-/// Why an authentication failed.
+/// The reason why an authentication failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What the peer is told, or told us (reason code explanation).
+    /// The reason code explanation that we sent to the peer, or received from it.
     pub reason: FailureReason,
-    /// Who ended it.
+    /// The party that ended it.
     pub by: Party,
-    /// One sentence with what was expected and what was offered; never a secret.
+    /// One sentence with the expected and the offered values; never a secret.
     pub sentence: String,
 }
 

@@ -1,4 +1,4 @@
-//! How people pass keys on, whatever they are for: a prefix, then `hh:base64(key ‖ CRC-32):`.
+//! The text form of all kinds of keys: a prefix, then `hh:base64(key ‖ CRC-32):`.
 
 use crate::Hash;
 use alloc::format;
@@ -11,39 +11,39 @@ use zeroize::Zeroizing;
 /// Bytes of the checksum.
 const CRC_BYTES: usize = 4;
 
-/// What keys of one kind look like.
+/// The text form of one kind of key.
 pub(crate) struct Form {
-    /// What the text begins with.
+    /// The prefix.
     pub(crate) prefix: &'static str,
-    /// What `hh` may be besides `00`, which is none.
+    /// Valid values of `hh` besides `00`, which means none.
     pub(crate) hashes: &'static [Hash],
     /// The longest key, in bytes.
     pub(crate) key_bytes_max: usize,
 }
 
-/// A key, and the hash that is written with it.
+/// A key, and the hash in its text.
 pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
-/// What is wrong with a text.
+/// The error in a text.
 pub(crate) enum Problem {
-    /// It begins with something else.
+    /// Another prefix.
     Prefix,
-    /// It is longer than any key's: so many bytes.
+    /// The text is longer than any key's: its length in bytes.
     TooLong(usize),
-    /// Its parts are not as they should be.
+    /// The parts are malformed.
     Form,
-    /// The hash is none of those that there are.
+    /// There is no such hash.
     Hash,
-    /// What should be base64 is not.
+    /// The base64 part is invalid.
     Base64,
-    /// There is no room for a key beside the checksum.
+    /// There is nothing but the checksum.
     Empty,
-    /// The checksum is another one.
+    /// The checksum does not match.
     Checksum,
 }
 
 impl Form {
-    /// Reads a key, with `check` for its length and hash.
+    /// Reads a key; `check` checks its length and hash.
     pub(crate) fn parse<E: From<Problem>>(
         &self,
         text: &str,
@@ -91,7 +91,7 @@ impl Form {
     }
 }
 
-/// CRC-32 (IEEE 802.3) bit by bit: no table whose lines in the cache would tell of the key.
+/// CRC-32 (IEEE 802.3) bit by bit: a table would reveal the key through the cache.
 fn crc32(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     !bytes.iter().fold(!0, |crc, byte| {

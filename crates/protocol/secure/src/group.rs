@@ -1,7 +1,7 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
-//! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. That
-//! is what makes the larger groups bearable for whoever answers strangers.
+//! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. This
+//! makes the larger groups affordable for a controller that answers strangers.
 
 use crate::Entropy;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Every one; those with an exchange first, and of these the cheapest.
+    /// All groups: first the groups with an exchange, the cheapest first.
     pub const ALL: [Group; 6] = [
         Group::Ffdhe2048,
         Group::Ffdhe3072,
@@ -42,7 +42,7 @@ impl Group {
         Group::Null,
     ];
 
-    /// By its identifier (DHgID).
+    /// The group with this identifier (DHgID).
     #[must_use]
     pub fn from_id(id: u8) -> Option<Group> {
         Self::ALL.into_iter().find(|group| group.id() == id)
@@ -61,7 +61,7 @@ impl Group {
         }
     }
 
-    /// By its name: `null`, `ffdhe2048`.
+    /// The group with this name: `null`, `ffdhe2048`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Group> {
         Self::ALL.into_iter().find(|group| group.name().eq_ignore_ascii_case(name))
@@ -104,7 +104,8 @@ impl Group {
         }
     }
 
-    /// What a power takes, in thousands of multiplications of words; a little without an exchange.
+    /// The cost of a modular exponentiation, in thousands of word multiplications; small without an
+    /// exchange.
     pub(crate) const fn cost(self) -> u64 {
         let words = self.bytes() as u64 / 8;
         1 + words * words * self.exponent_bits() as u64 / 1000
@@ -150,7 +151,7 @@ impl Group {
 }
 
 impl FromStr for Group {
-    /// What to write instead.
+    /// The advice to the operator.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Group, &'static str> {
@@ -165,8 +166,8 @@ impl fmt::Display for Group {
     }
 }
 
-/// One side of an exchange: a private exponent and the value that goes to the other side. Used
-/// once.
+/// One side of an exchange: a private exponent and the public value for the other side. For one
+/// use.
 pub(crate) struct KeyPair {
     group: Group,
     exponent: Zeroizing<Vec<u8>>,
@@ -197,19 +198,19 @@ impl KeyPair {
         self.group
     }
 
-    /// What goes to the other side; nothing for the NULL group.
+    /// The public value for the other side; empty for the NULL group.
     pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
 
-    /// The secret that both sides have, padded to the group's length; none of the NULL group.
-    /// `theirs` is what came from the other side, most significant byte first.
+    /// The shared secret, padded to the group's length; `None` for the NULL group. `theirs` is the
+    /// other side's public value, most significant byte first.
     pub(crate) fn shared(&self, theirs: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, BadValue> {
         if self.group == Group::Null {
             return if theirs.is_empty() { Ok(None) } else { Err(BadValue) };
         }
         let value = self.group.number(theirs).ok_or(BadValue)?;
-        // 0, 1 and p - 1 would make the secret one that everybody knows; no value is p or more.
+        // 0, 1 and p - 1 would give a secret that any listener knows; no value is p or more.
         let least = self.group.number(&[2]).expect("it is small");
         let most = self.group.modulus().get().wrapping_sub(&least);
         if theirs.is_empty() || value < least || value > most {
@@ -219,7 +220,7 @@ impl KeyPair {
     }
 }
 
-/// The other side's value is none of the group's, or one that gives the secret away.
+/// The other side's value is not in the group, or reveals the secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadValue;
 

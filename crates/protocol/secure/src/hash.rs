@@ -8,7 +8,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::Zeroizing;
 
-/// What a hash function or HMAC gives; forgotten with care, since it is often half a secret.
+/// The output of a hash function or HMAC. It is wiped when dropped, since it is often as
+/// sensitive as a secret.
 pub(crate) type Digested = Zeroizing<Vec<u8>>;
 
 /// A hash function of DH-HMAC-CHAP.
@@ -23,13 +24,13 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// Every one, the cheapest first.
+    /// All hash functions, the cheapest first.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
-    /// Those that a cipher suite of TLS goes with.
+    /// The hashes of TLS cipher suites.
     pub(crate) const OF_SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
 
-    /// By its identifier (HashID).
+    /// The hash function with this identifier (HashID).
     #[must_use]
     pub fn from_id(id: u8) -> Option<Hash> {
         Self::ALL.into_iter().find(|hash| hash.id() == id)
@@ -45,7 +46,8 @@ impl Hash {
         }
     }
 
-    /// By the names that people use: `sha256`, `SHA-256`, `hmac(sha256)`.
+    /// The hash function with this name, in any usual spelling: `sha256`, `SHA-256`,
+    /// `hmac(sha256)`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Hash> {
         let name = name.strip_prefix("hmac(").and_then(|n| n.strip_suffix(')')).unwrap_or(name);
@@ -86,7 +88,7 @@ impl Hash {
         Zeroizing::new(digested)
     }
 
-    /// HMAC of the parts, one after the other.
+    /// HMAC of the concatenated parts.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Digested {
         match self {
             Hash::Sha256 => mac::<Hmac<Sha256>>(key, parts),
@@ -103,7 +105,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digested {
 }
 
 impl FromStr for Hash {
-    /// What to write instead.
+    /// The advice to the operator.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Hash, &'static str> {

@@ -1,4 +1,4 @@
-//! The host's side: it proves who it is, and asks the controller for proof if it has its secret.
+//! The host's side: it proves its identity, and asks the controller to do so if it has its secret.
 //!
 //! ```text
 //!            sent                  Challenge         sent            Success1, one way
@@ -28,7 +28,7 @@ use farblock_wire::auth::{
 };
 use subtle::ConstantTimeEq;
 
-/// With what a host proves itself, and what it asks of the controller.
+/// The host's own secret, and its requirements for the controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostTerms {
     /// The host's name (HOSTNQN).
@@ -37,42 +37,43 @@ pub struct HostTerms {
     pub subsystem_nqn: String,
     /// The host's secret.
     pub host_secret: Secret,
-    /// The controller's secret, if it is to prove itself; several while one takes another's place.
+    /// The controller's secret, if the controller must prove itself; several during a replacement.
     pub controller_secrets: Vec<Secret>,
     /// Hash functions to offer.
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups to offer.
     pub groups: Vec<Group>,
-    /// The secure channel that is to come of it.
+    /// The secure channel to request.
     pub concatenation: Concatenation,
 }
 
 impl HostTerms {
-    /// Whether there is something to offer. No key for TLS comes of every hash function and group.
+    /// Whether anything remains to offer. Not every hash function and group can generate a TLS key.
     #[must_use]
     pub fn has_offer(&self) -> bool {
         let (hashes, groups) = self.offer();
         !hashes.is_empty() && !groups.is_empty()
     }
 
-    /// What is offered: what a key for TLS can come of, if one is to.
+    /// The offered hash functions and groups: those that can generate a TLS key, if one is
+    /// requested.
     fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
         usable(&self.hashes, &self.groups, self.concatenation)
     }
 }
 
-/// What was agreed on.
+/// The agreed parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// The hash function.
     pub hash: Hash,
     /// The Diffie-Hellman group.
     pub group: Group,
-    /// Whether the controller has proved who it is, too.
+    /// Whether the controller has proved its identity, too.
     pub is_mutual: bool,
 }
 
-/// What the driver does next.
+/// The driver's next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Send this message (Authentication Send), then call [`Host::handle_sent`].
@@ -80,9 +81,9 @@ pub enum Step {
     /// Take the controller's message (Authentication Receive), then call
     /// [`Host::handle_received`].
     Receive,
-    /// It is over, and good.
+    /// The authentication succeeded.
     Done(Agreed),
-    /// It is over, and failed.
+    /// The authentication failed.
     Failed(Failure),
 }
 
@@ -102,7 +103,7 @@ pub struct Host {
     terms: HostTerms,
     transaction: u16,
     state: HostState,
-    /// The keys for TLS that come of it.
+    /// The generated TLS keys.
     psks: Vec<TlsPsk>,
 }
 
@@ -110,7 +111,7 @@ impl Host {
     /// Bytes of room for the controller's messages.
     pub const RECEIVE_BYTES: u32 = 4096;
 
-    /// Nothing was said yet.
+    /// The state before the first message.
     #[must_use]
     pub fn new(terms: HostTerms, entropy: &mut dyn Entropy) -> Self {
         let mut transaction = [0; 2];
@@ -119,8 +120,8 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// The keys for TLS that came of it, once it is done: the same key, made in each of the ways
-    /// that controllers have.
+    /// The TLS keys from the finished authentication: one key, in each form that controllers
+    /// derive.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
             HostState::Done(_) => core::mem::take(&mut self.psks),
@@ -128,7 +129,7 @@ impl Host {
         }
     }
 
-    /// What to do next. Asking again without reporting gives the same answer.
+    /// The next step. Repeated calls without a report return the same step.
     #[must_use]
     pub fn step(&self) -> Step {
         match &self.state {
@@ -151,16 +152,16 @@ impl Host {
         }
     }
 
-    /// Whether the controller is to judge the host's proof now.
+    /// Whether the controller's next message decides about the host's proof.
     #[must_use]
     pub fn awaits_judgement(&self) -> bool {
         matches!(self.state, HostState::Replying { .. } | HostState::AwaitsSuccess { .. })
     }
 
-    /// The message of [`Step::Send`] was sent, and the controller took it.
+    /// Reports that the driver sent the message of [`Step::Send`], and the controller accepted it.
     ///
     /// # Panics
-    /// If there was none.
+    /// If there was no message.
     pub fn handle_sent(&mut self) {
         self.state = match core::mem::replace(&mut self.state, HostState::Opening) {
             HostState::Opening => HostState::AwaitsChallenge,
@@ -171,10 +172,10 @@ impl Host {
         };
     }
 
-    /// What [`Step::Receive`] asked for came.
+    /// Takes the message that [`Step::Receive`] requested.
     ///
     /// # Panics
-    /// If nothing was asked for.
+    /// If no message was requested.
     pub fn handle_received(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         let state = core::mem::replace(&mut self.state, HostState::Opening);
         let next = match (state, self.parse(bytes)) {
@@ -218,7 +219,7 @@ impl Host {
         Ok(message)
     }
 
-    /// What the controller's reason means to the person here.
+    /// The controller's failure reason, explained for the host's operator.
     fn refusal(&self, reason: FailureReason) -> String {
         let HostTerms { host_nqn, controller_secrets, .. } = &self.terms;
         let (hashes, groups) = self.terms.offer();
@@ -321,8 +322,8 @@ impl Host {
         Ok(HostState::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
     }
 
-    /// The proofs that are good enough. Linux leaves the secure channel out of its own; the host's
-    /// has it all the same, so that nobody can have it left out unseen.
+    /// The acceptable proofs. Linux omits the secure channel from the controller's proof. The
+    /// host's proof contains it, so an attacker cannot remove it unnoticed.
     fn expected(&self, counter: &Question<'_>, names: Names<'_>) -> Vec<Digested> {
         let without = Question { concatenation: Concatenation::NONE.0, ..*counter };
         let secrets = self.terms.controller_secrets.iter();
@@ -365,7 +366,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// That the controller chose what it cannot have.
+/// The error that the controller chose a parameter that it may not choose.
 fn chose<T: fmt::Display>(what: &str, chosen: Option<T>, offered: Vec<Option<T>>) -> String {
     let chosen = List(Vec::from([chosen]));
     let offered = List(offered);

@@ -1,8 +1,8 @@
 //! In-band authentication of NVMe over Fabrics, as state machines without I/O.
 //!
-//! **What it is.** DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"; newer texts say KX-HMAC-CHAP)
-//! from both sides: [`Controller`] and [`Host`] turn one message into the next. [`Secret`] is the
-//! key in the form that people pass on (`DHHC-1:…:`).
+//! **What it is.** DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"; newer versions say
+//! KX-HMAC-CHAP) from both sides: [`Controller`] and [`Host`] answer one message with the next.
+//! [`Secret`] is the key in its text form (`DHHC-1:…:`).
 //!
 //! ```text
 //!  host                                        controller
@@ -13,18 +13,18 @@
 //!  DH-HMAC-CHAP_Success2               --->    (only if the host asked for R2)
 //! ```
 //!
-//! **Contract.** Whatever a peer sends ends in the failure that the specification names, never in
-//! a panic; a side that has failed stays failed. Secrets, and what is made of them, are zeroized
-//! when they are dropped, never printed, and compared in constant time. Exponentiation is in
-//! constant time for the private exponent. A side uses only what it offered itself: the messages
-//! that agree on hash and group are not protected, so each side's own list is its policy.
+//! **Contract.** Every invalid message of a peer causes the failure that the specification names,
+//! never a panic. A side that has failed stays failed. Secrets and the values derived from them are
+//! zeroized when dropped, never printed, and compared in constant time. Exponentiation takes
+//! constant time in the private exponent. A side uses only values that it offered itself. The
+//! messages that agree on hash and group are not protected, so each side's own list is its policy.
 //!
-//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may ask for a key for TLS to come
-//! of its authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`], and what
-//! follows goes over another connection, in TLS with that key.
+//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
+//! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
+//! use another connection, in TLS with that key.
 //!
-//! It takes random bytes from its caller ([`Entropy`]), and has no clock: time is limited by whom
-//! it works for.
+//! The caller supplies random bytes ([`Entropy`]) and limits the time, because this crate has no
+//! clock.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -52,9 +52,9 @@ pub use host::{Agreed, Host, HostTerms, Step};
 pub use secret::{Secret, SecretError};
 pub use tls_key::{Derivation, IdentityForm, TlsKey, TlsKeyError, TlsPsk};
 
-/// Where random bytes come from.
+/// A source of random bytes.
 pub trait Entropy {
-    /// Fills `bytes` with numbers that nobody can foretell.
+    /// Fills `bytes` with unpredictable numbers.
     fn fill(&mut self, bytes: &mut [u8]);
 }
 
@@ -64,7 +64,7 @@ impl<F: FnMut(&mut [u8])> Entropy for F {
     }
 }
 
-/// A sequence number: random, and not 0, which means something else.
+/// A random sequence number. Never 0, which has another meaning.
 fn sequence(entropy: &mut dyn Entropy) -> u32 {
     let mut bytes = [0; 4];
     entropy.fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! Messages between bytes and what they say. Lengths are checked here, meanings are not.
+//! Encodes and decodes messages. It checks lengths, not meanings.
 
 use alloc::vec::Vec;
 use farblock_wire::IntoBytes;
@@ -8,14 +8,14 @@ use farblock_wire::auth::{
     Success1, Success2,
 };
 
-/// What one descriptor of AUTH_Negotiate lists.
+/// The lists in one descriptor of AUTH_Negotiate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Offer {
     pub(crate) hashes: Vec<u8>,
     pub(crate) groups: Vec<u8>,
 }
 
-/// A message that was received, its variable parts as they came.
+/// A received message; its variable parts are not decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message<'a> {
     Negotiate { head: Negotiate, descriptors: &'a [u8] },
@@ -28,7 +28,7 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and its transaction. What follows it is padding.
+    /// Reads a message and its transaction identifier. Any bytes after the message are padding.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<(u16, Self), FailureReason> {
         const SHORT: FailureReason = FailureReason::INCORRECT_PAYLOAD;
         let head = MessageHead::parse(bytes).ok_or(SHORT)?;
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What the descriptors of AUTH_Negotiate list for DH-HMAC-CHAP; none if it is not among them.
+/// The DH-HMAC-CHAP lists in the descriptors of AUTH_Negotiate; `None` without such a descriptor.
 pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> {
     for bytes in descriptors.chunks_exact(ProtocolDescriptor::LEN) {
         let descriptor = ProtocolDescriptor::parse(bytes).expect("as long as one");
@@ -132,7 +132,7 @@ pub(crate) fn failure(id: CommonMessage, transaction: u16, reason: FailureReason
     failure.as_bytes().to_vec()
 }
 
-/// DH-HMAC-CHAP_Success1 with the controller's response, if the host has asked for it.
+/// DH-HMAC-CHAP_Success1, with the controller's response if the host has asked for it.
 pub(crate) fn success1(transaction: u16, hash_bytes: usize, response: Option<&[u8]>) -> Vec<u8> {
     let head = Success1 {
         auth_type: MessageType::DH_HMAC_CHAP.0,

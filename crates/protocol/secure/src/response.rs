@@ -1,4 +1,4 @@
-//! What proves that a side knows its secret (Base 2.0c, "DH-HMAC-CHAP_Reply Message" and
+//! The proof that a side knows its secret (Base 2.0c, "DH-HMAC-CHAP_Reply Message" and
 //! "DH-HMAC-CHAP_Success1 Message").
 
 use crate::hash::{Digested, Hash};
@@ -11,19 +11,18 @@ pub(crate) struct Names<'a> {
     pub(crate) subsystem: &'a str,
 }
 
-/// What one side of a transaction is asked.
+/// The values that one side of a transaction must answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) hash: Hash,
     /// C1 or C2.
     pub(crate) challenge: &'a [u8],
-    /// The secret of the Diffie-Hellman exchange, padded to the group's length; none for the NULL
-    /// group.
+    /// The shared Diffie-Hellman secret, padded to the group's length; `None` for the NULL group.
     pub(crate) shared: Option<&'a [u8]>,
     /// S1 or S2.
     pub(crate) sequence: u32,
     pub(crate) transaction: u16,
-    /// SC_C, as the host has sent it.
+    /// SC_C, as the host sent it.
     pub(crate) concatenation: u8,
 }
 
@@ -40,7 +39,7 @@ impl Question<'_> {
         self.answer(&key, b"Controller", names.subsystem, names.host)
     }
 
-    /// KS: the hash of the Diffie-Hellman exchange's secret.
+    /// KS: the hash of the shared Diffie-Hellman secret.
     pub(crate) fn session_key(&self) -> Option<Digested> {
         self.shared.map(|shared| self.hash.digest(shared))
     }

@@ -1,5 +1,5 @@
-//! Secrets in the form that people pass on: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret
-//! representation"; nvme-cli's `gen-dhchap-key` makes it).
+//! Secrets in their text form: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret representation";
+//! nvme-cli's `gen-dhchap-key` makes it).
 
 use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};
@@ -9,16 +9,16 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// What the form is.
+/// The text form.
 const FORM: Form = Form {
     prefix: "DHHC-1:",
     hashes: &[Hash::Sha256, Hash::Sha384, Hash::Sha512],
     key_bytes_max: 64,
 };
-/// What the transformation adds to the name.
+/// The text that the transformation appends to the name.
 const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
 
-/// A secret of DH-HMAC-CHAP. It is never shown, and its memory is cleared when it is dropped.
+/// A secret of DH-HMAC-CHAP. It is never printed, and its memory is wiped when it is dropped.
 #[derive(Clone)]
 pub struct Secret {
     key: Zeroizing<Vec<u8>>,
@@ -26,13 +26,13 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Lengths of keys that there are, in bytes.
+    /// Valid key lengths, in bytes.
     pub const LENGTHS: [usize; 3] = [32, 48, 64];
 
-    /// A new random secret of `bytes` bytes, to be transformed with `hash` before it is used.
+    /// A new random secret of `bytes` bytes, which is transformed with `hash` before use.
     ///
     /// # Errors
-    /// When keys of that length, or with that hash, do not exist.
+    /// When there are no keys of that length, or with that hash.
     pub fn generate(
         bytes: usize,
         hash: Option<Hash>,
@@ -44,22 +44,22 @@ impl Secret {
         Ok(Self { key, hash })
     }
 
-    /// Reads the form.
+    /// Reads the text form.
     ///
     /// # Errors
-    /// What is wrong with it; never with a part of the secret.
+    /// The error in the text; never contains a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text, check_length)?;
         Ok(Self { key, hash })
     }
 
-    /// The form, to be given to a file or a person.
+    /// The text form, for a file or the operator.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
     }
 
-    /// With what it is transformed, if it is.
+    /// The hash of its transformation, if any.
     #[must_use]
     pub fn hash(&self) -> Option<Hash> {
         self.hash
@@ -71,7 +71,8 @@ impl Secret {
         self.key.len()
     }
 
-    /// Tells it from others without giving it away, for people who compare what two ends have.
+    /// A short hash that distinguishes secrets without revealing them, for operators who compare
+    /// two ends.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         const BYTES: usize = 8;
@@ -80,7 +81,7 @@ impl Secret {
         digest[..BYTES].iter().map(|byte| alloc::format!("{byte:02x}")).collect()
     }
 
-    /// The key that is used, of the host or subsystem of this name.
+    /// The key that the host or subsystem with this name uses.
     pub(crate) fn transformed(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.hash {
             None => self.key.clone(),
@@ -103,8 +104,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A key is as long as a hash value; one that is transformed as that hash's, or it is not
-/// interchangeable with others.
+/// Checks the length: a hash value's, and for a transformed key that of its hash. Otherwise other
+/// implementations reject it.
 fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     if !Secret::LENGTHS.contains(&bytes) {
         return Err(SecretError::Length(bytes));
@@ -115,27 +116,27 @@ fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     }
 }
 
-/// What is wrong with a secret's text.
+/// The error in a secret's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SecretError {
-    /// It begins with something else.
+    /// Another prefix.
     Prefix,
-    /// Its parts are not as they should be.
+    /// The parts are malformed.
     Form,
-    /// The hash is none of 00 to 03.
+    /// The hash is not 00 to 03.
     Hash,
-    /// What should be base64 is not.
+    /// The base64 part is invalid.
     Base64,
-    /// There are no keys of so many bytes.
+    /// There are no keys of this many bytes.
     Length(usize),
-    /// A transformed key is as long as its hash.
+    /// The length of a transformed key differs from its hash's.
     Mismatch {
-        /// So long it is.
+        /// Its length.
         bytes: usize,
         /// Its hash.
         hash: Hash,
     },
-    /// The checksum is another one.
+    /// The checksum does not match.
     Checksum,
 }
 

@@ -1,5 +1,5 @@
-//! Keys for TLS 1.3 in the form that people pass on, `NVMeTLSkey-1:hh:base64(key ‖ CRC-32):`, and
-//! the pre-shared keys that are made of them (NVMe/TCP Transport 1.1, "PSK Identities and PSKs").
+//! Keys for TLS 1.3 in their text form, `NVMeTLSkey-1:hh:base64(key ‖ CRC-32):`, and the pre-shared
+//! keys derived from them (NVMe/TCP Transport 1.1, "PSK Identities and PSKs").
 //!
 //! ```text
 //!  configured key --HKDF "tls13 HostNQN", host--> retained key --HKDF "tls13 nvme-tls-psk"--> PSK
@@ -16,58 +16,58 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// What the form is.
+/// The text form.
 const FORM: Form = Form { prefix: "NVMeTLSkey-1:", hashes: &Hash::OF_SUITES, key_bytes_max: 48 };
 /// Longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section 7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
-/// The label under which a retained key is made.
+/// The label that derives a retained key.
 const RETAINED_LABEL: &str = "tls13 HostNQN";
-/// The label under which a pre-shared key is made.
+/// The label that derives a pre-shared key.
 const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 
-/// A key for TLS. It is never shown, and its memory is cleared when it is dropped.
+/// A key for TLS. It is never printed, and its memory is wiped when it is dropped.
 #[derive(Clone)]
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,
     hash: Option<Hash>,
-    /// The identity, if this is a pre-shared key already, for a host and a subsystem.
+    /// The identity, if this already is the pre-shared key of a host and a subsystem.
     identity: Option<String>,
 }
 
-/// What an identity says besides the two names.
+/// The form of an identity: whether it has more than the two names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdentityForm {
-    /// `NVMe0Rhh HOST SUBSYSTEM`: all that SPDK knows.
+    /// `NVMe0Rhh HOST SUBSYSTEM`: the only form that SPDK supports.
     Names,
-    /// `NVMe1Rhh HOST SUBSYSTEM DIGEST`, where the digest tells one key from another.
+    /// `NVMe1Rhh HOST SUBSYSTEM DIGEST`, where the digest distinguishes keys.
     Digest,
 }
 
-/// How keys are made of keys. An identity without a digest does not tell which.
+/// The derivation of a key. An identity without a digest does not name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Derivation {
     /// As specified: HKDF-Expand-Label.
     Specified,
-    /// as libnvme did first and still does with `--compat`: the lengths of label and
-    /// context are missing, and that of the key is little-endian.
+    /// As libnvme derived first, and still does with `--compat`: without the lengths of label and
+    /// context, and with the key's length in little-endian.
     Compatible,
-    /// As Linux 6.15 to 6.17 make a key out of an authentication: the lengths of label and context
-    /// are missing.
+    /// As Linux 6.15 to 6.17 derive a key from an authentication: without the lengths of label and
+    /// context.
     Unframed,
-    /// Elsewhere: the key was given as it is.
+    /// Derived elsewhere: the caller supplied the pre-shared key.
     Given,
 }
 
-/// A pre-shared key and how it is called.
+/// A pre-shared key and its identity.
 #[derive(Clone)]
 pub struct TlsPsk {
-    /// The identity that goes over the wire.
+    /// The identity on the wire.
     pub identity: String,
     /// The key itself.
     pub key: Zeroizing<Vec<u8>>,
     /// The hash of its cipher suite.
     pub hash: Hash,
-    /// How it was made.
+    /// The derivation of the key.
     pub derivation: Derivation,
 }
 
@@ -83,29 +83,29 @@ impl TlsKey {
         Ok(Self { key, hash: Some(hash), identity: None })
     }
 
-    /// Reads the form.
+    /// Reads the text form.
     ///
     /// # Errors
-    /// What is wrong with it; never with a part of the key.
+    /// The error in the text; never contains a part of the key.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
         let (key, hash) = FORM.parse(text, check)?;
         Ok(Self { key, hash, identity: None })
     }
 
-    /// What stands for a pre-shared key that was made elsewhere, and is good for its names alone.
+    /// A pre-shared key that was derived elsewhere, and is valid only for its names.
     #[must_use]
     pub fn given(psk: TlsPsk) -> Self {
         Self { key: psk.key, hash: None, identity: Some(psk.identity) }
     }
 
-    /// The form, to be given to a file or a person. A [given](Self::given) key has none: what this
-    /// says of it is no key for anybody.
+    /// The text form, for a file or the operator. A [given](Self::given) key has none: for it, this
+    /// returns a text that no other program can use.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
     }
 
-    /// Whether it is used for its host as it is (`00`), without having been made into another.
+    /// Whether the host uses the key without deriving a retained key first (`00`).
     #[must_use]
     pub fn is_retained(&self) -> bool {
         self.hash.is_none()
@@ -121,8 +121,8 @@ impl TlsKey {
         }
     }
 
-    /// Every pre-shared key that a peer may make of this key for a host and a subsystem, those
-    /// first that say most.
+    /// Every pre-shared key that a peer may derive from this key for a host and a subsystem, the
+    /// most specific identities first.
     #[must_use]
     pub fn psks(&self, host: &str, subsystem: &str) -> Vec<TlsPsk> {
         if let Some(identity) = &self.identity {
@@ -142,8 +142,8 @@ impl TlsKey {
         psks
     }
 
-    /// The pre-shared key for a host and a subsystem; none if the names are too long for it, or it
-    /// was [given](Self::given).
+    /// The pre-shared key for a host and a subsystem. `None` if the names are too long for it, or
+    /// the key was [given](Self::given).
     #[must_use]
     pub fn psk(
         &self,
@@ -178,10 +178,9 @@ impl TlsKey {
 }
 
 impl TlsPsk {
-    /// The pre-shared keys that come of an authentication (Base 2.1, "Generated PSK for TLS"): HMAC
-    /// of both challenges with the session's key, and of that as of a retained key. Those first
-    /// that are made as specified. None if the names are too long, or of a hash without a cipher
-    /// suite.
+    /// The pre-shared keys from an authentication (Base 2.1, "Generated PSK for TLS"): HMAC of both
+    /// challenges with the session key, used like a retained key. The specified derivation comes
+    /// first. Empty if the names are too long, or no cipher suite has the hash.
     pub(crate) fn generated(
         hash: Hash,
         session_key: &[u8],
@@ -203,8 +202,8 @@ impl TlsPsk {
         [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
     }
 
-    /// A key that was made elsewhere, by the identity that says for whom it is; none if it is not
-    /// as long as the identity says, or that is none.
+    /// A key that was derived elsewhere, with the identity that names its host and subsystem.
+    /// `None` if its length differs from the identity's hash, or the identity is invalid.
     #[must_use]
     pub fn given(identity: &str, key: &[u8]) -> Option<Self> {
         let hash = identity_hash(identity)?;
@@ -217,7 +216,7 @@ impl TlsPsk {
         })
     }
 
-    /// Whether an identity is that of a configured key of a host for a subsystem.
+    /// Whether an identity belongs to a configured key of a host for a subsystem.
     #[must_use]
     pub fn is_for(identity: &str, host: &str, subsystem: &str) -> bool {
         let mut parts = identity.split(' ').skip(1);
@@ -226,14 +225,14 @@ impl TlsPsk {
             && parts.next() == Some(subsystem)
     }
 
-    /// Whether it came of an authentication.
+    /// Whether an authentication generated it.
     #[must_use]
     pub fn is_generated(&self) -> bool {
         self.identity.starts_with("NVMe1G")
     }
 }
 
-/// The hash that the identity of a configured key names.
+/// The hash in the identity of a configured key.
 fn identity_hash(identity: &str) -> Option<Hash> {
     let (form, _) = identity.split_once(' ')?;
     let id = form.strip_prefix("NVMe0R").or(form.strip_prefix("NVMe1R"))?;
@@ -241,7 +240,7 @@ fn identity_hash(identity: &str) -> Option<Hash> {
     (identity.split(' ').count() == if form.starts_with("NVMe0") { 3 } else { 4 }).then_some(hash)
 }
 
-/// What tells one key from another in an identity, and the context that a key is made in.
+/// The digest that distinguishes keys in an identity, and the context of the derivation.
 fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
     let digest = hash.hmac(key, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
     let digest = Base64::encode_string(&digest);
@@ -250,7 +249,7 @@ fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
 }
 
 impl Derivation {
-    /// A key of the hash's length out of `key`: HKDF-Extract without salt, then one block of
+    /// Derives a key of the hash's length from `key`: HKDF-Extract without salt, then one block of
     /// HKDF-Expand (RFC 5869).
     fn expand(
         self,
@@ -322,7 +321,7 @@ impl fmt::Debug for TlsPsk {
     }
 }
 
-/// A key is as long as the hash of its cipher suite.
+/// Checks that a key is as long as the hash of its cipher suite.
 fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
     match hash {
         _ if bytes != 32 && bytes != 48 => Err(TlsKeyError::Length(bytes)),
@@ -331,27 +330,27 @@ fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
     }
 }
 
-/// What is wrong with a key's text.
+/// The error in a key's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsKeyError {
-    /// It begins with something else.
+    /// Another prefix.
     Prefix,
-    /// Its parts are not as they should be.
+    /// The parts are malformed.
     Form,
-    /// The hash is none of 00 to 02.
+    /// The hash is not 00 to 02.
     Hash,
-    /// What should be base64 is not.
+    /// The base64 part is invalid.
     Base64,
-    /// There are no keys of so many bytes.
+    /// There are no keys of this many bytes.
     Length(usize),
-    /// A key is as long as its hash.
+    /// The length of the key differs from its hash's.
     Mismatch {
-        /// So long it is.
+        /// Its length.
         bytes: usize,
         /// Its hash.
         hash: Hash,
     },
-    /// The checksum is another one.
+    /// The checksum does not match.
     Checksum,
 }
 

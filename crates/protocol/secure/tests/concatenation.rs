@@ -1,5 +1,5 @@
-//! A key for TLS out of an authentication: against another implementation (`vectors.py` in this
-//! folder printed what is expected), and with sides that want something else.
+//! A TLS key from an authentication: against another implementation (`vectors.py` in this folder
+//! printed the expected values), and with sides that disagree about the channel.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -16,7 +16,7 @@ use sha2::Digest;
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 const REPLACE: Concatenation = Concatenation::REPLACE_TLS_PSK;
 
-/// The hash of what was said but AUTH_Negotiate, and of the keys that came of it.
+/// The hash of the conversation after AUTH_Negotiate, and of the keys from it.
 fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> String {
     let (mut host_entropy, controller_entropy) = (random(11), random(seed));
     let terms = HostTerms {
@@ -57,7 +57,7 @@ fn another_implementation_has_the_same_keys() {
     }
 }
 
-/// What becomes of a host that asks, and a controller that offers.
+/// The result of a host that requests a channel, and a controller that offers one.
 fn meet(
     asked: Concatenation,
     offered: Concatenation,
@@ -105,7 +105,7 @@ fn what_is_begun_anew_leaves_no_key_behind() {
             gone.handle_received(&challenge, &mut numbers(1));
         }
     }
-    // It has proved who it is, but not said so; now it wants no channel.
+    // It has proved its identity, but the exchange is not complete; now it requests no channel.
     let mut host = Host::new(host_terms(), &mut numbers(3));
     answer(&mut host, &mut controller).expect("they agree");
     assert!(!controller.has_concatenated() && controller.take_psks().is_empty());
@@ -137,7 +137,7 @@ fn who_has_to_ask_is_refused_if_it_does_not() {
     assert_eq!(refused.reason, FailureReason::CONCATENATION_MISMATCH);
     assert!(refused.sentence.contains("--concat"), "{refused}");
     assert!(meet(NEW, NEW, Demand::SecureChannel, |_| {}).is_ok());
-    // A queue that is in TLS with a key of the host's own needs no other.
+    // A queue in TLS with the host's own key needs no other.
     assert!(meet(none, none, Demand::SecureChannel, |_| {}).is_ok());
     let one_way = |terms: &mut HostTerms| terms.controller_secrets.clear();
     for asked in [none, NEW] {
@@ -158,8 +158,8 @@ fn a_channel_needs_an_exchange_and_a_suite() {
     assert_eq!(psks[0].hash, Hash::Sha256);
 }
 
-/// A host's reply in a channel to be, changed: nobody in between can leave the channel, the host's
-/// challenge or its sequence number out.
+/// A changed reply of a host that requests a channel: no attacker can remove the channel, the
+/// host's challenge or its sequence number.
 #[test]
 fn what_makes_the_key_cannot_be_left_out() {
     let run = |at: usize, value: u8, is_first: bool| {
@@ -182,15 +182,15 @@ fn what_makes_the_key_cannot_be_left_out() {
         }
         (controller.failure().map(|failure| failure.reason), controller.take_psks().len())
     };
-    // As it is.
+    // Unchanged.
     assert_eq!(run(0, 0, true), (None, 2));
     assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "SC_C");
     assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "SC_C");
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 
-/// The seed (with 224 the exchange's secret begins with 00f83e), the hash function, whether both
-/// prove who they are, SC_C.
+/// The seed (with 224 the shared secret begins with 00f83e), the hash function, whether both sides
+/// prove their identity, SC_C.
 const TRANSCRIPTS: [(u32, u8, bool, u8, &str); 16] = [
     (7, 1, false, 2, "8dc5d4511cc091134b55a87c3281b29512c4c2197a4543ad479f20e89e2f5108"),
     (7, 1, false, 3, "882e7fbc8c2a47a2b9284431a0151e48d15adadd6d65e6ac5421a32b45578809"),

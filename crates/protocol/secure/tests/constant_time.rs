@@ -1,16 +1,16 @@
-//! Secrets, and what proves them, are compared by `subtle` alone: neither an operator in the source
-//! nor a derived `PartialEq` ends at the first byte that differs.
+//! Only `subtle` compares secrets and proofs: no operator in the source and no derived `PartialEq`
+//! stops at the first byte that differs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What holds a secret, or what is made of one.
+/// Types that hold a secret, or a value derived from one.
 const HOLDERS: [&str; 4] = ["Zeroizing<", "Digested", "KeyPair", "&[u8]"];
-/// Words that name one.
+/// Words that name a secret.
 const WORDS: [&str; 8] =
     ["key", "secret", "proof", "response", "psk", "shared", "digest", "exponent"];
-/// What of them may be compared by an operator: how long they are, what they are called, whole
-/// `TlsPsk`s and `TlsKey`s, whose operators are `subtle`'s, and what OpenSSL calls a hash function.
+/// Parts of them that operators may compare: lengths, names, whole `TlsPsk`s and `TlsKey`s, whose
+/// operators use `subtle`, and OpenSSL's names of hash functions.
 const HARMLESS: [&str; 8] = [
     ".len()",
     ".is_empty()",
@@ -42,7 +42,7 @@ fn sources(crate_name: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Lines that compare a secret by an operator.
+/// Lines that compare a secret with an operator.
 fn comparisons(text: &str) -> Vec<&str> {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     let compares = |line: &&str| line.contains(" == ") || line.contains(" != ");
@@ -54,7 +54,7 @@ fn comparisons(text: &str) -> Vec<&str> {
     code.filter(compares).filter(names).filter(|line| !is_harmless(line)).collect()
 }
 
-/// Types that hold a secret and derive how they are compared.
+/// Types that hold a secret and derive a comparison.
 fn derived(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for part in text.split("#[derive(").skip(1) {
@@ -71,7 +71,7 @@ fn derived(text: &str) -> Vec<String> {
 
 #[test]
 fn secrets_are_compared_in_constant_time() {
-    // What was received is no secret before it is one.
+    // A received message is not a secret.
     const RECEIVED: [&str; 1] = ["pub(crate) enum Message<'a> {"];
     for (path, text) in sources("secure").into_iter().chain(sources("tls")) {
         let found = comparisons(&text);

@@ -1,4 +1,4 @@
-//! What peers send that they should not: it ends in the failure that the specification names.
+//! Invalid messages of peers: each causes the failure that the specification names.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -7,7 +7,7 @@ use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, S
 use farblock_wire::auth::FailureReason;
 use pair::{Pair, answer, controller, host_terms, numbers, secret};
 
-/// What the controller tells a host that sent `message` at this point.
+/// The reason that the controller sends to a host after `message` at this point.
 fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     controller.handle(message, &mut numbers(3));
     assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");
@@ -21,7 +21,7 @@ fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     failure.reason
 }
 
-/// A controller that has sent its challenge, and the host's good reply to it.
+/// A controller that has sent its challenge, and the host's valid reply to it.
 fn challenged() -> (Controller, Vec<u8>) {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
@@ -97,13 +97,13 @@ fn a_sequence_number_of_zero_is_for_secure_channels() {
 
 #[test]
 fn what_was_said_before_is_worth_nothing_again() {
-    // The same reply to another challenge, of another connection.
+    // The same reply to another connection's challenge.
     let (_, reply) = challenged();
     let mut other = controller();
     other.handle(&Pair::negotiation(), &mut numbers(77));
     other.take_message().unwrap();
     assert_eq!(refusal(&mut other, &reply), FailureReason::FAILED);
-    // And twice on the same.
+    // And twice on the same connection.
     let (mut same, reply) = challenged();
     same.handle(&reply, &mut numbers(5));
     same.take_message().unwrap();
@@ -113,7 +113,7 @@ fn what_was_said_before_is_worth_nothing_again() {
 #[test]
 fn nobody_answers_before_the_question() {
     let (_, reply) = challenged();
-    // The challenge was made, but not taken.
+    // The controller made the challenge, but the host has not received it.
     let mut early = controller();
     early.handle(&Pair::negotiation(), &mut numbers(2));
     assert_eq!(refusal(&mut early, &reply), FailureReason::INCORRECT_MESSAGE);
@@ -141,7 +141,7 @@ fn the_host_ends_it() {
     assert_eq!(controller.failure().unwrap().by, Party::Peer);
 }
 
-/// What a host makes of a controller whose message at this point is changed.
+/// The failure at a host when the controller's message at this point is changed.
 fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
@@ -203,7 +203,7 @@ fn a_controller_that_cannot_prove_itself_is_left() {
     assert_eq!(wrong.reason, R::FAILED, "{wrong}");
     let short = host_fails(1, |message| message[6] = 16);
     assert_eq!(short.reason, R::INCORRECT_PAYLOAD, "{short}");
-    // Its own proof sent back to it, or the host's to the host: the roles are part of it.
+    // A side's own proof sent back to it is invalid, because the proof contains the role.
     let mut terms = host_terms();
     terms.controller_secrets = vec![secret(9)];
     let mut other = Host::new(terms, &mut numbers(1));
@@ -258,7 +258,7 @@ fn any_bytes_at_all() {
     for _ in 0..2000 {
         let length = usize::from(draw(1)[0]);
         let mut message = draw(length);
-        // Half of them begin as if they were some message.
+        // Half of them start like a valid message.
         if length > 8 && message[2] & 1 == 0 {
             message[0] &= 1;
             message[1] &= 7;

@@ -1,5 +1,5 @@
 //! Every hash function, group and direction against another implementation: `vectors.py` in this
-//! folder printed what is expected, the hash values of whole conversations.
+//! folder printed the expected hash values of whole conversations.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -8,7 +8,7 @@ use farblock_secure::{Agreed, Controller, ControllerTerms, Group, Hash, Host, Ho
 use pair::vectors::{controller_secret, converse, hexadecimal, host_secret, random};
 use pair::{controller_terms, host_terms};
 
-/// The hash of all that was said but AUTH_Negotiate, and what was agreed on.
+/// The hash of the conversation after AUTH_Negotiate, and the agreed parameters.
 fn transcript(hash: Hash, group: Group, is_mutual: bool, seed: u32) -> (String, Agreed) {
     let mut host_entropy = random(11);
     let terms = HostTerms {

@@ -1,9 +1,9 @@
-//! Keys for TLS against what other implementations make of them.
+//! Keys for TLS against the results of other implementations.
 //!
-//! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts;
+//! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts.
 //! `nvme_insert_tls_key_versioned` of the same libnvme made identities and keys of the derivation
-//! that nvme-cli now calls `--compat`. Those of the specified one are from OpenSSL 3.0:
-//! `openssl kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest from
+//! that nvme-cli now calls `--compat`. OpenSSL 3.0 made the ones of the specified derivation:
+//! `openssl kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest with
 //! `openssl dgst -mac HMAC`.
 
 use farblock_secure::Derivation::{Compatible, Specified};
@@ -16,7 +16,7 @@ const LONG: &str = "NVMeTLSkey-1:02:\
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 
-/// Text, form, derivation; what the identity has of its own; the key.
+/// Text, form, derivation; the identity's own part; the key.
 const VECTORS: [(&str, IdentityForm, Derivation, &str, &str); 8] = [
     (
         SHORT,
@@ -164,7 +164,7 @@ fn no_cut_or_changed_character_is_taken() {
         assert!(TlsKey::parse(&SHORT[..cut]).is_err(), "cut at {cut}");
         let mut changed = SHORT.as_bytes().to_vec();
         changed[cut] ^= 1;
-        // `00` says that a key is retained, which its checksum does not cover.
+        // `00` marks a retained key; the checksum does not cover it.
         let is_hash = (13..15).contains(&cut);
         assert!(is_hash || TlsKey::parse(&String::from_utf8(changed).unwrap()).is_err(), "{cut}");
     }

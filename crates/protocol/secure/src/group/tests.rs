@@ -1,6 +1,6 @@
 use super::*;
 
-/// Numbers enough for keys; not random.
+/// Enough numbers for keys; not random.
 fn counting(start: u8) -> impl FnMut(&mut [u8]) {
     let mut next = start;
     move |out| {

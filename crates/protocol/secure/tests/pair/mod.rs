@@ -1,4 +1,4 @@
-//! Two sides that know each other, for the other files of this folder.
+//! Two sides that know each other's secrets, for the other test files in this folder.
 
 pub(crate) mod vectors;
 
@@ -53,12 +53,12 @@ pub(crate) fn null_host_terms() -> HostTerms {
     HostTerms { groups: vec![Group::Null], ..host_terms() }
 }
 
-/// The whole of it.
+/// Runs a whole authentication.
 pub(crate) fn answer(host: &mut Host, controller: &mut Controller) -> Result<Agreed, Failure> {
     answer_from(1, host, controller)
 }
 
-/// The whole of it, with numbers from a seed.
+/// Runs a whole authentication, with random numbers from a seed.
 pub(crate) fn answer_from(
     seed: u64,
     host: &mut Host,
@@ -80,11 +80,11 @@ pub(crate) fn answer_from(
     }
 }
 
-/// What is the same for all of them.
+/// The shared parts of both sides.
 pub(crate) struct Pair;
 
 impl Pair {
-    /// A good AUTH_Negotiate.
+    /// A valid AUTH_Negotiate.
     pub(crate) fn negotiation() -> Vec<u8> {
         let Step::Send(message) = Host::new(host_terms(), &mut numbers(1)).step() else {
             panic!("a host begins")

@@ -1,5 +1,5 @@
-//! A conversation with the numbers and secrets of `vectors.py`, which is what another
-//! implementation said.
+//! A conversation with the numbers and secrets of `vectors.py`, whose output comes from another
+//! implementation.
 
 use farblock_secure::{Agreed, Controller, Host, Progress, Secret, Step};
 use sha2::{Digest, Sha256};
@@ -29,7 +29,7 @@ pub(crate) fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
     }
 }
 
-/// The hash of all that was said but AUTH_Negotiate, and what was agreed on.
+/// The hash of the conversation after AUTH_Negotiate, and the agreed parameters.
 pub(crate) fn converse(
     host: &mut Host,
     mut host_entropy: impl FnMut(&mut [u8]),
@@ -61,7 +61,7 @@ pub(crate) fn converse(
     (said, agreed)
 }
 
-/// As `vectors.py` prints it.
+/// In the format of `vectors.py`.
 pub(crate) fn hexadecimal(said: Sha256) -> String {
     said.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
