@@ -1,4 +1,4 @@
-//! A quick look at what the engines cost: a ping-pong, pipelined small messages, and large
+//! A quick comparison of the engines' costs: a ping-pong, pipelined small messages, and large
 //! payloads, over loopback between two threads, next to plain blocking sockets.
 //!
 //! `cargo run --release -p farblock-reactor --example echo -- [seconds per measurement] [rounds]`
@@ -38,7 +38,7 @@ fn cpu_time() -> Duration {
     Duration::ZERO
 }
 
-/// One side of a conversation on a reactor of its own.
+/// One side of a conversation, with its own reactor.
 struct Side {
     reactor: Reactor,
     stream: StreamId,
@@ -57,7 +57,7 @@ impl Side {
         Side { reactor, stream, task, events, ready, batch: Some(SendBatch::new()) }
     }
 
-    /// Polls, and calls back with each event except sends, whose batches are recycled.
+    /// Polls, and passes each event to `handle`, except sends, whose batches it recycles.
     fn turn(&mut self, mut handle: impl FnMut(&Reactor, StreamId, Event)) {
         self.reactor.poll(Some(Duration::from_millis(100)), &mut self.ready).expect("poll");
         self.reactor.take_events(self.task, &mut self.events);
@@ -90,7 +90,7 @@ impl Side {
     }
 }
 
-/// Messages per second with `depth` of them under way.
+/// Messages per second with `depth` of them in flight.
 fn messages(config: &Config, depth: usize, time: Duration) -> f64 {
     let (a, b) = socket_pair();
     let stop = Arc::new(AtomicBool::new(false));
@@ -169,7 +169,7 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     }
     let rate = received as f64 / start.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    // Drained until the server has seen the flag, so that its send ends.
+    // Read until the server has seen the flag, so that its send ends.
     while !server.is_finished() {
         side.turn(|reactor, stream, event| {
             if let Event::ReceivedInto { buffer, .. } = event {
@@ -181,14 +181,14 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     rate
 }
 
-/// CPU time of this thread so far, where the system tells.
+/// CPU time of this thread so far, where the system reports it.
 fn thread_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Nanoseconds of CPU per message when one loop serves both ends of `pairs` connections: what the
-/// engine and the system need, without the cost of waking anybody. Not disturbed by other load.
+/// Nanoseconds of CPU per message when one loop serves both ends of `pairs` connections: the cost
+/// of the engine and the system, without any wake-up. Other load does not disturb it.
 fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     let reactor = Reactor::new(config).expect("reactor");
     let task = reactor.add_task();
@@ -231,7 +231,7 @@ fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The floor for that: one system call to send and one to receive, nothing else.
+/// The lower bound for that: only one system call to send and one to receive.
 fn blocking_cpu_per_message(messages: usize) -> f64 {
     let (mut a, mut b) = socket_pair();
     let mut bytes = [0x42; 64 << 10];
@@ -246,7 +246,7 @@ fn blocking_cpu_per_message(messages: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The floor: blocking sockets, two threads.
+/// The lower bound: blocking sockets, two threads.
 fn blocking_messages(depth: usize, time: Duration) -> f64 {
     let (mut a, mut b) = socket_pair();
     let server = std::thread::spawn(move || {
@@ -289,7 +289,7 @@ fn blocking_payloads(time: Duration) -> f64 {
     rate
 }
 
-/// A measurement: what, in which unit, and how.
+/// A measurement: its name, its unit and its function.
 struct Case {
     name: String,
     unit: &'static str,
@@ -332,7 +332,7 @@ fn main() {
     let argument = |index| std::env::args().nth(index).and_then(|text| text.parse().ok());
     let time = Duration::from_secs_f64(argument(1).unwrap_or(0.3));
     let mut cases = cases();
-    // Interleaved, and the best of each, because the machine may be busy with something else.
+    // Interleaved, and the best of each, because the machine may have other work.
     for _ in 0..argument(2).unwrap_or(5.0) as usize {
         for case in &mut cases {
             let (cpu, start) = (cpu_time(), Instant::now());

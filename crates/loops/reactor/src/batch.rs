@@ -8,7 +8,7 @@ use farblock_mem::Buffer;
 /// `Segment::source` of bytes in the inline vector; any other value is an index into the payloads.
 const INLINE: usize = usize::MAX;
 
-/// One contiguous piece of what is sent.
+/// One contiguous piece of the data to send.
 #[derive(Clone, Copy)]
 struct Segment {
     source: usize,
@@ -16,19 +16,19 @@ struct Segment {
     len: usize,
 }
 
-/// A place in a batch: how far it has been sent, or made into something else that is sent.
+/// A position in a batch: how much of it the caller has sent or processed.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Cursor {
     segment: usize,
     offset: usize,
 }
 
-/// What one [`send`](crate::Reactor::send) sends: small pieces copied into one vector, and payload
-/// buffers that are sent from where they are, in the order of the calls that added them.
+/// The data of one [`send`](crate::Reactor::send): small pieces copied into one vector, and payload
+/// buffers sent from their place, in the order of the calls that added them.
 ///
-/// The batch owns its payloads until the send completes; then
-/// [`take_payloads`](SendBatch::take_payloads) gives them back and leaves the batch empty with its
-/// capacity, so a batch that is used again allocates nothing.
+/// The batch owns its payloads until the send completes. Then
+/// [`take_payloads`](SendBatch::take_payloads) returns them and leaves the batch empty with its
+/// capacity, so a reused batch allocates nothing.
 #[derive(Default)]
 pub struct SendBatch {
     inline: Vec<u8>,
@@ -43,7 +43,7 @@ impl SendBatch {
         SendBatch::default()
     }
 
-    /// Appends a copy of `bytes`. Adjacent calls make one segment.
+    /// Appends a copy of `bytes`. Adjacent calls form one segment.
     pub fn bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl SendBatch {
     }
 
     /// Appends `buffer[range]` and keeps the buffer. Returns the index for
-    /// [`payload_again`](SendBatch::payload_again). `tag` comes back with the buffer.
+    /// [`payload_again`](SendBatch::payload_again). The batch returns `tag` with the buffer.
     ///
     /// # Panics
     ///
@@ -83,18 +83,18 @@ impl SendBatch {
         }
     }
 
-    /// Bytes to send in all.
+    /// Total bytes to send.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of it that were copied.
+    /// Copied bytes among them.
     pub fn inline_bytes(&self) -> usize {
         self.inline.len()
     }
 
-    /// Whether there is nothing to send. A batch may still hold buffers of which an empty range was
-    /// added.
+    /// Whether there is nothing to send. A batch may still hold buffers that were added with an
+    /// empty range.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -109,8 +109,8 @@ impl SendBatch {
         self.slices_from(Cursor::default())
     }
 
-    /// Gives the payload buffers back with their tags, in the order they were added, and empties
-    /// the batch (even if the iterator is dropped early: the rest is then freed).
+    /// Returns the payload buffers with their tags, in the order they were added, and empties the
+    /// batch. Dropping the iterator early frees the rest.
     pub fn take_payloads(&mut self) -> std::vec::Drain<'_, (u64, Buffer)> {
         self.inline.clear();
         self.segments.clear();
@@ -118,13 +118,13 @@ impl SendBatch {
         self.payloads.drain(..)
     }
 
-    /// Empties the batch and frees its payloads; its own capacity stays.
+    /// Empties the batch and frees its payloads; it keeps its own capacity.
     pub fn clear(&mut self) {
         drop(self.take_payloads());
     }
 
-    /// Gives memory back that the batch keeps for reuse, beyond `bytes` for inline bytes and as
-    /// much in proportion for the rest.
+    /// Frees memory that the batch keeps for reuse, beyond `bytes` for inline bytes and a
+    /// proportional amount for the rest.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.inline.capacity() > bytes {
             self.inline.shrink_to(bytes);
@@ -133,7 +133,7 @@ impl SendBatch {
         }
     }
 
-    /// What is left from there on, piece by piece.
+    /// The remaining data from `cursor` on, piece by piece.
     pub fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
         let mut skip = cursor.offset;
         self.segments[cursor.segment..].iter().map(move |segment| {
@@ -146,11 +146,11 @@ impl SendBatch {
         })
     }
 
-    /// Moves the place by so many bytes; true when nothing is behind it.
+    /// Advances the cursor by this many bytes; true when nothing remains.
     ///
     /// # Panics
     ///
-    /// If fewer bytes are behind it.
+    /// If fewer bytes remain.
     pub fn advance(&self, cursor: &mut Cursor, mut sent: usize) -> bool {
         while let Some(segment) = self.segments.get(cursor.segment) {
             let left = segment.len - cursor.offset;

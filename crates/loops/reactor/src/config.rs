@@ -1,10 +1,10 @@
-//! How a reactor is made.
+//! The configuration of a reactor.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Which event loop.
+/// The kind of event loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EngineKind {
     /// `Uring` where it works, else `Portable`.
@@ -14,13 +14,13 @@ pub enum EngineKind {
     Uring,
     /// Readiness (epoll, kqueue, IOCP) and a thread pool for files.
     Portable,
-    /// That of the simulated world that the thread is in.
+    /// The engine of the simulated world that the thread is in.
     #[cfg(feature = "sim")]
     Sim,
 }
 
 impl EngineKind {
-    /// The engines that this system has. `Uring` may still be forbidden.
+    /// The engines that this system supports. The kernel may still forbid `Uring`.
     pub const HERE: &[EngineKind] = if cfg!(target_os = "linux") {
         &[EngineKind::Uring, EngineKind::Portable]
     } else {
@@ -65,28 +65,28 @@ impl FromStr for EngineKind {
     }
 }
 
-/// How long a loop that is told to look while it is busy ([`Polling::Busy`]) believes that it still
-/// is: a solid-state disk over a network has answered by then, and what a keep-alive every few
-/// seconds costs cannot be told.
+/// The time for which a loop with [`Polling::Busy`] considers itself busy after the last work. A
+/// solid-state disk over a network answers within it, and a keep-alive every few seconds costs
+/// nothing measurable.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
-/// What a loop does before it sleeps: how much processor time may be spent on looking for work, for
-/// the sake of the wake-ups that it saves.
+/// Whether a loop looks for work before it sleeps: the processor time that it may spend to save
+/// wake-ups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polling {
     /// `efficient`: it sleeps at once.
     Never,
-    /// `balanced`: it looks for work for a while, up to `longest`, where that makes the same load
-    /// faster and takes no more than six times the time of the work. It finds out by trying, and
-    /// stops at once when there is nothing to do.
+    /// `balanced`: it looks for work for up to `longest`, if that makes the same load faster and
+    /// takes at most six times the time of the work. It finds out by trials, and stops at once when
+    /// there is no work.
     Adaptive {
         /// The longest time that it looks before it sleeps.
         longest: Duration,
     },
-    /// `latency`: it looks until nothing has come for so long, whatever it gains. Under load it
-    /// uses its processor all the time, and hardly any when it is idle.
+    /// `latency`: it looks until no work has come for `idle`, without measuring the gain. Under
+    /// load it uses its processor all the time, and hardly any when it is idle.
     Busy {
-        /// Longer than what is waited for takes.
+        /// Longer than any expected answer takes.
         idle: Duration,
     },
     /// `always`: it never sleeps, and uses its processor all the time.
@@ -94,10 +94,10 @@ pub enum Polling {
 }
 
 impl Polling {
-    /// What people call them, the one that costs the least first.
+    /// The names for configuration, the cheapest first.
     pub const NAMES: &[&str] = &["efficient", "balanced", "latency", "always"];
 
-    /// Its name among [`Polling::NAMES`].
+    /// Its name in [`Polling::NAMES`].
     pub fn name(self) -> &'static str {
         match self {
             Polling::Never => "efficient",
@@ -146,8 +146,8 @@ impl FromStr for Polling {
     }
 }
 
-/// The most bytes of a stream that one call of the portable engine moves: for measuring what it is
-/// worth that a call takes all that there is.
+/// The most bytes of a stream that one system call of the portable engine moves. Benchmarks use it
+/// to measure the gain of large calls.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallBytes {
@@ -164,20 +164,20 @@ impl Default for CallBytes {
 /// Options of a reactor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Which event loop.
+    /// The kind of event loop.
     pub engine: EngineKind,
     /// Whether `poll` looks for work before it sleeps.
     pub polling: Polling,
-    /// Threads for file operations in the portable engine (at least one), started at the first of
-    /// them.
+    /// Threads for file operations in the portable engine (at least one); they start with the first
+    /// operation.
     pub file_threads: usize,
-    /// No limit, but for measuring.
+    /// Unlimited, except in benchmarks.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
 }
 
 impl Config {
-    /// The usual, but for these.
+    /// The default options, except for these two.
     #[must_use]
     pub fn new(engine: EngineKind, polling: Polling) -> Config {
         Config { engine, polling, ..Config::default() }
@@ -186,8 +186,9 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Config {
-        // Not more than the files' own queues are worth. Linux, where this engine is the second
-        // choice, has read-ahead and page cache behind few threads; Windows has no other engine.
+        // At most as many as the files' own queues benefit from. Linux, where this engine is the
+        // second choice, has read-ahead and page cache behind few threads; Windows has no other
+        // engine.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
         let (engine, polling, call_bytes) = Default::default();
         Config { engine, polling, file_threads, call_bytes }

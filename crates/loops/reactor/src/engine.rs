@@ -1,5 +1,5 @@
-//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor), and what it is lent for
-//! each call.
+//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor), and the state that each
+//! call lends to it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use farblock_mem::BufferPool;
 /// Size of the pool buffers that `recv` fills, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
 /// The most that `recv_at_most` receives at once, in bytes. The buffer stays in the processor's
-/// second-level cache until its payloads are copied out.
+/// second-level cache until the caller has copied its payloads.
 pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 
 /// The size of a receive with this limit, in bytes; 0: [`RECV_BYTES`].
 pub(crate) fn recv_bytes(limit: u32) -> usize {
     if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
 }
-/// How long a listener backs off after an error, for example when there are no more descriptors.
+/// The time for which a listener pauses after an error, for example when there are no descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What an engine may use during a call.
+/// The reactor state that an engine may use during a call.
 pub(crate) struct Context<'a> {
     pub(crate) tasks: &'a mut Tasks,
     pub(crate) pool: &'a BufferPool,
@@ -44,7 +44,7 @@ impl Context<'_> {
         self.tasks.deliver(task, event, self.pool);
     }
 
-    /// Completes a file operation that was not started.
+    /// Completes a file operation that never started.
     pub(crate) fn deliver_file(
         &mut self,
         task: TaskId,
@@ -65,8 +65,8 @@ impl FileOp {
         }
     }
 
-    /// Whether the range can be expressed in signed offsets, as systems want it. Linux takes some
-    /// negative ones for "the current position".
+    /// Whether the range fits in signed offsets, as systems require. Linux treats some negative
+    /// offsets as "the current position".
     fn range_is_valid(&self) -> bool {
         let (offset, len) = match self {
             FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {
@@ -81,18 +81,18 @@ impl FileOp {
     }
 }
 
-/// How long a turn may wait for something to happen.
+/// The time for which a turn may wait for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// Not at all.
     No,
-    /// Not at all, and it is looked again at once, or after some work.
+    /// Not at all; the loop looks again at once, or after some work.
     Look,
-    /// Until then, or for ever.
+    /// Until this time; `None`: without limit.
     Until(Option<Instant>),
 }
 
-/// The loop that was chosen.
+/// The chosen loop.
 pub(crate) enum Engine {
     #[cfg(target_os = "linux")]
     Uring(Box<Uring>),
@@ -113,8 +113,8 @@ macro_rules! dispatch {
     };
 }
 
-/// Calls the engine with the system's handle, or the simulated one with its own. A handle of the
-/// other kind is refused.
+/// Calls the engine with the system's handle, or the simulated engine with a simulated handle. It
+/// refuses a handle of the other kind.
 macro_rules! dispatch_handle {
     ($self:expr, $handle:expr, $system:path, $sim:path,
      ($engine:ident, $own:ident) => $call:expr, $simulated:expr) => {
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Starts what was queued, waits, and delivers what happened: a bounded amount of it.
+    /// Starts queued operations, waits, and delivers a bounded number of events.
     pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
         match self {
             #[cfg(target_os = "linux")]
@@ -190,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Looks for what can be had without a turn; where there is nothing, that is cheap.
+    /// Handles whatever is possible without a turn; cheap if there is nothing.
     #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         match self {
@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Delivers what the engine's own threads finished.
+    /// Delivers the results of the engine's own threads.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]
@@ -213,12 +213,12 @@ impl Engine {
         }
     }
 
-    /// When the engine wants a turn even if nothing happens.
+    /// The latest time of the next turn, even without an event.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }
 
-    /// Ends everything that is outstanding, before memory is freed.
+    /// Ends all outstanding operations before memory is freed.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]

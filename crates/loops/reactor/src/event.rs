@@ -1,4 +1,4 @@
-//! What goes in and comes out: identifiers, file operations and events.
+//! Identifiers, file operations and events.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,17 +17,16 @@ macro_rules! identifiers {
 }
 
 identifiers! {
-    /// A mailbox of events with a "ready" mark. Calls that name a removed task do nothing.
+    /// A mailbox of events with a "ready" mark. Calls with a removed task do nothing.
     TaskId
-    /// A TCP connection. Calls that name a stream after its close do nothing; the buffers that they
-    /// were given go to the pool.
+    /// A TCP connection. Calls with a closed stream do nothing; their buffers return to the pool.
     StreamId
-    /// A listening socket. Calls that name a closed listener do nothing.
+    /// A listening socket. Calls with a closed listener do nothing.
     ListenerId
     /// A file or block device. An operation on a removed file fails with
     /// [`io::ErrorKind::NotFound`].
     FileId
-    /// A descriptor that is watched. Calls that name one that is watched no longer do nothing.
+    /// A watched descriptor. Calls with one that is no longer watched do nothing.
     WatchId
 }
 
@@ -37,32 +36,32 @@ pub enum FileOp {
     /// Fills the buffer, all of it, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is
     /// too short.
     Read {
-        /// Where to; its length is how much.
+        /// The destination; its length is the number of bytes.
         buffer: Buffer,
         /// Position in the file in bytes.
         offset: u64,
     },
     /// Writes all of the buffer, or fails.
     Write {
-        /// What; comes back with the event.
+        /// The data; the event returns it.
         buffer: Buffer,
         /// Position in the file in bytes.
         offset: u64,
         /// Completes only when the data is on stable storage (`RWF_DSYNC`, or a write and a sync).
         durable: bool,
     },
-    /// Makes all that was completed before stable (`fdatasync`).
+    /// Makes everything stable that completed before (`fdatasync`).
     Sync,
     /// Deallocates a range, which then reads as zeroes. The file's size stays.
-    /// [`io::ErrorKind::Unsupported`] where the system or the file system has none.
+    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do that.
     PunchHole {
         /// Position in the file in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Zeroes a range and keeps it allocated. The file's size stays.
-    /// [`io::ErrorKind::Unsupported`] where the system or the file system has none.
+    /// Zeroes a range and keeps it allocated. The file's size stays. [`io::ErrorKind::Unsupported`]
+    /// if the system or the file system cannot do that.
     ZeroRange {
         /// Position in the file in bytes.
         offset: u64,
@@ -71,24 +70,23 @@ pub enum FileOp {
     },
 }
 
-/// Something happened; found in the mailbox of the task that the stream, listener or operation was
-/// given.
+/// An event in the mailbox of the task to which the stream, listener or operation belongs.
 #[derive(Debug)]
 pub enum Event {
-    /// A connection came in, or accepting failed (and is resumed after a pause).
+    /// A connection arrived, or accepting failed (it resumes after a pause).
     Accepted {
-        /// On which listener.
+        /// The listener.
         listener: ListenerId,
         /// The connection and the peer's address. The socket's blocking mode is unspecified:
-        /// [`add_stream`](crate::Reactor::add_stream) of any reactor sets what it needs.
+        /// [`add_stream`](crate::Reactor::add_stream) of any reactor sets the mode that it needs.
         result: io::Result<(Socket, SocketAddr)>,
     },
-    /// A [`connect`](crate::Reactor::connect) ended. After an error the stream still wants a
-    /// [`close`](crate::Reactor::close).
+    /// A [`connect`](crate::Reactor::connect) ended. After an error the caller must still
+    /// [`close`](crate::Reactor::close) the stream.
     Connected {
         /// The stream.
         stream: StreamId,
-        /// How it went.
+        /// The result.
         result: io::Result<()>,
     },
     /// A [`recv`](crate::Reactor::recv) ended.
@@ -102,9 +100,9 @@ pub enum Event {
     ReceivedInto {
         /// The stream.
         stream: StreamId,
-        /// The buffer that was given.
+        /// The caller's buffer.
         buffer: Buffer,
-        /// How many bytes from the range's start were filled: fewer than the range at the end of
+        /// The number of bytes filled from the range's start: fewer than the range at the end of
         /// the stream.
         result: io::Result<usize>,
     },
@@ -112,23 +110,24 @@ pub enum Event {
     Sent {
         /// The stream.
         stream: StreamId,
-        /// The batch that was given, unchanged.
+        /// The caller's batch, unchanged.
         batch: SendBatch,
-        /// `Ok` when the system took all of it. After an error, some of it may have gone.
+        /// `Ok` when the system took all of it. After an error, the system may have sent some of
+        /// it.
         result: io::Result<()>,
     },
-    /// The stream is gone: the last event of this stream.
+    /// The stream is closed: the last event of this stream.
     Closed {
         /// The stream, stale from now on.
         stream: StreamId,
     },
     /// A [`file`](crate::Reactor::file) operation ended.
     File {
-        /// What the caller gave.
+        /// The caller's value.
         user_data: u64,
         /// The operation's buffer, if it had one. After a failed read its contents are unspecified.
         buffer: Option<Buffer>,
-        /// How it went.
+        /// The result.
         result: io::Result<()>,
     },
     /// The task's timer expired and is disarmed.

@@ -1,9 +1,9 @@
 //! Event loops: io_uring on Linux, a portable readiness loop everywhere.
 //!
-//! A [`Reactor`] belongs to one thread and does its sockets, files and timers. It is completion
-//! style: an operation takes its buffer along and gives it back with an [`Event`], once. There are
-//! no futures and no callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's
-//! loop is
+//! A [`Reactor`] belongs to one thread and handles its sockets, files and timers. It is completion
+//! based: an operation takes its buffer along and returns it with an [`Event`], once. There are no
+//! futures and no callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's loop
+//! is
 //!
 //! ```
 //! # use farblock_reactor::*;
@@ -30,23 +30,23 @@
 //!
 //! # The contract
 //!
-//! - Nothing happens inside a submission: every result, even one that is known at once, is an event
-//!   that a later [`poll`](Reactor::poll) announces.
+//! - Nothing happens inside a submission: every result, even an immediate one, is an event that a
+//!   later [`poll`](Reactor::poll) announces.
 //! - Every operation completes exactly once, unless its task is removed, which drops its events.
 //!   The operation owns its buffer until then.
 //! - A stream has at most one receive and one send outstanding (a second one is a bug of the caller
-//!   and panics). [`close`](Reactor::close) makes them complete, and [`Event::Closed`] is the last
-//!   event of a stream.
-//! - Identifiers carry a generation. Naming something that is gone does nothing, except that a file
-//!   operation fails with "not found".
-//! - [`poll`](Reactor::poll) does a bounded amount of work, so one busy connection does not starve
-//!   the others, nor does a task that is always ready starve the sockets.
-//! - An idle reactor sleeps. A busy one may look for work for a few microseconds before it does
-//!   ([`Config::polling`]), if looking proves to be worth it.
-//! - In steady state nothing is allocated and nothing locked per operation. (The portable engine's
-//!   file threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
-//! - Dropping the reactor ends what is outstanding: streams are closed, file operations may or may
-//!   not have been carried out, and it returns only when the system uses no buffer any more.
+//!   and panics). [`close`](Reactor::close) completes them, and [`Event::Closed`] is the last event
+//!   of a stream.
+//! - Identifiers carry a generation. A call with a removed object's identifier does nothing, except
+//!   that a file operation fails with "not found".
+//! - [`poll`](Reactor::poll) does a bounded amount of work. So one busy connection does not starve
+//!   the others, and a task that is always ready does not starve the sockets.
+//! - An idle reactor sleeps. A busy one may look for work for a few microseconds first
+//!   ([`Config::polling`]), if measurements show a gain.
+//! - In steady state an operation allocates nothing and takes no lock. (The portable engine's file
+//!   threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
+//! - Dropping the reactor ends all outstanding operations: it closes streams, and may or may not
+//!   have carried out file operations. It returns only when the system uses no buffer any more.
 //!
 //! # Engines
 //!
@@ -60,10 +60,10 @@
 //! | wakers | an event descriptor | `mio::Waker` |
 //! | watches | multishot polls | readiness (Unix only) |
 //!
-//! The same tests run on both. With the feature `sim` there is a third, for tests: it lives in a
-//! simulated world.
+//! The same tests run on both. With the feature `sim` there is a third engine for tests, which
+//! lives in a simulated world.
 //!
-//! # What it does not do
+//! # Not implemented
 //!
 //! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY`, half-closing
 //! a stream, cancelling a single operation, deadlines of single operations, zero-copy sends,
@@ -84,7 +84,7 @@ pub mod sim;
 mod slab;
 mod socket;
 mod spin;
-/// What threads share, for [`waker`].
+/// The types that threads share, for [`waker`].
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     pub(crate) use std::sync::{Arc, Mutex};

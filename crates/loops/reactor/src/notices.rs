@@ -1,5 +1,5 @@
-//! What a server logs about its peers: some lines for each kind of thing and each peer in a
-//! period, and then how many there were besides. Whoever can cause a line can cause a million.
+//! Limits the log lines about peers: some lines for each kind and peer in a period, then a count of
+//! the rest. Otherwise a peer that can cause one line can cause a million.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,18 +7,18 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one kind about one peer that are logged in a [`LOG_PERIOD`]; the rest is counted.
+/// Lines of one kind about one peer in a [`LOG_PERIOD`]; further ones are only counted.
 pub const LOGGED_LINES: u32 = 5;
 
-/// Period of [`LOGGED_LINES`].
+/// The period of [`LOGGED_LINES`].
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// Peers, times kinds of lines, that have lines of their own; the others share some.
+/// Pairs of peer and kind with their own lines; all others share entries.
 pub const LOGGED_PEERS: usize = 64;
 
-/// A kind of thing that is logged about a peer.
+/// A kind of event that is logged about a peer.
 pub trait LoggedKind: Copy + Eq + Hash {
-    /// What there are more of.
+    /// The plural of the event's name.
     fn plural(self) -> &'static str;
 
     /// Lines in a period.
@@ -31,21 +31,21 @@ pub trait LoggedKind: Copy + Eq + Hash {
         LOG_PERIOD
     }
 
-    /// Whether those that look for trouble are to hear of it.
+    /// Whether the event counts as trouble.
     fn is_trouble(self) -> bool {
         true
     }
 }
 
-/// The simplest kind: what there are more of.
+/// The simplest kind: a plural.
 impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self
     }
 }
 
-/// Who is counted as one peer: an IPv4 address, or the 64-bit prefix of an IPv6 address, of whose
-/// addresses anybody may have as many as he likes.
+/// The address that counts as one peer: an IPv4 address, or the 64-bit prefix of an IPv6 address,
+/// because a peer may use any number of addresses within its prefix.
 #[must_use]
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -60,10 +60,10 @@ struct Entry {
     left_out: u64,
 }
 
-/// A kind and whose; `None` is everybody for whom there was no entry left.
+/// A kind and a peer; `None`: the shared entry for peers that did not fit in the table.
 type Key<K> = (K, Option<IpAddr>);
 
-/// See the module's text.
+/// The counters of log lines; see the module's text.
 pub struct Notices<K: LoggedKind> {
     entries: Mutex<HashMap<Key<K>, Entry>>,
 }
@@ -75,7 +75,7 @@ impl<K: LoggedKind> Default for Notices<K> {
 }
 
 impl<K: LoggedKind> Notices<K> {
-    /// Logs, or counts. True if [`Self::settle`] has to be called later, and had not to before.
+    /// Logs or counts an event. True if the caller now has to call [`Self::settle`] later.
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));
@@ -89,7 +89,7 @@ impl<K: LoggedKind> Notices<K> {
         }
         if entry.said < kind.lines() {
             entry.said += 1;
-            // A log that cannot be written as fast as it comes must not hold others up.
+            // The lock is released first, so that a slow log does not block other threads.
             drop(entries);
             log();
             return false;
@@ -98,7 +98,7 @@ impl<K: LoggedKind> Notices<K> {
         entry.left_out == 1
     }
 
-    /// Tells how many lines were left out where the period is over; gives when the next one is.
+    /// Logs the number of omitted lines for each ended period; returns the next end of a period.
     pub fn settle(&self, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         self.lock().retain(|key, entry| {
@@ -114,7 +114,7 @@ impl<K: LoggedKind> Notices<K> {
         next
     }
 
-    /// Tells how many lines were left out, since nothing more will come.
+    /// Logs the number of omitted lines, because no more will come.
     pub fn finish(&self) {
         let now = crate::os::now();
         self.lock().drain().for_each(|(key, entry)| sum_up(&key, &entry, now));

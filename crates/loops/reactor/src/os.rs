@@ -1,9 +1,9 @@
-//! What is asked of the operating system besides I/O: the time, threads, waiting, and sockets and
-//! files to hand to an event loop.
+//! Operating system services besides I/O: the time, threads, waiting, and sockets and files for an
+//! event loop.
 //!
-//! Code that is to run in a simulation asks here. Without the feature `sim` each call is the
-//! standard library's. In a [simulated world](crate::sim) time is the world's, a thread is a
-//! coroutine of the world's thread, and whoever waits lets the others run.
+//! Code that may run in a simulation calls these functions. Without the feature `sim` each call is
+//! the standard library's. In a [simulated world](crate::sim) time is the world's, and a thread is
+//! a coroutine of the world's thread. A waiting thread lets the others run.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -26,8 +26,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// Which machine of which simulated world the calling thread is on: the same number on the same
-/// one, and not again in another world of the process. Zero outside of them.
+/// A number for the machine and simulated world of the calling thread. Equal on one machine, and
+/// unique among the worlds of the process. Zero outside of them.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
@@ -46,14 +46,14 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// How long ago that was.
+/// The time since `since`.
 #[inline]
 pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
-/// Fills `bytes` from the world's seed; false outside of a simulation, where the system's random
-/// numbers are to be used.
+/// Fills `bytes` from the world's seed. False outside a simulation, where the caller must use the
+/// system's random numbers.
 pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     #[cfg(feature = "sim")]
     return crate::sim::fill(bytes);
@@ -64,7 +64,7 @@ pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     }
 }
 
-/// What names the boot of the machines in a simulation; none outside of one.
+/// The identifier of the machines' current boot in a simulation; `None` outside one.
 pub fn simulated_boot() -> Option<String> {
     #[cfg(feature = "sim")]
     return crate::sim::boot();
@@ -72,8 +72,8 @@ pub fn simulated_boot() -> Option<String> {
     None
 }
 
-/// Whether the simulated world that the thread is in is to have this mistake in it: a simulation
-/// that does not find it would not find another one either. Never outside of one.
+/// Whether the simulated world of the calling thread contains this deliberate bug. A simulation
+/// that misses it would also miss real bugs. Always false outside a simulation.
 #[inline]
 pub fn has_mistake(mistake: &str) -> bool {
     #[cfg(feature = "sim")]
@@ -85,8 +85,8 @@ pub fn has_mistake(mistake: &str) -> bool {
     }
 }
 
-/// Tells the simulated world that the thread is in how much of something there is, which its tests
-/// hold against a limit. Nothing outside of one.
+/// Reports a level to the simulated world of the calling thread; its tests check the highest one
+/// against a limit. Does nothing outside a simulation.
 #[inline]
 pub fn note_level(level: &'static str, value: usize) {
     #[cfg(feature = "sim")]
@@ -105,7 +105,7 @@ pub fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// A thread that was [started](spawn).
+/// A thread that [`spawn`] started.
 #[derive(Debug)]
 pub struct JoinHandle<T>(Thread<T>);
 
@@ -117,7 +117,7 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the calling thread is this one, which cannot wait for its own end.
+    /// Whether this is the calling thread, which cannot wait for its own end.
     #[must_use]
     pub fn is_current(&self) -> bool {
         match &self.0 {
@@ -130,7 +130,7 @@ impl<T> JoinHandle<T> {
     /// Waits for the thread's end; an error if it panicked.
     ///
     /// # Errors
-    /// What it panicked with.
+    /// The panic's payload.
     pub fn join(self) -> std::thread::Result<T> {
         match self.0 {
             Thread::System(thread) => thread.join(),
@@ -147,7 +147,7 @@ impl<T> JoinHandle<T> {
 /// Starts a thread.
 ///
 /// # Errors
-/// If the system has none to give.
+/// If the system cannot start another one.
 pub fn spawn<T: Send + 'static>(
     name: String,
     body: impl FnOnce() -> T + Send + 'static,
@@ -168,7 +168,7 @@ pub fn spawn<T: Send + 'static>(
 /// Waits for a message.
 ///
 /// # Errors
-/// If there is no sender left.
+/// If every sender is dropped.
 pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -177,10 +177,10 @@ pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     receiver.recv()
 }
 
-/// Waits for a message, but not longer than `timeout`.
+/// Waits for a message, at most for `timeout`.
 ///
 /// # Errors
-/// If none came, or there is no sender left.
+/// If none came in time, or every sender is dropped.
 pub fn recv_timeout<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -207,7 +207,7 @@ fn simulated_recv<T>(
     result
 }
 
-/// Waits until the value is there.
+/// Waits until the value is set.
 pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -216,8 +216,8 @@ pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     value.wait()
 }
 
-/// Waits for as long as `condition` holds of what `mutex` protects, but not longer than `timeout`.
-/// Whoever changes it notifies `changed`.
+/// Waits while `condition` holds for the value in `mutex`, at most for `timeout`. Every thread that
+/// changes the value notifies `changed`.
 pub fn wait_while<T>(
     mutex: &Mutex<T>,
     changed: &Condvar,

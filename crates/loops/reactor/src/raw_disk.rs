@@ -1,5 +1,5 @@
-//! What a raw disk of Windows (`\\.\PhysicalDrive1`) or a volume says about itself: no crate offers
-//! these questions without `unsafe`.
+//! The size and sector size of a raw disk of Windows (`\\.\PhysicalDrive1`) or a volume. No crate
+//! offers these queries without `unsafe`.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -13,27 +13,27 @@ use windows_sys::Win32::System::Ioctl::{
     IOCTL_DISK_GET_LENGTH_INFO,
 };
 
-/// The capacity.
+/// The capacity in bytes.
 pub fn size_bytes(disk: &File) -> io::Result<u64> {
     let length: GET_LENGTH_INFORMATION = ask(disk, IOCTL_DISK_GET_LENGTH_INFO)?;
     u64::try_from(length.Length).map_err(io::Error::other)
 }
 
-/// The unit of what it reads and writes.
+/// The sector size in bytes: the unit of reads and writes.
 pub fn sector_bytes(disk: &File) -> io::Result<u32> {
     let geometry: DISK_GEOMETRY = ask(disk, IOCTL_DISK_GET_DRIVE_GEOMETRY)?;
     Ok(geometry.BytesPerSector)
 }
 
-/// Numbers that a device control fills in: any bytes are a value.
+/// Plain numbers that a device control fills in: any bytes are valid.
 trait Numbers: Default {}
 impl Numbers for GET_LENGTH_INFORMATION {}
 impl Numbers for DISK_GEOMETRY {}
 
 fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (mut answer, size) = (T::default(), size_of::<T>());
-    // It waits for this call's own event: by the handle, another call's end could be taken for
-    // this one's, and the answer would be written to when it is gone.
+    // `call` waits for this call's own event. A wait on the handle could return at another call's
+    // end, and the system would then write to an answer that is already freed.
     let count = call(disk, 0, |handle, count, overlapped| {
         let (output, none) = ((&raw mut answer).cast::<c_void>(), ptr::null_mut());
         // SAFETY: the answer is `size` writable bytes of plain numbers, and there is no input;

@@ -20,19 +20,19 @@ use crate::waker::{Waker, WakerShared, Woken};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// While spinning, the clock is read once in so many looks.
+/// While it spins, the loop reads the clock once in this many looks.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// While spinning, the processor is offered to others once in so long: to the thread that is waited
-/// for, if it shares the processor; and to the kernel's own, to which Linux leaves what is on its
-/// way through loopback when there was too much to do at once. A loop that does not let it in
-/// stalls itself until the scheduler's next tick, for milliseconds.
+/// While it spins, the loop yields the processor once in this time: to the peer's thread, if that
+/// shares the processor, and to the kernel's own threads. Linux leaves loopback traffic to these
+/// when there was too much of it at once. A loop that does not yield to them stalls itself until
+/// the scheduler's next tick, for milliseconds.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
-/// When an offer took longer, others had the processor: it is shared, and whoever is waited for may
-/// be among those who wait for it. Two loops that look in turns, each for a whole [`YIELD_EVERY`],
-/// would answer each other as slowly.
+/// A yield that takes longer than this shows that other threads use the processor, and the peer may
+/// be one of them. If two loops looked alternately, each for a whole [`YIELD_EVERY`], they would
+/// answer each other as slowly.
 const SHARED_YIELD: Duration = Duration::from_nanos(1500);
-/// A processor that was offered in vain so many times is not shared any more.
+/// After this many short yields in a row the processor counts as unshared.
 const VAIN_OFFERS: u32 = 8;
 
 /// An event loop of one thread: see the [crate]. Clones are the same loop.
@@ -44,7 +44,7 @@ pub struct Reactor {
 struct Inner {
     kind: EngineKind,
     shared: Arc<WakerShared>,
-    /// Before `pool`: the engine gives its buffers up first.
+    /// Before `pool`: the engine returns its buffers first.
     state: RefCell<LoopState>,
     pool: BufferPool,
 }
@@ -53,45 +53,45 @@ struct LoopState {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
-    /// When the last wait was over.
+    /// The end of the last wait.
     working_since: Instant,
     woken: Vec<Woken>,
     offers: Offers,
 }
 
-/// How often a loop that looks in any case offers its processor to others. One that is judged by
-/// what its looking gives ([`Spin`]) was no faster with more offers.
+/// How often a loop without trials yields its processor to other threads. A loop with trials
+/// ([`Spin`]) was no faster with more yields.
 struct Offers {
-    /// In a row, since somebody last took it.
+    /// Short yields in a row.
     in_vain: u32,
 }
 
 impl Offers {
-    /// Whether others want the processor: then it is offered after each look.
+    /// Whether other threads want the processor: then the loop yields after each look.
     fn are_taken(&self) -> bool {
         self.in_vain < VAIN_OFFERS
     }
 
-    /// One was made, and lasted so long.
+    /// Notes the length of a yield.
     fn note(&mut self, lasted: Duration) {
         self.in_vain = if lasted > SHARED_YIELD { 0 } else { self.in_vain.saturating_add(1) };
     }
 }
 
 impl Reactor {
-    /// A loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and says why
-    /// through `tracing`.
+    /// A loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and logs the
+    /// reason through `tracing`.
     ///
     /// # Errors
     ///
-    /// If the engine asked for does not work here, with the reason in the text.
+    /// If the requested engine does not work here, with the reason in the text.
     pub fn new(config: &Config) -> io::Result<Reactor> {
         let shared = WakerShared::new();
         let pool = BufferPool::new();
         let engine = Engine::new(config, &shared)?;
         let kind = engine.kind();
         tracing::debug!(engine = %kind, "reactor started");
-        // Looking for work takes real time, of which a simulated world has none.
+        // Looking for work takes real time, which a simulated world does not have.
         let polling = if os::is_simulated() { Polling::Never } else { config.polling };
         let spin = Spin::new(polling);
         let (tasks, working_since) = (Tasks::new(), os::now());
@@ -100,7 +100,7 @@ impl Reactor {
         Ok(Reactor { inner: Rc::new(Inner { kind, shared, state: RefCell::new(state), pool }) })
     }
 
-    /// What was chosen: [`EngineKind::Uring`] or [`EngineKind::Portable`].
+    /// The engine in use: [`EngineKind::Uring`] or [`EngineKind::Portable`].
     pub fn engine(&self) -> EngineKind {
         self.inner.kind
     }
@@ -115,31 +115,31 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// A task with a mailbox of its own whose readiness is reported as its root's: for something
-    /// that works on behalf of another task, which polls it. When the root is removed, nothing more
-    /// is delivered to its children, which still want to be removed.
+    /// A task with its own mailbox, whose root is reported ready in its place. It serves an object
+    /// that works for another task, which polls it. Once the root is removed, its children get no
+    /// more events; the caller must still remove them.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
 
-    /// Removes a task. Events for it, those in the mailbox and later ones, are dropped and their
-    /// buffers recycled. Its streams and listeners stay open until they are closed.
+    /// Removes a task. The reactor drops its events, including later ones, and recycles their
+    /// buffers. Its streams and listeners stay open until they are closed.
     pub fn remove_task(&self, task: TaskId) {
         self.inner.state.borrow_mut().tasks.remove(task, &self.inner.pool);
     }
 
-    /// Marks a task ready, without an event: the next [`poll`](Reactor::poll) does not wait, and
+    /// Marks a task ready without an event: the next [`poll`](Reactor::poll) does not wait, and
     /// reports it.
     pub fn notify(&self, task: TaskId) {
         self.inner.state.borrow_mut().tasks.mark_ready(task);
     }
 
-    /// Something that marks the task ready from any thread. Make it once and clone it.
+    /// A handle that marks the task ready from any thread. Make it once and clone it.
     pub fn waker(&self, task: TaskId) -> Waker {
         Waker::new(Arc::clone(&self.inner.shared), task)
     }
 
-    /// Arms the task's only timer, moves it, or disarms it. It ends with [`Event::Timer`].
+    /// Arms, moves or disarms the task's only timer. It expires with [`Event::Timer`].
     pub fn set_timer(&self, task: TaskId, deadline: Option<Instant>) {
         self.inner.state.borrow_mut().tasks.set_timer(task, deadline);
     }
@@ -149,14 +149,13 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.take_events(task, events);
     }
 
-    /// Submits all that was queued, waits until a task is ready but not longer than `timeout`
-    /// (`None`: for ever), and replaces the contents of `ready` by the ready tasks: roots, each
+    /// Submits all queued operations and waits until a task is ready, at most for `timeout`
+    /// (`None`: without limit). Replaces the contents of `ready` by the ready tasks: roots, each
     /// once. A task whose events are not taken is reported again only when more arrive.
     ///
     /// # Errors
     ///
-    /// Only if the operating system's queue itself fails; nothing is to be expected of the reactor
-    /// after that.
+    /// Only if the operating system's queue itself fails; the reactor is unusable after that.
     pub fn poll(&self, timeout: Option<Duration>, ready: &mut Vec<TaskId>) -> io::Result<()> {
         ready.clear();
         let mut state = self.inner.state.borrow_mut();
@@ -190,7 +189,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If the system gives no socket.
+    /// If the system cannot create a socket.
     pub fn connect(&self, task: TaskId, address: SocketAddr) -> io::Result<StreamId> {
         self.with(|engine, _| engine.connect(task, address)).map(StreamId)
     }
@@ -205,13 +204,13 @@ impl Reactor {
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
     }
 
-    /// Gives a stream up without closing it, if it is open and nothing of it is outstanding: its
-    /// socket can be given to another loop. There are no more events of it.
+    /// Removes a stream without closing it, if it is open and has no outstanding operation: another
+    /// loop can use its socket. It has no more events here.
     pub fn take_stream(&self, stream: StreamId) -> Option<Socket> {
         self.with(|engine, _| engine.take_stream(stream.0))
     }
 
-    /// Receives whatever comes, up to the size of a pool buffer: [`Event::Received`]. An idle
+    /// Receives the next bytes, up to the size of a pool buffer: [`Event::Received`]. An idle
     /// stream holds no buffer while it waits.
     ///
     /// # Panics
@@ -254,16 +253,16 @@ impl Reactor {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
 
-    /// Sends what is said last on a stream that is closed next: as much as the socket takes at
-    /// once, so also if nobody calls [`poll`](Reactor::poll) any more. Nothing waits, there is no
-    /// event, and nothing is sent while a send is outstanding: it would be in the middle of that.
+    /// Sends last bytes on a stream that the caller closes next: as much as the socket takes at
+    /// once, even without another [`poll`](Reactor::poll). It does not wait and causes no event. It
+    /// sends nothing while a send is outstanding, because the bytes would land in the middle of it.
     pub fn say_last(&self, stream: StreamId, bytes: &[u8]) {
         self.with(|engine, _| engine.say_last(stream.0, bytes));
     }
 
-    /// Closes a stream. Operations outstanding complete first, those that did not come to their end
-    /// with [`io::ErrorKind::ConnectionAborted`], and then comes [`Event::Closed`]. What was sent
-    /// before is still transmitted by the system.
+    /// Closes a stream. Outstanding operations complete first, unfinished ones with
+    /// [`io::ErrorKind::ConnectionAborted`], then [`Event::Closed`] follows. The system still
+    /// transmits data that was sent before.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));
     }
@@ -278,20 +277,21 @@ impl Reactor {
         self.with(|engine, _| engine.add_file(file)).map(FileId)
     }
 
-    /// Gives a file up; it is closed when its last operation is done.
+    /// Removes a file; the reactor closes it when its last operation is done.
     pub fn remove_file(&self, file: FileId) {
         self.with(|engine, _| engine.remove_file(file.0));
     }
 
-    /// Starts a file operation: [`Event::File`] with `user_data`. Any number may be outstanding;
-    /// they have no order.
+    /// Starts a file operation: [`Event::File`] with `user_data`. Any number may be outstanding, in
+    /// any order.
     pub fn file(&self, task: TaskId, file: FileId, op: FileOp, user_data: u64) {
         self.with(|engine, cx| engine.file(cx, task, file.0, op, user_data));
     }
 
-    /// Marks the task ready whenever the descriptor becomes readable, and once at the beginning if
-    /// it is. There is no event, and nobody reads: for event descriptors, which are written to
-    /// again whether or not somebody reads them. Once the other end is gone, nothing more comes.
+    /// Marks the task ready whenever the descriptor becomes readable, and once at the start if it
+    /// is. There is no event, and the reactor does not read. It serves event descriptors, which
+    /// other threads write to whether or not a thread reads them. After the other end has closed,
+    /// it marks nothing more.
     ///
     /// # Errors
     ///
@@ -305,7 +305,7 @@ impl Reactor {
         self.with(|engine, _| engine.watch(task, descriptor)).map(crate::WatchId)
     }
 
-    /// Watches no longer, and closes the descriptor.
+    /// Stops watching, and closes the descriptor.
     #[cfg(unix)]
     pub fn unwatch(&self, watch: crate::WatchId) {
         self.with(|engine, _| engine.unwatch(watch.0));
@@ -332,7 +332,7 @@ impl LoopState {
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
         if self.spin.budget() != Budget::None {
-            // Before anything else, even a look at the clock: what is to be sent is waited for.
+            // Before anything else, even a read of the clock: peers wait for the data to send.
             self.turn(shared, pool, Wait::Look)?;
             if !may_wait || self.tasks.has_ready() {
                 return Ok(());
@@ -343,7 +343,7 @@ impl LoopState {
                 return self.turn(shared, pool, Wait::No);
             }
         }
-        // A timeout beyond the end of the clock is for ever.
+        // A timeout beyond the end of the clock means no limit.
         let deadline = timeout.and_then(|timeout| os::now().checked_add(timeout));
         loop {
             if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
@@ -359,7 +359,7 @@ impl LoopState {
         }
     }
 
-    /// Lets the engine work once, and then collects what other threads and the clock have.
+    /// Lets the engine work once, then collects from other threads and the clock.
     fn turn(&mut self, shared: &WakerShared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
         self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;
         self.look_around(shared, pool);
@@ -378,7 +378,7 @@ impl LoopState {
         }
     }
 
-    /// Looks for work without sleeping, as long as the policy allows; true if some was found.
+    /// Looks for work without sleeping, as long as the policy allows; true if it found some.
     fn spin(
         &mut self,
         shared: &WakerShared,
@@ -444,7 +444,7 @@ impl LoopState {
         result
     }
 
-    /// The earliest of the caller's, the tasks' and the engine's deadlines.
+    /// The earliest deadline of the caller, the tasks and the engine.
     fn earliest(&self, deadline: Option<Instant>) -> Option<Instant> {
         let own = [deadline, self.tasks.next_deadline(), self.engine.next_deadline()];
         own.into_iter().flatten().min()

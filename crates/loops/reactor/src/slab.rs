@@ -1,6 +1,6 @@
-//! [`Slab`]: slots with generations, so that the key of something gone never finds its successor.
+//! [`Slab`]: slots with generations, so that a removed entry's key never finds its successor.
 
-/// Names a slot as it was when something was inserted.
+/// Names a slot and the generation of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub(crate) index: u32,
@@ -15,8 +15,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector with holes. The crate `slab` has no generations, and events may still come of what is
-/// closed. Freed slots are reused last in, first out, with the next generation.
+/// A vector with holes. The crate `slab` has no generations, and events may still arrive for closed
+/// objects. Freed slots are reused last in, first out, with the next generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -59,7 +59,7 @@ impl<T> Slab<T> {
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// What is in the slot now, whatever its generation.
+    /// The slot's current entry, whatever its generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
         let key = Key { index, generation: slot.generation };

@@ -1,11 +1,11 @@
-//! [`Spin`]: whether to look for work before sleeping.
+//! [`Spin`]: decides whether to look for work before sleeping.
 //!
-//! Sleeping and being woken costs several microseconds (some fifty in a virtual machine), so under
-//! load it can be faster to look a little longer. But an idle loop must use no CPU; a load that
-//! does not become any faster must not use much more than its work takes; and where the processors
-//! are busy, looking takes them from the very thread that is waited for. No length of a wait tells
-//! these apart: 50 us may be a peer that sleeps as well, or a user who asks 20,000 times a second.
-//! So it is tried, and what counts is how many bytes arrive in how much time:
+//! A sleep and its wake-up cost several microseconds (some fifty in a virtual machine), so under
+//! load looking a little longer can be faster. But an idle loop must use no CPU. A load that does
+//! not become faster must not use much more than its work takes. And where the processors are busy,
+//! looking takes them from the very thread that the loop waits for. The length of a wait does not
+//! distinguish these cases: 50 us may be a peer that sleeps as well, or a user who sends 20,000
+//! commands a second. So the loop runs trials, and compares the bytes that arrive per time:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -15,15 +15,16 @@
 //!     +---- it pays no more, or costs too much, or it is time to ask again -+
 //! ```
 //!
-//! It pays when the same load goes [faster](GAIN), or [a little](CHEAP_GAIN) so while it is looked
-//! for no longer than twice the time of the work, or as fast while no longer than that. A window is
-//! made of cycles, each some work and the wait after it. Waits longer than the longest look are
-//! interruptions, which every virtual machine has, and are left out; a window with many of them is
-//! none, so that a loop that is idle for the most part stays asleep.
+//! It pays when the same load runs [faster](GAIN). It also pays when the load runs [a little
+//! faster](CHEAP_GAIN) and looking takes at most twice the time of the work, or when it runs as
+//! fast and looking takes at most as long as the work. A window consists of cycles, each some work
+//! and the wait after it. Waits longer than the longest look are interruptions, which every virtual
+//! machine has, and do not count. A window with many of them is discarded, so that a mostly idle
+//! loop stays asleep.
 //!
-//! Two loops that wait for each other, one looking and one asleep, gain from the one that looks,
-//! and the other one sees that it is asked faster than when looking did not pay: it tries again at
-//! once. So both get there, wherever they begin.
+//! Of two loops that wait for each other, one looking and one asleep, both gain from the one that
+//! looks. The other one notices that its load is faster than when looking did not pay, and tries
+//! again at once. So both start to look, whatever state they start in.
 
 use std::time::Duration;
 
@@ -31,9 +32,9 @@ use crate::config::Polling;
 
 /// Cycles of a window of sleeps, or of a trial.
 const TRIAL_CYCLES: u32 = 32;
-/// Cycles after which it is asked whether looking still pays.
+/// Cycles after which the loop checks again that looking pays.
 const LOOKING_CYCLES: u32 = 128;
-/// So often, until it is asked anew how it would be without.
+/// Windows of looking, until the loop measures again without looking.
 const LOOKING_WINDOWS: u32 = 128;
 /// More interruptions than this make a window worthless.
 const MOST_INTERRUPTIONS: u32 = 4;
@@ -44,25 +45,25 @@ const GAIN: (u64, u64) = (6, 5);
 const CHEAP_GAIN: (u64, u64) = (12, 11);
 /// or not to go slower than by this one, if it takes no more than that time itself.
 const LOSS: (u64, u64) = (97, 100);
-/// Looking may not take more than so many times the time of working. Only at first it may: the
-/// peer, which is served faster now, gets that time to begin to look as well.
+/// Looking may take at most this many times the time of the work, except at first: then the peer,
+/// which gets faster answers now, has time to start looking as well.
 const MOST_PER_WORK: u32 = 6;
 
-/// A trial that failed makes the next one wait for so many times as many windows,
+/// After a failed trial, the next one waits for this many times as many windows,
 const WINDOWS_FACTOR: u32 = 4;
-/// but not for more than this.
+/// but at most for this many.
 const MOST_WINDOWS: u32 = 256;
-/// Asleep, the load has to have become so much faster since a trial failed to get its chance at
-/// once (a numerator and a denominator).
+/// Asleep, a load that is faster than at a failed trial by this factor gets a new trial at once (a
+/// numerator and a denominator).
 const CHANGE: (u64, u64) = (3, 2);
 
-/// Some cycles in a row.
+/// Consecutive cycles.
 #[derive(Clone, Copy, Default, Debug)]
 struct Window {
     cycles: u32,
     interruptions: u32,
     worked: Duration,
-    /// Looked, whether anything was found or not.
+    /// Time spent looking, with or without a find.
     looked: Duration,
     slept: Duration,
     bytes: u64,
@@ -76,7 +77,7 @@ impl Window {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Whether looking makes the load faster, where sleeping makes for this rate.
+    /// Whether looking makes the load faster; `asleep` is the rate with sleeping.
     fn pays(&self, asleep: u64) -> bool {
         let factor = if self.looked <= self.worked {
             LOSS
@@ -88,13 +89,13 @@ impl Window {
         at_least(self.rate(), asleep, factor)
     }
 
-    /// Whether it takes too much time for what it gives.
+    /// Whether looking takes too much time for its gain.
     fn is_dear(&self) -> bool {
         self.looked > self.worked * MOST_PER_WORK
     }
 }
 
-/// Whether `rate` is at least so many times the `other`.
+/// Whether `rate` is at least `times / per` times the `other`.
 fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
     u128::from(rate) * u128::from(per) >= u128::from(other) * u128::from(times)
 }
@@ -102,15 +103,15 @@ fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
 /// See the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// It never looks, and measures how fast the load is.
+    /// It never looks, and measures the load's rate.
     Asleep,
     /// It looks, and compares.
     Trial,
-    /// It looks, for so many more windows.
+    /// It looks, for this many more windows.
     Looking(u32),
 }
 
-/// The policy's state. Knows no clock.
+/// The policy's state. It reads no clock.
 #[derive(Debug)]
 pub(crate) struct Spin {
     polling: Polling,
@@ -118,16 +119,16 @@ pub(crate) struct Spin {
     window: Window,
     /// The rate of the last window asleep.
     asleep: u64,
-    /// The highest rate asleep for which looking did not pay, since it last did.
+    /// The highest rate asleep at which looking did not pay, since it last paid.
     refuted: u64,
-    /// Windows asleep before the next trial, and before the one after that if it fails.
+    /// Windows asleep before the next trial, and the basis of the wait after a failure.
     windows: u32,
     windows_after: u32,
-    /// What arrived before this cycle.
+    /// Bytes that arrived before this cycle.
     bytes_before: u64,
 }
 
-/// How long a spin may last.
+/// The time limit of a spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Budget {
     None,
@@ -157,7 +158,7 @@ impl Spin {
         }
     }
 
-    /// How long to spin before the next sleep.
+    /// The time to spin before the next sleep.
     pub(crate) fn budget(&self) -> Budget {
         match (self.polling, self.phase) {
             (Polling::Always, _) => Budget::Unlimited,
@@ -167,22 +168,22 @@ impl Spin {
         }
     }
 
-    /// Whether it looks without asking what that gains.
+    /// Whether it looks without measuring the gain.
     pub(crate) fn is_unjudged(&self) -> bool {
         matches!(self.polling, Polling::Busy { .. } | Polling::Always)
     }
 
-    /// Whether time needs to be measured.
+    /// Whether the loop has to measure time.
     pub(crate) fn is_adaptive(&self) -> bool {
         !self.longest().is_zero()
     }
 
-    /// The loop's owner, and the engine on its behalf, worked for so long.
+    /// The loop's owner, and the engine for it, worked for `time`.
     pub(crate) fn worked(&mut self, time: Duration) {
         self.window.worked += time;
     }
 
-    /// A spin found work after `spun`; so many `bytes` had arrived until then, in all.
+    /// A spin found work after `spun`; `bytes` is the total that had arrived until then.
     pub(crate) fn found(&mut self, spun: Duration, bytes: u64) {
         self.window.looked += spun;
         self.end_cycle(bytes);
@@ -193,7 +194,7 @@ impl Spin {
         self.window.looked += spun;
     }
 
-    /// A sleep lasted `slept`; so many `bytes` had arrived until then, in all.
+    /// A sleep lasted `slept`; `bytes` is the total that had arrived until then.
     pub(crate) fn slept(&mut self, slept: Duration, bytes: u64) {
         if slept <= self.longest() {
             self.window.slept += slept;
@@ -244,7 +245,7 @@ impl Spin {
         }
     }
 
-    /// Time for a trial?
+    /// Starts a trial if it is time.
     fn end_asleep(&mut self) {
         self.asleep = self.window.rate();
         self.windows = self.windows.saturating_sub(1);
@@ -256,7 +257,7 @@ impl Spin {
         self.enter(phase);
     }
 
-    /// Looking does not pay for this load.
+    /// Records that looking does not pay for this load.
     fn refute(&mut self) {
         self.refuted = self.refuted.max(self.asleep);
         self.windows = self.windows_after;
@@ -286,7 +287,7 @@ mod tests {
         Spin::new(Polling::Adaptive { longest: LONGEST })
     }
 
-    /// A loop in a world without a clock.
+    /// A loop in a simulation without a clock.
     struct Loop {
         spin: Spin,
         work: Duration,
@@ -301,7 +302,7 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for what arrives at `event`, and works on it; gives when that is done.
+        /// Waits for the arrival at `event`, and works on it; returns the time at its end.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;
@@ -342,8 +343,8 @@ mod tests {
         }
     }
 
-    /// A host and a target that wait for each other, one command at a time; from the moment when
-    /// one is done to when the other can see it takes `way`.
+    /// A host and a target that wait for each other, one command at a time. A result takes `way` to
+    /// become visible at the other end.
     fn ping_pong(host: &mut Loop, target: &mut Loop, way: Duration, cycles: u32) -> Duration {
         let begun = host.now;
         for _ in 0..cycles {
@@ -388,7 +389,7 @@ mod tests {
         ping_pong(&mut host, &mut target, us(2), 500);
         assert!(host.looks() && target.looks());
         assert_eq!(ping_pong(&mut host, &mut target, us(2), 100), us(14));
-        // For good: what it takes to ask again and again does not count.
+        // In the long run: the cost of repeated trials must not show.
         let mean = ping_pong(&mut host, &mut target, us(2), 200_000);
         assert!(mean < us(15), "{mean:?}");
     }
@@ -397,7 +398,7 @@ mod tests {
     fn they_find_together_from_wherever_they_are() {
         for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
             let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
-            // One of them had to do with what does not pay.
+            // One of them has had loads for which looking does not pay.
             for _ in 0..failures {
                 target.spin.refute();
             }
@@ -405,7 +406,7 @@ mod tests {
                 host.cycle(host.now + us(30));
             }
             target.now = host.now;
-            // A second.
+            // One second.
             ping_pong(&mut host, &mut target, us(2), 12_000);
             let mean = ping_pong(&mut host, &mut target, us(2), 1000);
             assert!(mean < us(20), "{mean:?} after {failures} failures");
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_answers_batches_late_is_worth_it() {
-        // 32 commands, an answer to all after 150 us: sleeping costs a quarter.
+        // 32 commands, one answer to all after 150 us: sleeping costs a quarter.
         let mut host = Loop::new(us(60));
         for _ in 0..1000 {
             host.cycle(host.now + us(150));
@@ -464,7 +465,7 @@ mod tests {
 
     #[test]
     fn where_it_takes_the_processor_it_stops() {
-        // Whoever is waited for shares the processor: the longer it is looked, the later it is.
+        // The other thread shares the processor: the longer this loop looks, the later it answers.
         let mut host = Loop::new(us(20));
         for _ in 0..100_000 {
             let looks = host.spin.budget() != Budget::None;

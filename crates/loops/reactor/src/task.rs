@@ -8,10 +8,10 @@ use crate::timers::Timers;
 use farblock_mem::BufferPool;
 
 struct Task {
-    /// The task whose readiness stands for this one's; none: it is a root itself.
+    /// The task that is reported ready in this one's place; `None`: the task itself.
     root: Option<TaskId>,
     events: Vec<Event>,
-    /// On the ready list already (roots only).
+    /// Already on the ready list (roots only).
     ready: bool,
 }
 
@@ -29,7 +29,7 @@ impl Tasks {
         Tasks { slots: Slab::new(), ready: Vec::new(), timers: Timers::default(), arrived: 0 }
     }
 
-    /// Bytes that streams and files have delivered so far: what a load can be measured by.
+    /// Bytes that streams and files have delivered so far: a measure of the load.
     pub(crate) fn arrived(&self) -> u64 {
         self.arrived
     }
@@ -38,7 +38,7 @@ impl Tasks {
         TaskId(self.slots.insert(Task { root: None, events: Vec::new(), ready: false }))
     }
 
-    /// A child of a removed task gets a stale root, so nothing is ever delivered to it.
+    /// A child of a removed task gets a stale root, so it never gets events.
     pub(crate) fn add_child(&mut self, parent: TaskId) -> TaskId {
         let root = self.slots.find(parent.0).and_then(|task| task.root).unwrap_or(parent);
         TaskId(self.slots.insert(Task { root: Some(root), events: Vec::new(), ready: false }))
@@ -53,7 +53,7 @@ impl Tasks {
         removed.events.into_iter().for_each(|event| recycle(event, pool));
     }
 
-    /// Puts an event into a task's mailbox, or recycles it if the task or its root is gone.
+    /// Puts an event into a task's mailbox, or recycles it if the task or its root is removed.
     pub(crate) fn deliver(&mut self, task: TaskId, event: Event, pool: &BufferPool) {
         if !self.mark_ready(task) {
             return recycle(event, pool);
@@ -62,7 +62,7 @@ impl Tasks {
         self.slots.find_mut(task.0).expect("marked ready just now").events.push(event);
     }
 
-    /// Marks a task's root ready; false if the task or the root is gone.
+    /// Marks a task's root ready; false if the task or the root is removed.
     pub(crate) fn mark_ready(&mut self, task: TaskId) -> bool {
         let Some(found) = self.slots.find_mut(task.0) else { return false };
         let root = found.root.unwrap_or(task);
@@ -113,7 +113,7 @@ impl Tasks {
     }
 }
 
-/// Bytes that an event brings.
+/// The number of bytes in an event.
 fn arrived(event: &Event) -> usize {
     match event {
         Event::Received { result: Ok(buffer), .. } => buffer.len(),
@@ -123,8 +123,7 @@ fn arrived(event: &Event) -> usize {
     }
 }
 
-/// Gives the buffers of an event that nobody will see back to the pool; a connection in it is
-/// closed.
+/// Returns the buffers of an undeliverable event to the pool, and closes a connection in it.
 fn recycle(event: Event, pool: &BufferPool) {
     match event {
         Event::Received { result: Ok(buffer), .. }

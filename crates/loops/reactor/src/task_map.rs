@@ -1,11 +1,9 @@
-//! [`TaskMap`]: what belongs to each task of a reactor, looked up once for every task that is
-//! ready.
+//! [`TaskMap`]: the values that belong to a reactor's tasks, looked up once for every ready task.
 
 use crate::event::TaskId;
 
-/// Values by task. A reactor numbers its tasks from zero and uses the numbers of removed ones
-/// again, so a task's number is its place here and nothing is hashed. Only tasks of one reactor go
-/// in.
+/// Values by task. A reactor numbers its tasks from zero and reuses the numbers of removed ones, so
+/// a task's number is its index here and there is no hashing. All tasks must belong to one reactor.
 #[derive(Debug)]
 pub struct TaskMap<V> {
     places: Vec<Option<(TaskId, V)>>,
@@ -19,7 +17,7 @@ impl<V> Default for TaskMap<V> {
 }
 
 impl<V> TaskMap<V> {
-    /// Sets a task's value. A value of the removed task that had its number before is replaced.
+    /// Sets a task's value. It replaces a value of the removed task that had its number before.
     pub fn insert(&mut self, task: TaskId, value: V) {
         let index = task.0.index as usize;
         if index >= self.places.len() {
@@ -37,7 +35,7 @@ impl<V> TaskMap<V> {
         (*of == task).then_some(value)
     }
 
-    /// Takes a task's value out.
+    /// Removes and returns a task's value.
     pub fn remove(&mut self, task: TaskId) -> Option<V> {
         self.get(task)?;
         let (_, value) = self.places[task.0.index as usize].take()?;
@@ -52,7 +50,7 @@ impl<V> TaskMap<V> {
         self.len == 0
     }
 
-    /// Frees the places of a crowd that has gone.
+    /// Frees memory after many tasks were removed.
     fn give_back(&mut self) {
         while let Some(None) = self.places.last() {
             self.places.pop();

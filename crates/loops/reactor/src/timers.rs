@@ -1,5 +1,5 @@
-//! [`Timers`]: one deadline per task in a binary heap that knows where everybody is, so that moving
-//! a deadline for every command neither allocates nor leaves old entries behind.
+//! [`Timers`]: one deadline per task in a binary heap that knows the position of each task. So
+//! moving a deadline for every command neither allocates nor leaves old entries behind.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ const NOWHERE: u32 = u32::MAX;
 pub(crate) struct Timers {
     /// Deadline and task index; the parent of `i` at `(i - 1) / 2` is never later.
     heap: Vec<(Instant, u32)>,
-    /// By task index: the place in the heap.
+    /// By task index: the position in the heap.
     places: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Timers {
         }
     }
 
-    /// Removes and returns a task whose deadline has come.
+    /// Removes and returns a task whose deadline has passed.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<u32> {
         let &(deadline, task) = self.heap.first()?;
         if deadline > now {
@@ -61,7 +61,7 @@ impl Timers {
         }
     }
 
-    /// Moves the entry at `place` up or down to where it belongs.
+    /// Moves the entry at `place` up or down to its position.
     fn sift(&mut self, mut place: usize) {
         while place > 0 && self.heap[place].0 < self.heap[(place - 1) / 2].0 {
             self.swap(place, (place - 1) / 2);

@@ -1,14 +1,14 @@
 //! [`Waker`]: marks a task ready from any thread.
 //!
-//! The loop and the wakers share one state: `AWAKE` (the loop will look by itself before it
-//! sleeps), `NOTIFIED` (there is something to look at) and `SLEEPING` (a system call is needed). So
-//! however many wakes there are, at most one system call is made per sleep.
+//! The loop and the wakers share one state: `AWAKE` (the loop checks before it sleeps), `NOTIFIED`
+//! (there is something to check) and `SLEEPING` (a wake-up needs a system call). So any number of
+//! wakes costs at most one system call per sleep.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};
 
 use crate::event::TaskId;
-// The standard library's; `tests/wakes.rs` has another that tries every order of threads.
+// The standard library's; `tests/wakes.rs` uses types that try every order of threads.
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
 
 const AWAKE: u8 = 0;
@@ -20,13 +20,13 @@ pub(crate) trait Alarm: Send + Sync {
     fn ring(&self);
 }
 
-/// A task that was woken. It has no share of the loop's state, which may have it for ever.
+/// A woken task. It does not own the loop's state, which may hold it for ever.
 pub(crate) struct Woken {
     queued: Arc<AtomicBool>,
     task: TaskId,
 }
 
-/// The part of a loop that other threads see.
+/// The part of a loop that other threads share.
 pub(crate) struct WakerShared {
     state: AtomicU8,
     woken: Mutex<Vec<Woken>>,
@@ -46,7 +46,7 @@ impl WakerShared {
         assert!(self.alarm.set(alarm).is_ok(), "the alarm is set once");
     }
 
-    /// Tells the loop to look at what other threads left for it.
+    /// Makes the loop check the data from other threads.
     pub(crate) fn notify(&self) {
         if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
             && let Some(alarm) = self.alarm.get()
@@ -59,24 +59,25 @@ impl WakerShared {
         self.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
-    /// The loop is about to sleep; false if it must not because there is something to look at.
+    /// Called when the loop is about to sleep; false if it must not, because there is something to
+    /// check.
     pub(crate) fn try_sleep(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         self.state.compare_exchange(AWAKE, SLEEPING, success, failure).is_ok()
     }
 
-    /// The loop looks; true if there may be something.
+    /// Called when the loop checks; true if there may be something.
     pub(crate) fn awake(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
             && self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
     }
 
-    /// Moves the woken tasks to `tasks`. `scratch` lends its capacity.
+    /// Passes the woken tasks to `found`. `scratch` lends its capacity.
     pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
         std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
         for Woken { queued, task } in scratch.drain(..) {
             // Before the task runs, so that a wake from now on is a new one. A swap, so that the
-            // task sees what was left for it by whoever found it queued.
+            // task sees the data of every thread that found it queued.
             queued.swap(false, Ordering::AcqRel);
             found(task);
         }
@@ -88,7 +89,7 @@ impl WakerShared {
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<WakerShared>,
-    /// Between a wake and the loop's look. Clones share it.
+    /// True between a wake and the loop's check. Clones share it.
     queued: Arc<AtomicBool>,
     task: TaskId,
 }
@@ -98,7 +99,7 @@ impl Waker {
         Waker { shared, queued: Arc::new(AtomicBool::new(false)), task }
     }
 
-    /// Marks the task ready. Does nothing if the task, or the reactor, is gone.
+    /// Marks the task ready. Does nothing if the task, or the reactor, no longer exists.
     pub fn wake(&self) {
         if self.queued.swap(true, Ordering::AcqRel) {
             return;

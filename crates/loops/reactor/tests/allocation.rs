@@ -1,5 +1,5 @@
-//! Shows that I/O in steady state allocates nothing, and that idle streams hold no buffers. One
-//! test: it counts for the whole process.
+//! I/O in steady state allocates nothing, and idle streams hold no buffers. One test, because it
+//! counts for the whole process.
 
 mod support;
 
@@ -40,7 +40,7 @@ impl Echo {
     }
 
     fn receive_payload(&mut self, stream: StreamId, front: Buffer) {
-        // The header came alone or with the first bytes of the payload, which are copied.
+        // The header arrived alone or with the first bytes of the payload, which are copied.
         let mut payload = self.reactor.buffers().take(PAYLOAD_BYTES);
         let got = front.len() - HEADER.len();
         payload[..got].copy_from_slice(&front[HEADER.len()..]);
@@ -135,7 +135,7 @@ fn steady_state(event_loop: &Loop) -> usize {
     made
 }
 
-/// Bytes per stream that waits for something to arrive.
+/// Bytes per idle stream.
 fn idle_bytes(event_loop: &mut Loop) -> usize {
     const STREAMS: usize = 1000;
     let sockets: Vec<_> = (0..STREAMS).map(|_| event_loop.stream_and_socket()).collect();
@@ -153,8 +153,7 @@ fn loops() -> [Option<Loop>; 3] {
 fn nothing_is_allocated_per_operation() {
     for event_loop in loops().into_iter().flatten() {
         let engine = event_loop.reactor.engine();
-        // A burst that never was before may still grow a vector: allow a handful, not one per
-        // operation.
+        // An unusually large burst may still grow a vector: allow a handful, not one per operation.
         let allocations = steady_state(&event_loop);
         assert!(allocations <= 10, "{allocations} allocations in 3000 rounds ({engine})");
         println!("{engine}: {allocations} allocations in 3000 rounds");

@@ -1,6 +1,5 @@
 //! Random conversations with random closes, from seeds: every operation completes exactly once, the
-//! bytes arrive in order, `Closed` is the last event, and nobody writes to a buffer that was given
-//! back.
+//! bytes arrive in order, `Closed` is the last event, and nothing writes to a returned buffer.
 
 mod support;
 
@@ -19,13 +18,13 @@ on_the_simulated_engine! {
     seeds
 }
 
-/// Unless `FARBLOCK_SEEDS` asks for more.
+/// Unless `FARBLOCK_SEEDS` sets another number.
 const SEEDS: u64 = 4;
 const STEPS: usize = 1000;
 const STREAMS: usize = 24;
-/// What a buffer that was given back is filled with.
+/// The fill of returned buffers.
 const POISON: u8 = 0xd7;
-/// Bytes around the range that is received into.
+/// Bytes around the range of a receive.
 const MARGIN: usize = 64;
 const MARGIN_BYTE: u8 = 0x5a;
 
@@ -37,7 +36,7 @@ fn seeds(mut event_loop: Loop) {
     }
 }
 
-/// What one end sends: a pattern over and over, each flow from another place in it.
+/// The data of one end: a repeated pattern, from another start in each flow.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -65,7 +64,7 @@ struct End {
     flow_in: u64,
     sent: u64,
     received: u64,
-    /// Payload lengths of the batch under way.
+    /// Payload lengths of the batch in flight.
     sending: Option<Vec<usize>>,
     receiving: bool,
     ended: bool,
@@ -79,7 +78,7 @@ struct Chaos {
     pattern: Pattern,
     ends: HashMap<StreamId, End>,
     flows: u64,
-    /// Poisoned buffers that were given back by operations.
+    /// Poisoned buffers that operations returned.
     returned: Vec<Buffer>,
 }
 
@@ -140,7 +139,7 @@ impl Chaos {
 
     fn act(&mut self) {
         let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
-        // The order of a hash map is not reproducible; that of the flows is.
+        // The order of a hash map is not reproducible; the order of flows is.
         streams.sort_by_key(|stream| self.ends[stream].flow_out);
         let stream = streams[self.random.index(streams.len())];
         match self.random.index(20) {

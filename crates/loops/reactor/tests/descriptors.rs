@@ -1,5 +1,4 @@
-//! What happens when the process has no descriptors left. One test: the limit is the whole
-//! process's.
+//! A process without free descriptors. One test, because the limit applies to the whole process.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -44,7 +43,7 @@ fn pause_and_resume(mut event_loop: Loop) {
         }
         other => panic!("{other:?}"),
     }
-    // A second later there were a few more attempts, not thousands.
+    // A second later the loop has made a few more attempts, not thousands.
     let start = Instant::now();
     let mut errors = 0;
     while start.elapsed() < Duration::from_secs(1) {

@@ -1,10 +1,10 @@
-//! Where io_uring is forbidden, as in most containers: a seccomp filter on one thread shows it.
+//! Systems that forbid io_uring, like most containers: a seccomp filter on one thread simulates it.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "seccomp")]
 
 use farblock_reactor::{Config, EngineKind, Reactor};
 
-/// From now on, `io_uring_setup` fails on this thread with this error.
+/// Makes `io_uring_setup` fail on this thread with this error.
 fn forbid_io_uring(errno: i32) {
     let statement =
         |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };

@@ -70,8 +70,8 @@ fn received(event: Event) -> Buffer {
     }
 }
 
-/// What comes, until it is as much as was sent: a network may cut it anywhere. A receive is
-/// outstanding already.
+/// The received bytes, until there are as many as were sent: a network may cut them anywhere. A
+/// receive is already outstanding.
 fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec<u8> {
     let mut whole = received(event_loop.next()).to_vec();
     while whole.len() < length {
@@ -314,7 +314,7 @@ fn reset_is_an_error(mut event_loop: Loop) {
         Event::Received { result: Err(error), .. } => {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
-        // Wine asks for the socket's error when it waits for it, and thereby forgets it.
+        // Wine reads the socket's error while it waits for it, and thereby clears it.
         Event::Received { result: Ok(buffer), .. } if cfg!(windows) => assert!(buffer.is_empty()),
         other => panic!("{other:?}"),
     }
@@ -380,7 +380,7 @@ fn connect_refused(mut event_loop: Loop) {
 }
 
 fn connect_closed_at_once(mut event_loop: Loop) {
-    // Nobody answers there (RFC 5737); where there is no route, the attempt fails by itself.
+    // No host answers there (RFC 5737); without a route, the attempt fails at once.
     let address = "192.0.2.1:4420".parse().unwrap();
     let Ok(stream) = event_loop.reactor.connect(event_loop.task, address) else { return };
     event_loop.reactor.close(stream);
@@ -419,7 +419,7 @@ fn close_returns_what_was_pending(mut event_loop: Loop) {
     for is_submitted in [true, false] {
         let (stream, socket) = event_loop.stream_and_socket();
         let mut batch = SendBatch::new();
-        // More than the socket buffers take.
+        // More than the socket buffers hold.
         batch.payload(5, Buffer::new(64 << 20), 0..64 << 20);
         reactor.send(stream, batch);
         reactor.recv_into(stream, Buffer::new(1234), 0..1234);
@@ -488,7 +488,7 @@ fn calls_after_close_do_nothing(mut event_loop: Loop) {
     abuse();
     assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
-    // The successor in the same slot is not touched.
+    // The successor in the same slot is unaffected.
     let (_next, _other) = event_loop.stream_and_socket();
     abuse();
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
@@ -572,7 +572,7 @@ fn idle_streams_then_a_burst(mut event_loop: Loop) {
             let Event::Received { stream, result: Ok(buffer) } = event else { panic!("{event:?}") };
             let index = sockets.iter().position(|(id, _)| *id == stream).unwrap();
             assert_eq!(&buffer[..], [round, index as u8, (index >> 8) as u8]);
-            // Holding on to them must not starve anybody.
+            // A receiver that keeps buffers must not starve others.
             kept.push(buffer);
             reactor.recv(stream);
         }
@@ -634,7 +634,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
         }
     }
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
-    // These are not even submitted, or nobody takes their events.
+    // Operations that are not even submitted, or whose events no task takes.
     let (unsubmitted, peer) = event_loop.stream_and_socket();
     peers.push(peer);
     reactor.recv(unsubmitted);
@@ -645,12 +645,12 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
     drop(event_loop);
     for mut peer in peers {
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Everything was closed: the end, or a reset because of bytes that nobody read.
+        // Everything was closed: the end, or a reset because of unread bytes.
         while !matches!(peer.read(&mut [0; 4096]), Ok(0) | Err(_)) {}
     }
 }
 
-/// A stream that one engine made non-blocking is usable by the other.
+/// One engine made the stream non-blocking; the other can still use it.
 fn moves_between_engines(mut event_loop: Loop) {
     let mut other = Loop::portable();
     let socket = local_listener();
@@ -665,7 +665,7 @@ fn moves_between_engines(mut event_loop: Loop) {
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"moved");
 }
 
-/// What came meanwhile is the next loop's, and the one that had the stream hears of it no more.
+/// Later bytes go to the next loop, and the previous loop gets no more events.
 fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
@@ -703,7 +703,7 @@ fn a_second_receive_is_a_bug(mut event_loop: Loop) {
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 0..10)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..5)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..11)));
-    // The first one is not harmed.
+    // The first one is unaffected.
     socket.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
 }
@@ -727,7 +727,7 @@ fn what_crosses_threads() {
     is_sync::<farblock_reactor::Waker>();
 }
 
-/// Also if nobody polls any more; but not in the middle of what is being sent.
+/// Even without another poll; but not in the middle of a send.
 fn last_words_are_said_at_once(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();

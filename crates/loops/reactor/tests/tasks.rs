@@ -52,7 +52,7 @@ mod watches {
         rustix::io::write(event, &1_u64.to_ne_bytes()).expect("a write");
     }
 
-    /// Although nobody reads.
+    /// Although no thread reads.
     fn every_write_is_seen(mut event_loop: Loop) {
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let task = event_loop.task;
@@ -63,7 +63,7 @@ mod watches {
             assert_eq!(event_loop.poll(None), [task]);
         }
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // From before it was watched, and for another task.
+        // Written before the watch, and watched for another task.
         let other = event_loop.reactor.add_task();
         event_loop.reactor.watch(other, event).expect("a watch");
         assert_eq!(event_loop.poll(None), [other]);
@@ -78,7 +78,7 @@ mod watches {
         event_loop.reactor.unwatch(watch);
         write(&event);
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // A pipe whose other end is closed says so, but not again and again.
+        // A pipe with a closed other end reports that, but not again and again.
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let watch = event_loop.reactor.watch(task, reader).expect("a watch");
         drop(writer);
@@ -134,7 +134,7 @@ fn wakes_from_another_thread(mut event_loop: Loop) {
         });
         assert_eq!(event_loop.poll(None), [task]);
         thread.join().unwrap();
-        // The second wake counts as a new one if the first was seen before it.
+        // The second wake counts as a new one if the loop saw the first before it.
         event_loop.poll(Some(Duration::ZERO));
     }
 }
@@ -159,7 +159,7 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
             })
         })
         .collect();
-    // If a wake were lost, the loop would sleep for ever although the counter is not there yet.
+    // If a wake were lost, the loop would sleep for ever before the counter reaches its value.
     while counter.load(Ordering::SeqCst) < THREADS * WAKES {
         let before = counter.load(Ordering::SeqCst);
         let ready = event_loop.poll(Some(PATIENCE)).len();
@@ -241,8 +241,8 @@ fn children_report_their_root(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-/// A task that is always ready, like one that works through a long list, leaves the sockets their
-/// turn.
+/// A task that is always ready, like one that works through a long list, does not starve the
+/// sockets.
 fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let busy = reactor.add_task();
@@ -266,14 +266,14 @@ fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     panic!("starved");
 }
 
-/// Processor time of this thread so far; none where the system does not tell.
+/// Processor time of this thread so far; `None` where the system does not report it.
 #[cfg(not(windows))]
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Linux's file would be there under Wine, but of Wine's server, which opens all files.
+/// Under Wine, Linux's file would exist but describe Wine's server, which opens all files.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;
@@ -288,7 +288,7 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
-/// Not one that is told to look for ever.
+/// Except a loop that is configured to look for ever.
 #[test]
 fn an_idle_loop_uses_no_processor() {
     let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];
@@ -297,9 +297,9 @@ fn an_idle_loop_uses_no_processor() {
     }
 }
 
-/// Processor time, not passing time, so it does not depend on what else the machine does.
+/// Processor time, not elapsed time, so it does not depend on other load.
 fn uses_no_processor(mut event_loop: Loop) {
-    // Lively first, so that the loop has learnt to spin if it ever does.
+    // Busy first, so that a loop that can learn to spin has learnt it.
     let waker = event_loop.reactor.waker(event_loop.task);
     let thread = std::thread::spawn(move || {
         for _ in 0..2000 {

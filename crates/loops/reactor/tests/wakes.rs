@@ -1,5 +1,5 @@
-//! No wake is lost, in whatever order threads run: the code of wakers with loom's atomics and
-//! locks, which tries orders. What is posted before a wake is found after it.
+//! No order of threads loses a wake: runs the wakers' code with loom's atomics and locks, which try
+//! orders. A message posted before a wake is found after it.
 #![cfg(target_os = "linux")]
 
 mod loom_loop;
@@ -24,7 +24,7 @@ impl Tasks {
         Tasks { looped: Loop::new(), mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
     }
 
-    /// Has a thread post to a task's mailbox and wake it.
+    /// Starts a thread that posts to a task's mailbox and wakes it.
     fn post_to(&self, task: usize, waker: &Waker) -> loom::thread::JoinHandle<()> {
         let (mailbox, waker) = (Arc::clone(&self.mailboxes[task]), waker.clone());
         loom::thread::spawn(move || {
@@ -37,7 +37,7 @@ impl Tasks {
         self.looped.waker(task as u32)
     }
 
-    /// Runs until so many messages were found; loom sees to it that this ends.
+    /// Runs until it has found this many messages; loom ensures that this ends.
     fn run(&self, messages: u32) {
         let mut found = 0;
         while found < messages {

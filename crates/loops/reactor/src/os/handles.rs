@@ -1,4 +1,4 @@
-//! Sockets and files that may be the system's or a simulated world's.
+//! Sockets and files, of the system or of a simulated world.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -48,7 +48,7 @@ impl Socket {
         TcpStream::connect_timeout(address, timeout).map(Socket::from)
     }
 
-    /// The system's socket, to set options that a simulated one has not.
+    /// The system's socket, to set options that a simulated one lacks.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
             Inner::Tcp(stream) => Some(stream),
@@ -57,7 +57,7 @@ impl Socket {
         }
     }
 
-    /// Sends without waiting for more to send.
+    /// Sets whether the system sends small data at once (`TCP_NODELAY`).
     ///
     /// # Errors
     /// The system's.
@@ -65,7 +65,7 @@ impl Socket {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
 
-    /// Closing it resets the connection, and forgets what was not sent.
+    /// Makes a close reset the connection and discard unsent data.
     ///
     /// # Errors
     /// The system's.
@@ -80,7 +80,7 @@ impl Socket {
         }
     }
 
-    /// How long a read may wait; for ever with `None`.
+    /// Sets the time limit of a read; `None`: no limit.
     ///
     /// # Errors
     /// The system's, and if it is zero.
@@ -88,7 +88,7 @@ impl Socket {
         either!(&self.0, stream => stream.set_read_timeout(timeout))
     }
 
-    /// How long a write may wait; for ever with `None`.
+    /// Sets the time limit of a write; `None`: no limit.
     ///
     /// # Errors
     /// The system's, and if it is zero.
@@ -146,7 +146,7 @@ impl From<TcpListener> for ListenSocket {
 }
 
 impl ListenSocket {
-    /// Listens in the simulated world that the calling thread is in; `None` if it is in none.
+    /// Listens in the calling thread's simulated world; `None` outside one.
     pub fn simulated(address: SocketAddr) -> Option<io::Result<ListenSocket>> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -156,7 +156,7 @@ impl ListenSocket {
         None
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
     /// The system's.

@@ -1,4 +1,4 @@
-//! File operations on a few threads, for systems whose readiness interface knows no files.
+//! File operations on a few threads, for systems whose readiness interface does not support files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -35,13 +35,13 @@ struct PoolState {
     shared: Arc<WakerShared>,
 }
 
-/// The threads; dropping it waits for the operations that are running and discards the others.
+/// The threads. Dropping it waits for the running operations and discards the others.
 pub(crate) struct FilePool {
     state: Arc<PoolState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A poisoned lock is taken anyway: every critical section leaves its queue whole.
+/// Ignores poison: every critical section leaves its queue consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -88,7 +88,7 @@ impl Drop for FilePool {
         drop(queue);
         self.state.available.notify_all();
         for thread in self.threads.drain(..) {
-            // It panicked if it did; there is nobody left to be told.
+            // An error means that it panicked; there is no caller left to tell.
             let _ = thread.join();
         }
     }
@@ -136,7 +136,7 @@ fn read_all(file: &File, buffer: &mut Buffer, offset: u64) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Direct I/O refuses to go on from the unaligned end of a file.
+            // Direct I/O refuses to continue from the unaligned end of a file.
             Err(error) if done > 0 && error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -185,7 +185,7 @@ fn write_durable(file: &File, buffer: &Buffer, offset: u64) -> io::Result<()> {
         Ok(pwritev2(file, &slices, offset, ReadWriteFlags::DSYNC)?)
     };
     match write_with(buffer, offset, durable) {
-        // Some file systems know no flags.
+        // Some file systems support no flags.
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
             write_and_sync(file, buffer, offset)
         }

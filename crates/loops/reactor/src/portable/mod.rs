@@ -1,10 +1,10 @@
 //! The portable engine: readiness from `mio` (epoll, kqueue, IOCP), non-blocking sockets, a thread
 //! pool for files.
-//!
-//! Readiness is edge-triggered: the system says once that a stream became readable or writable, and
-//! the flag holds until an attempt finds otherwise. Whatever can be attempted is in `runnable`;
-//! each turn makes a bounded number of attempts, before and after it asks the system for news.
-//! Results always go through the mailboxes, so nothing is called back from inside a submission.
+//! Readiness is edge-triggered: the system reports once that a stream became readable or writable,
+//! and the flag holds until an attempt would block. `runnable` holds everything that is worth an
+//! attempt. Each turn makes a bounded number of attempts, before and after it asks the system for
+//! events. Results always pass through the mailboxes, so there is no callback from inside a
+//! submission.
 
 mod files;
 mod net;
@@ -35,12 +35,12 @@ use net::{Listener, Progress, Stream};
 
 /// Readiness events taken from the system at once.
 const EVENTS_PER_TURN: usize = 1024;
-/// Streams and listeners attempted at once, before the system is asked for news.
+/// Streams and listeners attempted in a row, before the loop asks the system for events.
 const ATTEMPTS_PER_RUN: usize = 256;
 
 const WAKER: Token = Token(usize::MAX);
 
-/// Something that may be attempted.
+/// An object that is worth an attempt.
 #[derive(Clone, Copy)]
 enum Runnable {
     Stream(Key),
@@ -53,7 +53,7 @@ pub(crate) struct Portable {
     streams: Slab<Stream>,
     listeners: Slab<Listener>,
     runnable: VecDeque<Runnable>,
-    /// Listeners that rest after an error, and until when.
+    /// Listeners that pause after an error, and the end of the pause.
     paused: Vec<(Instant, Key)>,
     files: Slab<Arc<File>>,
     #[cfg(unix)]
@@ -68,12 +68,12 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // It cannot fail in a way that anybody could do something about: a full pipe wakes as well.
+        // Any failure is harmless: a full pipe wakes as well.
         let _ = self.wake();
     }
 }
 
-/// What a readiness event is about.
+/// The kind of object that a readiness event concerns.
 #[derive(Clone, Copy)]
 enum Source {
     Stream = 0,
@@ -84,7 +84,7 @@ enum Source {
 
 const SOURCES: usize = 3;
 
-/// There is no generation in it: a late event only causes an attempt that finds nothing.
+/// It has no generation: a late event only causes an attempt that finds nothing.
 fn token(key: Key, source: Source) -> Token {
     Token(key.index as usize * SOURCES + source as usize)
 }
@@ -136,7 +136,7 @@ impl Portable {
         Ok(())
     }
 
-    /// Only the system call knows.
+    /// Only the system call can tell.
     pub(crate) fn has_work(&self) -> bool {
         true
     }
@@ -196,7 +196,7 @@ impl Portable {
         });
     }
 
-    /// Attempts what may be attempted, each once.
+    /// Attempts everything runnable, each once.
     fn run(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.runnable.len().min(ATTEMPTS_PER_RUN) {
             let runnable = self.runnable.pop_front().expect("counted");
@@ -213,7 +213,7 @@ impl Portable {
         }
     }
 
-    /// True if there may be more to accept.
+    /// Accepts connections. True if there may be more.
     fn accept(&mut self, key: Key, cx: &mut Context<'_>) -> bool {
         let Some(listener) = self.listeners.find_mut(key) else { return false };
         let task = listener.task;
@@ -256,7 +256,7 @@ impl Portable {
 
     pub(crate) fn close_listener(&mut self, key: Key) {
         if let Some(mut listener) = self.listeners.remove(key) {
-            // The socket is closed now in any case.
+            // The socket is now closed in any case.
             let _ = self.poll.registry().deregister(&mut listener.socket);
         }
     }
@@ -315,13 +315,13 @@ impl Portable {
         self.schedule(key);
     }
 
-    /// The socket of a stream with nothing outstanding, which is gone from here.
+    /// Removes a stream with nothing outstanding and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
         if !self.streams.find(key)?.is_idle() {
             return None;
         }
         let mut stream = self.streams.remove(key)?;
-        // What is not registered any more can be registered elsewhere.
+        // A socket must leave this registry before another loop can register it.
         self.poll.registry().deregister(&mut stream.socket).ok()?;
         Some(stream.socket.into())
     }
@@ -332,7 +332,7 @@ impl Portable {
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(mut stream) = self.streams.remove(key) {
-            // The socket is closed now in any case.
+            // The socket is now closed in any case.
             let _ = self.poll.registry().deregister(&mut stream.socket);
             stream.abort(key, cx);
         }
@@ -361,7 +361,7 @@ impl Portable {
         use std::os::fd::AsRawFd;
         if let Some(watch) = self.watches.remove(key) {
             let fd = watch.descriptor.as_raw_fd();
-            // The descriptor is closed now in any case.
+            // The descriptor is now closed in any case.
             let _ = self.poll.registry().deregister(&mut mio::unix::SourceFd(&fd));
         }
     }
@@ -370,7 +370,7 @@ impl Portable {
         Ok(self.files.insert(Arc::new(file)))
     }
 
-    /// Operations outstanding hold the file open.
+    /// Outstanding operations keep the file open.
     pub(crate) fn remove_file(&mut self, key: Key) {
         self.files.remove(key);
     }
@@ -396,7 +396,7 @@ impl Portable {
         self.file_pool.as_ref().expect("started just now").submit(job);
     }
 
-    /// Delivers the file operations that are done.
+    /// Delivers the finished file operations.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         let Some(pool) = &self.file_pool else { return };
         pool.collect(&mut self.done);

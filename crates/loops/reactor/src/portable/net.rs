@@ -1,4 +1,4 @@
-//! Streams and listeners of the portable engine: what is outstanding, what is ready, and the
+//! Streams and listeners of the portable engine: outstanding operations, readiness, and the
 //! attempts.
 
 use std::io::{self, IoSlice, Read};
@@ -19,18 +19,18 @@ const SLICES_PER_WRITE: usize = 128;
 const WRITES_PER_RUN: usize = 8;
 /// Connections that one listener may accept in one attempt.
 const ACCEPTS_PER_RUN: usize = 16;
-/// Whether a read of less than was asked for means that there is nothing more until the next
-/// readiness event. Not so with IOCP, where `mio` wants to see `WouldBlock`.
+/// Whether a short read means that there is no more data until the next readiness event. Not with
+/// IOCP, where `mio` requires `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 
-/// What an attempt left behind.
+/// The state after an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     /// Nothing to do until readiness, or another operation.
     Blocked,
     /// Worth another attempt.
     More,
-    /// A listener backs off until then.
+    /// A listener pauses until then.
     Paused(Instant),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Progress {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SocketState {
-    /// The handshake is under way.
+    /// The handshake is in progress.
     Connecting,
     /// Operations are possible.
     Open,
@@ -51,7 +51,7 @@ enum SocketState {
 /// The receive operation outstanding.
 enum Recv {
     None,
-    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    /// Into a buffer of the engine, at most this many bytes; zero: as many as it holds.
     Any {
         limit: u32,
     },
@@ -68,11 +68,11 @@ pub(crate) struct Stream {
     state: SocketState,
     /// An attempt to receive may succeed.
     readable: bool,
-    /// The peer will send no more: there is always something to find out by reading.
+    /// The peer will send no more: a read always finds the end or an error.
     read_closed: bool,
     /// An attempt to send may succeed.
     writable: bool,
-    /// In the engine's list already.
+    /// Already in the engine's list.
     queued: bool,
     recv: Recv,
     send: Option<(SendBatch, Cursor)>,
@@ -100,7 +100,7 @@ impl Stream {
         Stream { state: SocketState::Connecting, readable: false, writable: false, ..stream }
     }
 
-    /// Notes what the system said; true if the stream is to be put into the list.
+    /// Notes the system's event; true if the caller must add the stream to the list.
     pub(crate) fn became_ready(&mut self, event: &mio::event::Event) -> bool {
         let failed = event.is_error();
         self.read_closed |= event.is_read_closed() || failed;
@@ -109,7 +109,7 @@ impl Stream {
         self.may_run()
     }
 
-    /// Whether an attempt makes sense and is not scheduled yet; then it counts as scheduled.
+    /// Whether an attempt makes sense and is not scheduled yet; it then counts as scheduled.
     pub(crate) fn may_run(&mut self) -> bool {
         if self.queued {
             return false;
@@ -173,7 +173,7 @@ impl Stream {
 
     pub(crate) fn say_last(&self, bytes: &[u8]) {
         if self.state == SocketState::Open && self.send.is_none() {
-            // What there is no room for is lost.
+            // Bytes that do not fit in the socket are lost.
             let _ = write(&self.socket, &[IoSlice::new(bytes)]);
         }
     }
@@ -293,7 +293,7 @@ impl Stream {
         }
     }
 
-    /// One read, or as many as it takes with limited calls; none if there is nothing to be read.
+    /// One read, or several if calls are limited; `None` if there is no data.
     fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let most = self.call_bytes.receive;
         if into.len() <= most {
@@ -304,7 +304,7 @@ impl Stream {
             let end = into.len().min(done + most);
             match self.read_once(&mut into[done..end]) {
                 Some(Ok(count)) if count > 0 => done += count,
-                // An end or an error comes again.
+                // The next read returns the end or the error again.
                 _ if done > 0 => break,
                 result => return result,
             }
@@ -329,7 +329,7 @@ impl Stream {
         }
     }
 
-    /// Ends everything outstanding and says that the stream is closed.
+    /// Ends everything outstanding and reports the stream closed.
     pub(crate) fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(io::ErrorKind::ConnectionAborted);
@@ -354,7 +354,7 @@ impl Stream {
     }
 }
 
-/// A peer that is gone must not kill a process in which `SIGPIPE` has its default meaning.
+/// A closed peer must not kill a process in which `SIGPIPE` has its default action.
 #[cfg(target_os = "linux")]
 fn write(socket: &mio::net::TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -381,13 +381,13 @@ impl Listener {
         Listener { socket, task, ready: true, paused: false, queued: true }
     }
 
-    /// Notes what the system said; true if the listener is to be put into the list.
+    /// Notes the system's event; true if the caller must add the listener to the list.
     pub(crate) fn became_ready(&mut self) -> bool {
         self.ready = true;
         self.may_run()
     }
 
-    /// The pause is over; true if the listener is to be put into the list.
+    /// The pause is over; true if the caller must add the listener to the list.
     pub(crate) fn resume(&mut self) -> bool {
         self.paused = false;
         self.may_run()
@@ -401,7 +401,7 @@ impl Listener {
         true
     }
 
-    /// Accepts a few.
+    /// Accepts a few connections.
     pub(crate) fn run(
         &mut self,
         mut deliver: impl FnMut(io::Result<(std::net::TcpStream, SocketAddr)>),
@@ -415,7 +415,7 @@ impl Listener {
                         self.ready = false;
                         return Progress::Blocked;
                     }
-                    // The peer gave up before it was its turn.
+                    // The peer gave up before the accept.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         deliver(Err(error));

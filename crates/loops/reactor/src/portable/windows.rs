@@ -1,9 +1,9 @@
-//! What the file threads ask of Windows.
+//! The Windows calls of the file threads.
 //!
 //! Every call has its own `OVERLAPPED` and its thread's event, so it works with handles of both
-//! kinds. With one that was opened with `FILE_FLAG_OVERLAPPED` the threads' calls are under way at
-//! the same time; with any other Windows does one after another. The standard library's calls must
-//! not be mixed with these: they would wait for whichever call ends first.
+//! kinds. With a handle opened with `FILE_FLAG_OVERLAPPED` the threads' calls run at the same time;
+//! with any other Windows runs one after another. The standard library's calls must not be mixed
+//! with these: they would wait for whichever call ends first.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ use windows_sys::Win32::System::Ioctl::{FILE_ZERO_DATA_INFORMATION, FSCTL_SET_ZE
 use windows_sys::Win32::System::Threading::CreateEventW;
 
 thread_local! {
-    /// Says that this thread's call is done.
+    /// The event that signals the end of this thread's call.
     static EVENT: OnceCell<OwnedHandle> = const { OnceCell::new() };
 }
 
@@ -29,8 +29,8 @@ thread_local! {
 pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let result = call(file, offset, |handle, count, overlapped| {
-        // SAFETY: `bytes` is this function's for writing, and `call` returns when the system is
-        // done with it.
+        // SAFETY: this function may write `bytes`, and `call` returns when the system is done with
+        // it.
         unsafe { ReadFile(handle, bytes.as_mut_ptr(), length, count, overlapped) }
     });
     match result {
@@ -48,7 +48,7 @@ pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usi
     })
 }
 
-/// Gives the range's space back if the file is sparse, and zeroes it in any case.
+/// Zeroes the range, and frees its space if the file is sparse.
 pub(super) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     zero_range(file, offset, len)
 }
@@ -69,7 +69,7 @@ pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
         }
     });
     match result {
-        // The standard library has no kind for a device's way to say it.
+        // The standard library has no error kind for a device's way to report it.
         Err(error) if is(&error, ERROR_INVALID_FUNCTION) || is(&error, ERROR_NOT_SUPPORTED) => {
             Err(io::ErrorKind::Unsupported.into())
         }
@@ -81,7 +81,7 @@ fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code as i32)
 }
 
-/// Starts a call at a file offset and waits for its end; the number of bytes.
+/// Starts a call at a file offset and waits for its end; returns the number of bytes.
 pub(crate) fn call(
     file: &File,
     offset: u64,
@@ -107,8 +107,8 @@ pub(crate) fn call(
         if !is(&error, ERROR_IO_PENDING) {
             return Err(error);
         }
-        // SAFETY: the call was started with these, and is waited for, so that neither they nor its
-        // buffers go before it is over.
+        // SAFETY: the call was started with these and this waits for its end, so neither they nor
+        // its buffers are freed before it ends.
         if unsafe { GetOverlappedResult(handle, &overlapped, &mut count, 1) } == 0 {
             return Err(io::Error::last_os_error());
         }
@@ -117,7 +117,7 @@ pub(crate) fn call(
 }
 
 fn new_event() -> io::Result<OwnedHandle> {
-    // SAFETY: no name and no attributes; the handle, if there is one, is nobody else's.
+    // SAFETY: no name and no attributes; only this code owns the handle, if there is one.
     unsafe {
         let event = CreateEventW(ptr::null(), 1, 0, ptr::null());
         if event.is_null() {

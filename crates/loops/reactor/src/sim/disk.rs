@@ -1,4 +1,4 @@
-//! Disks: what is stored, what would survive a power cut, and operations under way.
+//! Disks: the stored data, the data that would survive a power cut, and operations in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -9,21 +9,21 @@ use super::{Happening, WorldState};
 use crate::event::{FileOp, TaskId};
 use farblock_random::Random;
 
-/// Versions of a unit that are not synced, beyond which the oldest is written back.
+/// Unsynced versions of a unit, beyond which the disk writes back the oldest.
 const VERSIONS_MOST: usize = 8;
 
-/// How a disk behaves.
+/// The behaviour of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFaults {
-    /// The longest time of an operation.
+    /// The longest time of a normal operation.
     pub delay: Duration,
-    /// An operation is late once in so many; 0: never.
+    /// One operation in this many is late; 0: none.
     pub late_one_in: u64,
-    /// How late, at most.
+    /// The longest delay of a late operation.
     pub late: Duration,
-    /// An operation fails once in so many, a write in part; 0: never.
+    /// One operation in this many fails, a write in part; 0: none.
     pub fail_one_in: u64,
-    /// Bytes that are written as a whole or not at all: a power of two.
+    /// The disk writes units of this many bytes atomically: a power of two.
     pub atomic_bytes: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct Medium {
     generation: u32,
 }
 
-/// A file operation under way, and whose it is.
+/// A file operation in flight, and its owner.
 pub(super) struct Flying {
     generation: u32,
     engine: u64,
@@ -56,34 +56,34 @@ pub(super) struct Flying {
     fails: bool,
 }
 
-/// A file operation that is done.
+/// A finished file operation.
 pub(super) struct Finished {
     pub(super) flying: Flying,
     pub(super) result: io::Result<()>,
 }
 
-/// Something that was written to a disk.
+/// Data that reached a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Landed {
-    /// When, since the world's beginning.
+    /// The time since the world's start.
     pub at: Duration,
-    /// Where, in bytes.
+    /// The offset in bytes.
     pub offset: usize,
-    /// What.
+    /// The data.
     pub bytes: Vec<u8>,
 }
 
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
-    /// What was written since somebody asked, if somebody does.
+    /// Writes since a test started to record them; `None` before that.
     pub(super) landed: Option<Vec<Landed>>,
     /// The time, in nanoseconds.
     now: u64,
     generation: u32,
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// What units held since the last sync, each in order: any of it, or what is durable, is what
-    /// a power cut leaves.
+    /// The contents of units since the last sync, in order. A power cut leaves any of them, or the
+    /// durable content.
     unsynced: BTreeMap<usize, Vec<Vec<u8>>>,
     flying: BTreeMap<u64, Flying>,
 }
@@ -95,7 +95,7 @@ pub(super) struct Media {
     pub(super) power_cuts: u64,
     /// By engine.
     finished: BTreeMap<u64, Vec<Finished>>,
-    /// Engines that ask for nothing any more.
+    /// Engines that no longer collect results.
     gone: BTreeSet<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Media {
         self.finished.remove(&engine).unwrap_or_default()
     }
 
-    /// Nobody asks what an engine's operations came to.
+    /// Drops the results of an engine that no longer collects them.
     pub(super) fn forget(&mut self, engine: u64) {
         self.finished.remove(&engine);
         self.gone.insert(engine);
@@ -171,7 +171,7 @@ impl Disk {
         }
     }
 
-    /// What a unit holds.
+    /// The content of a unit.
     fn unit(&self, unit: usize) -> &[u8] {
         let start = unit * self.faults.atomic_bytes;
         &self.current[start..self.current.len().min(start + self.faults.atomic_bytes)]
@@ -185,7 +185,7 @@ impl Disk {
         self.durable[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Makes units durable as they are.
+    /// Makes units durable with their current content.
     fn sync(&mut self, units: impl Iterator<Item = usize>) {
         for unit in units {
             if self.unsynced.remove(&unit).is_some() {
@@ -295,7 +295,7 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Operations under way are carried out, or not, or in part; nothing later has an effect.
+    /// Completes operations in flight fully, in part or not at all; later ones have no effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk = self.media.disks.get_mut(medium.index).expect("it is this world's");
         disk.now = self.now;
@@ -311,7 +311,7 @@ impl WorldState {
         Medium { generation, ..medium }
     }
 
-    /// As [`WorldState::orphan`], and what was not synced survives in part.
+    /// Like [`WorldState::orphan`], but only some of the unsynced data survives.
     pub(super) fn cut_power(&mut self, medium: Medium) -> Medium {
         let next = self.orphan(medium);
         self.media.power_cuts += 1;

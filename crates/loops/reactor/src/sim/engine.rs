@@ -1,4 +1,4 @@
-//! The third engine: streams, listeners and files of the world that the thread is in.
+//! The third engine: streams, listeners and files of the thread's simulated world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
-/// Polls that do not wait after which others run.
+/// After this many polls that do not wait, other threads run.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {
@@ -27,31 +27,31 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
-/// What happened to an engine and was not looked at yet.
+/// Events of an engine that it has not handled yet.
 #[derive(Default)]
 pub(super) struct News {
-    /// Streams, by the order of their making.
+    /// Streams, in the order of their creation.
     streams: BTreeSet<u64>,
-    /// Who waits for it.
+    /// The thread that waits for them.
     thread: Option<usize>,
 }
 
 impl WorldState {
-    /// Something happened to an engine.
+    /// Wakes an engine.
     pub(super) fn wake_engine(&mut self, engine: u64) {
         if let Some(thread) = self.engines.get(&engine).and_then(|news| news.thread) {
             self.marks.wake(thread);
         }
     }
 
-    /// A stream of an engine may get on.
+    /// Marks a stream of an engine that may make progress.
     pub(super) fn wake_stream(&mut self, (engine, live): (u64, u64)) {
         let news = self.engines.entry(engine).or_default();
         news.streams.insert(live);
         news.thread.into_iter().for_each(|thread| self.marks.wake(thread));
     }
 
-    /// A thread waits for what happens to an engine.
+    /// Notes the thread that waits for an engine's events.
     pub(super) fn serve(&mut self, engine: u64, thread: usize) {
         let news = self.engines.entry(engine).or_default();
         news.thread = Some(thread);
@@ -60,7 +60,7 @@ impl WorldState {
         }
     }
 
-    /// The first of an engine's streams from `live` on that may get on.
+    /// The first of an engine's marked streams from `live` on.
     fn take_stream(&mut self, engine: u64, live: u64) -> Option<u64> {
         let streams = &mut self.engines.get_mut(&engine)?.streams;
         let next = streams.range(live..).next().copied()?;
@@ -69,7 +69,7 @@ impl WorldState {
     }
 }
 
-/// Ends an engine's wait when another thread has something for it.
+/// Ends an engine's wait when another thread has data for it.
 struct Ring(u64);
 
 impl Alarm for Ring {
@@ -80,7 +80,7 @@ impl Alarm for Ring {
 
 struct Open {
     stream: Stream,
-    /// Where it is in the order of their making.
+    /// Its number in the order of creation.
     live: u64,
     task: TaskId,
     is_connecting: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Sim {
     number: u64,
     shared: Arc<WakerShared>,
     streams: Slab<Open>,
-    /// In the order of their making, which is not that of their places.
+    /// In the order of creation, which differs from the order of slots.
     live: BTreeMap<u64, Key>,
     next_live: u64,
     listeners: Slab<(TaskId, Listener)>,
@@ -102,7 +102,7 @@ pub(crate) struct Sim {
     polls: u32,
 }
 
-/// Numbers the engines of a process: only which is which matters.
+/// Numbers the engines of a process; the values have no meaning.
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 
 impl Sim {
@@ -143,8 +143,8 @@ impl Sim {
         }
     }
 
-    /// Does whatever can be done now, each stream a little. What nothing has happened to since it
-    /// was looked at is not looked at.
+    /// Does everything that is possible now, a little for each stream. It skips streams without an
+    /// event since the last attempt.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
         for finished in with_state(|state| state.media.take_finished(number)) {
@@ -208,7 +208,7 @@ impl Sim {
         key
     }
 
-    /// A stream is to be looked at.
+    /// Marks a stream for the next attempt.
     fn look_at(&self, live: u64) {
         with_state(|state| state.wake_stream((self.number, live)));
     }
@@ -259,7 +259,7 @@ impl Sim {
         self.look_at(live);
     }
 
-    /// The socket of a stream with nothing outstanding, which is gone from here.
+    /// Removes a stream with nothing outstanding and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<Stream> {
         let stream = self.streams.find(key)?;
         let has_none = matches!(stream.recv, Recv::None) && stream.send.is_none();
@@ -275,7 +275,7 @@ impl Sim {
     pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.send.is_none() && !stream.is_connecting && !stream.has_failed {
-            // What there is no room for is lost.
+            // Bytes that do not fit in the socket are lost.
             let _ = with_state(|state| state.write(&stream.stream, bytes));
         }
     }
@@ -384,7 +384,7 @@ impl Open {
         }
     }
 
-    /// Ends everything outstanding and says that the stream is closed.
+    /// Ends everything outstanding and reports the stream closed.
     fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(ErrorKind::ConnectionAborted);

@@ -1,11 +1,10 @@
-//! A simulated world: the clock, the network, the disks and the threads of everything that runs in
-//! it are functions of one seed.
+//! A simulated world: one seed determines its clock, network, disks and threads.
 //!
 //! A world belongs to the thread that [entered](World::enter) it. Reactors made there with
-//! [`EngineKind::Sim`](crate::EngineKind::Sim) live in it, and [`os`](crate::os) asks it for time,
-//! threads and sockets. Threads are coroutines: one runs until it waits, and then another does.
-//! When all of them wait, time jumps to whatever happens next. So a run has no races but those that
-//! the seed chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
+//! [`EngineKind::Sim`](crate::EngineKind::Sim) live in it, and [`os`](crate::os) uses its time,
+//! threads and sockets. Threads are coroutines: one runs until it waits, then another does. When
+//! all of them wait, time jumps to the next event. So a run has only the races that the seed
+//! chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
 //!
 //! ```text
 //!   root: the test          coroutines: cores, control loops
@@ -16,14 +15,14 @@
 //!     +───────── bytes arrive, disks answer, timers ─────+
 //! ```
 //!
-//! A world can have several machines. A thread runs on the machine of whoever started it, or on the
-//! one that it was [put on](on_machine); it connects from that one's address, and shares nothing
-//! with other machines that a process shares ([`os::world`](crate::os::world)). Buffers are counted
-//! for the machine that makes them ([`tally`]), whose clock may [jump](World::jump).
+//! A world can have several machines. A thread runs on the machine of the thread that started it,
+//! or on the machine that it was [put on](on_machine). It connects from that machine's address, and
+//! shares no process state with other machines ([`os::world`](crate::os::world)). Buffers count for
+//! the machine that makes them ([`tally`]), whose clock may [jump](World::jump).
 //!
-//! What goes wrong is up to whoever holds the [`World`]: connections that break in the ways of
-//! [`Break`], addresses that do not answer or whose packets vanish, disks with [`DiskFaults`],
-//! power cuts, processes that are gone, clocks that jump.
+//! The owner of the [`World`] injects faults: connections that break in the ways of [`Break`],
+//! addresses that do not answer or whose packets vanish, disks with [`DiskFaults`], power cuts,
+//! killed processes, clocks that jump.
 
 mod disk;
 mod engine;
@@ -57,25 +56,25 @@ thread_local! {
     static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Happening {
-    /// Bytes of a connection's side reach the other one.
+    /// Bytes from one side of a connection reach the other one.
     Arrive { link: usize, side: Side },
     /// A connection request reaches its listener.
     Connect { link: usize },
-    /// A side of a connection finds out that it is broken.
+    /// A side of a connection notices that it is broken.
     Fail { link: usize, side: Side },
-    /// A disk operation is done.
+    /// A disk operation completes.
     Done { medium: usize, op: u64 },
 }
 
 struct WorldState {
-    /// Since the beginning, in nanoseconds.
+    /// Nanoseconds since the start.
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Numbers what is put into the queue: ties happen in that order.
+    /// Numbers the queue's entries: of two at the same time, the lower number happens first.
     serial: u64,
     net: Net,
     media: Media,
@@ -83,25 +82,25 @@ struct WorldState {
     boots: BTreeMap<u32, u64>,
     /// What happened to engines, by their numbers.
     engines: HashMap<u64, News>,
-    /// Threads that may get on.
+    /// Threads that may make progress.
     marks: Marks,
-    /// A digest of all that happened.
+    /// A digest of all events.
     trace: u64,
 }
 
-/// Worlds that there were.
+/// Number of worlds so far.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 struct Inner {
-    /// From 1 on; only which is which matters.
+    /// From 1 on; the value has no meaning.
     number: u64,
     epoch: Instant,
     state: RefCell<WorldState>,
     threads: Threads,
     mistake: Cell<Option<&'static str>>,
-    /// By how much the clocks of machines are ahead.
+    /// The amounts by which the clocks of machines are ahead.
     jumps: RefCell<Vec<(Range<u32>, Duration)>>,
-    /// The most that each level was.
+    /// The highest value of each level.
     levels: RefCell<BTreeMap<&'static str, usize>>,
 }
 
@@ -109,8 +108,8 @@ struct Inner {
 pub struct World(Rc<Inner>);
 
 impl World {
-    /// Makes a world and has the calling thread enter it, in place of the one that it was in.
-    /// Dropping it leaves it.
+    /// Makes a world that the calling thread enters in place of its current one. Dropping it leaves
+    /// it.
     #[must_use]
     pub fn enter(seed: u64) -> World {
         let state = WorldState {
@@ -140,18 +139,18 @@ impl World {
         World(inner)
     }
 
-    /// Has whoever asks [`os::has_mistake`](crate::os::has_mistake) make this mistake from now on.
+    /// Makes [`os::has_mistake`](crate::os::has_mistake) report this mistake from now on.
     pub fn make_mistake(&self, mistake: &'static str) {
         self.0.mistake.set(Some(mistake));
     }
 
-    /// Time since the beginning.
+    /// The time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.0.state.borrow().now)
     }
 
-    /// A digest of everything that happened so far: the same for the same run.
+    /// A digest of all events so far: equal for equal runs.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.0.state.borrow().trace
@@ -163,18 +162,18 @@ impl World {
         self.0.threads.names()
     }
 
-    /// How the network treats everybody from now on.
+    /// Sets the faults of the whole network from now on.
     pub fn set_net_faults(&self, faults: NetFaults) {
         self.0.state.borrow_mut().net.faults = faults;
     }
 
-    /// How many connections were broken or damaged while they were new ([`EarlyFaults`]).
+    /// Connections that [`EarlyFaults`] broke or damaged.
     #[must_use]
     pub fn early_faults(&self) -> u64 {
         self.0.state.borrow().net.early
     }
 
-    /// The connections that are not broken, the oldest first.
+    /// The unbroken connections, oldest first.
     #[must_use]
     pub fn connections(&self) -> Vec<Connection> {
         self.0.state.borrow().net.connections()
@@ -185,90 +184,89 @@ impl World {
         self.0.state.borrow_mut().break_link(connection.link, how);
     }
 
-    /// Whether requests to connect to the address are answered; they are until this says
-    /// otherwise.
+    /// Sets whether connection requests to the address get an answer. By default they do.
     pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }
 
-    /// The process that listens there is gone at once: its connections break, and the address is
-    /// free. It is up to the caller that nothing it still does matters.
+    /// Kills the process that listens there: its connections break, and the address is free. The
+    /// caller must ensure that later actions of its code have no effect.
     pub fn kill(&self, address: SocketAddr) {
         self.0.state.borrow_mut().kill(address);
     }
 
-    /// How the machine that has the address serves whoever connects there, from now on.
+    /// Sets how the machine with the address serves its clients from now on.
     pub fn set_service(&self, address: SocketAddr, service: Service) {
         self.0.state.borrow_mut().net.set_service(address, service);
     }
 
-    /// Requests to connect that found the address' backlog full.
+    /// Connection requests that found the address's backlog full.
     #[must_use]
     pub fn overflows(&self, address: SocketAddr) -> u64 {
         self.0.state.borrow().net.overflows(address)
     }
 
-    /// Machines are cut off for a while: nothing that they send, or that is sent to them, arrives
-    /// before it is sent anew after that, as TCP does.
+    /// Cuts machines off for a while. Nothing sent to or from them arrives until the sender
+    /// retransmits it afterwards, as TCP does.
     pub fn cut(&self, machines: Range<u32>, time: Duration) {
         self.0.state.borrow_mut().cut(machines, time);
     }
 
-    /// For a while everything vanishes that one side of the connections to an address sends, with
-    /// no error, and what the other one sends arrives. It is sent anew after that, as TCP does, and
-    /// arrives even if its sender has given up.
+    /// For a while, all data from one side of the connections to an address is lost without an
+    /// error; the other direction works. The sender retransmits the data afterwards, as TCP does,
+    /// and it arrives even if the sender has given up.
     pub fn blackhole(&self, address: SocketAddr, side: Side, time: Duration) {
         self.0.state.borrow_mut().blackhole(address, side, time);
     }
 
-    /// The process on a machine is gone at once: its connections break, and it gets no new ones.
-    /// What it has sent may still arrive for as long as `longest`. It is up to the caller that
-    /// nothing else it still does matters.
+    /// Kills the process on a machine: its connections break, and it gets no new ones. Data that it
+    /// has sent may still arrive for up to `longest`. The caller must ensure that later actions of
+    /// its code have no effect.
     pub fn end_process(&self, machine: u32, longest: Duration) {
         self.0.state.borrow_mut().end_process(machine, longest);
     }
 
-    /// The clocks of machines jump ahead of the others'. What they wait for until some time is due
-    /// that much sooner. To be called outside of the world's threads.
+    /// Moves the clocks of machines ahead of the others'. Their deadlines come that much sooner.
+    /// Call it outside the world's threads.
     pub fn jump(&self, machines: Range<u32>, time: Duration) {
         self.0.threads.jump(&self.0, machines.clone(), time);
         self.0.jumps.borrow_mut().push((machines, time));
     }
 
-    /// The most that a level ever was ([`os::note_level`](crate::os::note_level)); 0 if nobody
+    /// The highest value of a level ([`os::note_level`](crate::os::note_level)); 0 if no thread
     /// noted any.
     #[must_use]
     pub fn highest(&self, level: &str) -> usize {
         self.0.levels.borrow().get(level).copied().unwrap_or_default()
     }
 
-    /// A file of so many zeroes.
+    /// A file of `bytes` zeroes.
     #[must_use]
     pub fn disk(&self, bytes: usize) -> Medium {
         self.0.state.borrow_mut().media.add(bytes)
     }
 
-    /// How a disk behaves from now on.
+    /// Sets the faults of a disk from now on.
     pub fn set_disk_faults(&self, medium: Medium, faults: DiskFaults) {
         self.0.state.borrow_mut().media.at(medium).faults = faults;
     }
 
-    /// The process that uses the disk is gone: its operations are carried out, or not, or in part.
-    /// Gives a handle for its successor; the old one does nothing any more.
+    /// Ends the process that uses the disk: its operations complete fully, in part or not at all.
+    /// Returns a handle for its successor; the old one has no effect any more.
     #[must_use]
     pub fn orphan_disk(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().orphan(medium)
     }
 
-    /// The power fails: what was not synced is lost, or in part, in multiples of the atomic unit.
-    /// Gives a handle for afterwards.
+    /// Cuts the power: unsynced data is lost, or survives in part, in multiples of the atomic unit.
+    /// Returns a handle for use afterwards.
     #[must_use]
     pub fn cut_power(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().cut_power(medium)
     }
 
-    /// What was written to the disk since the last call, in order; remembered from the first one
-    /// on. A write in part is there in its parts, and a power cut is no write.
+    /// Returns the writes to the disk since the last call, in order; the first call starts the
+    /// recording. A partial write is reported in its parts, and a power cut is not a write.
     #[must_use]
     pub fn take_landed(&self, medium: Medium) -> Vec<Landed> {
         let mut state = self.0.state.borrow_mut();
@@ -330,14 +328,14 @@ impl WorldState {
     }
 
     fn note_bytes(&mut self, bytes: &[u8]) {
-        // FNV-1a: all that matters is that a difference shows.
+        // FNV-1a is enough: a difference must show, nothing more.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
         self.note(digest);
     }
 
-    /// Lets everything happen that is due.
+    /// Processes all events that are due.
     fn happen(&mut self) {
         while let Some(&Reverse((at, _, happening))) = self.queue.peek()
             && at <= self.now
@@ -360,24 +358,24 @@ impl Inner {
         self.epoch + Duration::from_nanos(self.state.borrow().now)
     }
 
-    /// By how much the clock of whoever runs is ahead of that.
+    /// The amount by which the running thread's clock is ahead of that.
     fn ahead(&self) -> Duration {
         let machine = self.threads.machine();
         let jumps = self.jumps.borrow();
         jumps.iter().filter(|(of, _)| of.contains(&machine)).map(|(_, time)| *time).sum()
     }
 
-    /// What the clock of whoever runs shows.
+    /// The time on the running thread's clock.
     fn local_now(&self) -> Instant {
         self.now() + self.ahead()
     }
 
-    /// The world's time when the clock of whoever runs shows that, unless it jumps.
+    /// The world's time at which the running thread's clock will show `local`, unless it jumps.
     fn world_time(&self, local: Instant) -> Instant {
         local.checked_sub(self.ahead()).unwrap_or(self.epoch)
     }
 
-    /// Lets time pass until the next happening, or the next deadline of somebody who waits.
+    /// Advances the time to the next event, or to the next deadline of a waiting thread.
     fn advance(&self, deadline: Option<Instant>) {
         let waiting = self.threads.next_deadline(self);
         let mut state = self.state.borrow_mut();
@@ -404,7 +402,7 @@ fn with_state<R>(act: impl FnOnce(&mut WorldState) -> R) -> R {
     act(&mut current().state.borrow_mut())
 }
 
-/// As [`with_state`], for what may be dropped after the world.
+/// Like [`with_state`], for values that may be dropped after the world.
 fn try_with_state(act: impl FnOnce(&mut WorldState)) {
     let world = WORLD.try_with(|world| world.borrow().clone());
     if let Ok(Some(world)) = world {
@@ -417,7 +415,7 @@ pub(crate) fn is_entered() -> bool {
     IS_ENTERED.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The world's number and the machine's, if the thread is in one.
+/// The number of the world and the machine, if the thread is in a world.
 pub(crate) fn number() -> u64 {
     if is_entered() { current().number << 32 | u64::from(machine()) } else { 0 }
 }
@@ -427,8 +425,7 @@ fn machine() -> u32 {
     current().threads.machine()
 }
 
-/// Does something on another machine of the world that the thread is in. Threads that it starts
-/// stay there.
+/// Runs `act` on another machine of the thread's world. Threads that it starts stay there.
 pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     let world = current();
     let before = world.threads.go_to(machine);
@@ -437,7 +434,7 @@ pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The world's time, if the thread is in one.
+/// The world's time, if the thread is in a world.
 #[inline]
 pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
@@ -489,19 +486,19 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets the others run until the condition holds, which anybody may bring about, or the deadline
-/// has come.
+/// Lets the others run until the condition holds, which any thread may cause, or the deadline has
+/// passed.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
     block_until(deadline, Whom::Anybody, holds);
 }
 
-/// Lets the others run until it is that time.
+/// Lets the others run until the deadline.
 pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, Whom::Nobody, || false);
 }
 
-/// Lets the others run until the condition holds or the deadline has come. `whom`: who can bring it
-/// about.
+/// Lets the others run until the condition holds or the deadline has passed. `whom` may cause the
+/// condition.
 fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
@@ -512,7 +509,7 @@ fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() ->
     world.threads.got_on();
 }
 
-/// Lets the others run, and a little time pass.
+/// Lets the others run, and advances the time a little.
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();

@@ -1,4 +1,4 @@
-//! The network: connections as two directions of bytes on their way.
+//! The network: connections as two directions of bytes in flight.
 
 mod breaks;
 
@@ -16,24 +16,24 @@ use super::serving::{Service, Serving};
 use super::threads::Whom;
 use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
-/// Bytes of a direction that are on their way or not read yet, beyond which a sender waits.
+/// Bytes of a direction, in flight or unread, beyond which a sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Where machine 0 is, and whatever was put on no other one.
+/// The address of machine 0, and of everything not placed on another machine.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
-/// Where the others are, by their numbers.
+/// The base of the other machines' addresses, by their numbers.
 const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 const FIRST_PORT: u16 = 40_000;
-/// When a request to connect that was not answered is made again: this, then twice as long each.
+/// The time after which a client repeats an unanswered connection request; it doubles each time.
 const SYN_TIME: Duration = Duration::from_secs(1);
-/// The same for what was sent and not acknowledged.
+/// The time after which a sender retransmits unacknowledged data; it doubles each time.
 const RETRANSMIT_TIME: Duration = Duration::from_millis(200);
 
 /// One of the two ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Side {
-    /// That connected.
+    /// The end that connected.
     Client,
-    /// That accepted.
+    /// The end that accepted.
     Server,
 }
 
@@ -46,25 +46,25 @@ impl Side {
     }
 }
 
-/// How the network treats everybody.
+/// The faults of the whole network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetFaults {
-    /// The longest time that a piece of a stream takes.
+    /// The longest time in flight of a piece of a stream.
     pub delay: Duration,
-    /// A send is split into pieces once in so many; 0: never.
+    /// One send in this many is split into pieces; 0: none.
     pub split_one_in: u64,
-    /// What becomes of connections while they are new.
+    /// The faults of new connections.
     pub early: EarlyFaults,
 }
 
-/// What goes wrong at some byte that a connection begins with: within any message, or between two.
+/// Faults at some byte near the start of a connection: within a message, or between two.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EarlyFaults {
-    /// One connection in so many breaks off there; 0: none.
+    /// One connection in this many breaks there; 0: none.
     pub cut_one_in: u64,
-    /// In one in so many a bit is another one there; 0: in none.
+    /// In one connection in this many, a bit flips there; 0: in none.
     pub damage_one_in: u64,
-    /// Bytes of a direction in which that is.
+    /// The fault is within this many bytes of a direction.
     pub bytes: u64,
 }
 
@@ -75,11 +75,11 @@ impl Default for NetFaults {
     }
 }
 
-/// A connection, to be [broken](super::World::break_connection).
+/// A connection that a test may [break](super::World::break_connection).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connection {
     pub(super) link: usize,
-    /// Where the client connected to.
+    /// The address to which the client connected.
     pub server: SocketAddr,
 }
 
@@ -89,48 +89,48 @@ enum Piece {
     End,
 }
 
-/// A piece on its way.
+/// A piece in flight.
 #[derive(Debug)]
 struct Flying {
-    /// When it arrives, or when whoever it arrives at has time for it: not before those before it.
+    /// The time of its arrival, or of its processing at the receiver; never before earlier pieces.
     at: u64,
-    /// It has arrived at a processor that takes its time, which is in `at` now.
+    /// It has arrived, and `at` now includes the receiver's processing time.
     is_served: bool,
     piece: Piece,
 }
 
-/// One direction, and the end that it begins at.
+/// One direction, and the end where it starts.
 #[derive(Default)]
 struct Way {
     pieces: VecDeque<Flying>,
-    /// Bytes in them.
+    /// Total bytes in flight.
     flying_bytes: usize,
-    /// Nothing arrives before.
+    /// Nothing arrives before this time.
     held_until: u64,
     /// Nothing arrives any more.
     is_lost: bool,
-    /// Bytes that were sent.
+    /// Bytes sent so far.
     sent_bytes: u64,
-    /// At which of them it breaks, and how.
+    /// The byte at which it breaks, and how.
     cut: Option<(u64, Break)>,
-    /// It has: nothing of what is sent after that goes anywhere.
+    /// It has broken: later data goes nowhere.
     is_cut: bool,
-    /// Which of them has another bit.
+    /// The byte in which a bit flips.
     damaged: Option<u64>,
 }
 
 #[derive(Default)]
 struct End {
-    /// Arrived, to be read.
+    /// Arrived and unread.
     input: VecDeque<u8>,
     /// Nothing more will arrive.
     at_end: bool,
     error: Option<ErrorKind>,
-    /// Its owner let go of it.
+    /// Its owner has dropped it.
     is_dropped: bool,
-    /// Letting go of it resets the connection.
+    /// Dropping it resets the connection.
     resets: bool,
-    /// The engine that it is a stream of, and which.
+    /// The engine and the number of its stream.
     owner: Option<(u64, u64)>,
 }
 
@@ -138,11 +138,11 @@ struct Link {
     addresses: [SocketAddr; 2],
     /// The machine of the client.
     machine: u32,
-    /// Requests that were not answered.
+    /// Unanswered connection requests.
     requests: u32,
-    /// The request has arrived, and the processor that it is for has taken its time.
+    /// The request has arrived, including the receiver's processing time.
     is_served: bool,
-    /// By the side that sends.
+    /// Indexed by the sending side.
     ways: [Way; 2],
     ends: [End; 2],
     is_connected: bool,
@@ -153,7 +153,7 @@ struct Listening {
     address: SocketAddr,
     backlog: VecDeque<usize>,
     is_open: bool,
-    /// The engine that accepts from it.
+    /// The engine that accepts on it.
     engine: Option<u64>,
 }
 
@@ -161,20 +161,20 @@ struct Listening {
 pub(super) struct Net {
     pub(super) faults: NetFaults,
     links: Vec<Link>,
-    /// Those to a server: there are many more to others.
+    /// Connections to each server, because there are many more to others.
     links_to: HashMap<SocketAddr, Vec<usize>>,
     listeners: Vec<Listening>,
-    /// Those that are open.
+    /// Open connections to each server.
     open: HashMap<SocketAddr, usize>,
     unreachable: BTreeSet<SocketAddr>,
-    /// How many new connections were broken or damaged.
+    /// New connections that were broken or damaged.
     pub(super) early: u64,
     serving: HashMap<SocketAddr, Serving>,
-    /// Machines whose cable is out, and until when.
+    /// Machines that are cut off, and the end of the cut.
     cut: BTreeMap<u32, u64>,
-    /// Addresses of servers, and which side's packets vanish there, until when.
+    /// Addresses of servers, the side whose packets are lost there, and the end of the loss.
     dark: BTreeMap<(SocketAddr, Side), u64>,
-    /// Machines whose process is gone.
+    /// Machines whose process was killed.
     gone: BTreeSet<u32>,
 }
 
@@ -213,8 +213,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// When a machine will have done what arrives now. What is still on its way keeps nobody
-    /// waiting.
+    /// The time at which a machine finishes processing data that arrives now. Data still in flight
+    /// delays no other data.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }
@@ -262,7 +262,7 @@ impl WorldState {
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            // The request, or the answer to it.
+            // The request, or its answer.
             let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
             let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
@@ -273,7 +273,7 @@ impl WorldState {
         Stream::new(link, Side::Client)
     }
 
-    /// Decides what goes wrong with a connection while it is new.
+    /// Chooses the faults of a new connection.
     fn doom(&mut self, link: usize) {
         let EarlyFaults { cut_one_in, damage_one_in, bytes } = self.net.faults.early;
         if self.random.one_in(cut_one_in) {
@@ -289,7 +289,8 @@ impl WorldState {
         }
     }
 
-    /// What of a piece goes on its way, and as what; the connection breaks if it is its time.
+    /// Applies the chosen faults to a piece and returns the bytes to send; may break the
+    /// connection.
     fn spoil(&mut self, link: usize, side: Side, piece: &[u8]) -> Vec<u8> {
         let Net { links, early, .. } = &mut self.net;
         let way = &mut links[link].ways[side as usize];
@@ -315,7 +316,7 @@ impl WorldState {
         bytes
     }
 
-    /// An end is an engine's stream, or nobody's.
+    /// Sets the engine's stream that owns an end, or no owner.
     pub(super) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
         self.net.links[stream.link].ends[stream.side as usize].owner = owner;
     }
@@ -325,7 +326,7 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Something happened to an end.
+    /// Wakes the owner of an end.
     fn wake_end(&mut self, link: usize, side: Side) {
         if let Some(owner) = self.net.links[link].ends[side as usize].owner {
             self.wake_stream(owner);
@@ -357,7 +358,7 @@ impl WorldState {
         self.wake_end(link, Side::Client);
     }
 
-    /// A request to connect was not answered.
+    /// Repeats an unanswered connection request.
     fn ask_again(&mut self, link: usize, address: SocketAddr) {
         if let Some(serving) = self.net.serving.get_mut(&address) {
             serving.overflows += 1;
@@ -368,7 +369,7 @@ impl WorldState {
         self.schedule(pause, Happening::Connect { link });
     }
 
-    /// How many bytes were taken; none that would fit is "would block".
+    /// Returns the number of bytes accepted; "would block" if there is no room.
     pub(super) fn write(&mut self, stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
         let (side, other) = (stream.side as usize, stream.side.other() as usize);
         let link = &self.net.links[stream.link];
@@ -445,15 +446,15 @@ impl WorldState {
             }
         }
         if is_refused {
-            // Nobody is there any more who would read it.
+            // There is no reader any more.
             self.reset(link, side, 0);
         }
         self.wake_end(link, side.other());
-        // There may be room for more.
+        // The sender may have more data to send.
         self.wake_end(link, side);
     }
 
-    /// What has arrived at a server waits until its processor has done what came before, and that.
+    /// Makes arrived pieces wait until the server's processor has processed earlier ones and them.
     fn serve_pieces(&mut self, link: usize) {
         let server = self.net.links[link].addresses[1];
         if !self.net.serving.contains_key(&server) {
@@ -469,7 +470,7 @@ impl WorldState {
                     self.schedule_at(flying.at, Happening::Arrive { link, side: Side::Client });
                 }
             }
-            // In the order in which they were sent.
+            // In the order of sending.
             flying.at = flying.at.max(last);
             last = flying.at;
         }
@@ -484,7 +485,7 @@ impl WorldState {
         self.wake_end(link, side);
     }
 
-    /// What arrived: bytes, nothing at the end of the stream, or "would block".
+    /// Returns arrived bytes, no bytes at the end of the stream, or "would block".
     pub(super) fn read(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<usize> {
         let link = &mut self.net.links[stream.link];
         let end = &mut link.ends[stream.side as usize];
@@ -497,13 +498,13 @@ impl WorldState {
             };
         }
         let count = Read::read(&mut end.input, into)?;
-        // The rest, and room for more.
+        // Wakes the reader for the rest, and the sender for the free room.
         self.wake_end(stream.link, stream.side);
         self.wake_end(stream.link, stream.side.other());
         Ok(count)
     }
 
-    /// Whether a connection is made, if that is known.
+    /// Whether the connection is established, if known yet.
     pub(super) fn connected(&self, stream: &Stream) -> Option<io::Result<()>> {
         let link = &self.net.links[stream.link];
         match link.ends[0].error {
@@ -525,13 +526,12 @@ impl WorldState {
         if !is_reset {
             return self.launch(link, side, Piece::End);
         }
-        // Not before what is on its way.
+        // Not before the data in flight.
         let last = found.ways[side as usize].pieces.back().map_or(0, |last| last.at);
         self.reset(link, side.other(), last);
     }
 
-    /// A side is told that the connection is no more, not before `earliest`, and not through a
-    /// cable that is out.
+    /// Reports a reset to one side, not before `earliest`, and not while its machine is cut off.
     fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();
         let silent = self.silent_until(link, side.other());
@@ -540,7 +540,7 @@ impl WorldState {
         self.schedule_at(at, Happening::Fail { link, side });
     }
 
-    /// Makes a connection request that is under way the listener's.
+    /// Takes the next connection request from a listener.
     pub(super) fn accept(&mut self, listener: &Listener) -> Option<(Stream, SocketAddr)> {
         let link = self.net.listeners[listener.0].backlog.pop_front()?;
         Some((Stream::new(link, Side::Server), self.net.links[link].addresses[0]))
@@ -581,7 +581,7 @@ impl Stream {
         })
     }
 
-    /// Asks for a connection, without waiting for the answer.
+    /// Sends a connection request, without waiting for the answer.
     pub(super) fn start(address: SocketAddr) -> Stream {
         let machine = super::machine();
         with_state(|state| state.connect(address, machine))

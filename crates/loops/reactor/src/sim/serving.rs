@@ -1,15 +1,16 @@
-//! The processors of machines, which take time for what arrives.
+//! The processors of machines, which need time for each arrival.
 
 use std::time::Duration;
 
-/// How a machine serves those that connect to one of its addresses. The default has no limits.
+/// How a machine serves the clients of one of its addresses. The default has no limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Service {
-    /// Its processor's time for a connection that is made.
+    /// The processor time of a new connection.
     pub accept: Duration,
-    /// And for each piece of a stream that arrives. One waits behind the other.
+    /// The processor time of each arriving piece of a stream. Pieces wait for one another.
     pub piece: Duration,
-    /// Connections that wait to be accepted; a request beyond is not answered, and made again.
+    /// Connections that may wait to be accepted; a further request gets no answer, and the client
+    /// repeats it.
     pub backlog: usize,
 }
 
@@ -19,18 +20,18 @@ impl Default for Service {
     }
 }
 
-/// What an address has of its machine.
+/// An address's share of its machine.
 #[derive(Default)]
 pub(super) struct Serving {
     pub(super) service: Service,
-    /// When its processor is idle again.
+    /// The time at which its processor becomes idle.
     busy_until: u64,
-    /// Requests to connect that found the backlog full.
+    /// Connection requests that found the backlog full.
     pub(super) overflows: u64,
 }
 
 impl Serving {
-    /// When it will have done what arrives now.
+    /// The time at which it finishes processing an arrival at `now`.
     pub(super) fn serve(&mut self, now: u64, is_accept: bool) -> u64 {
         let Service { accept, piece, .. } = self.service;
         let takes = if is_accept { accept } else { piece };

@@ -1,8 +1,8 @@
 //! The threads of a world: coroutines that run until they wait.
 //!
-//! In a round each thread runs that may get on, in an order that the seed chooses. Whoever waits
-//! for a condition that anybody may make true is asked each time; a loop and a sleeper are not:
-//! they are [marked](Marks) by what happens to them. So a round costs what happens in it.
+//! In a round each thread runs that may make progress, in an order that the seed chooses. The round
+//! polls a thread whose condition any thread may make true. It does not poll loops and sleepers:
+//! events [mark](Marks) them. So a round costs only as much as its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -17,23 +17,23 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::{Inner, current};
 
-/// Stack of a coroutine; what is not touched takes no memory.
+/// Stack of a coroutine; untouched pages take no memory.
 const STACK_BYTES: usize = 2 << 20;
 
 type Suspend = Yielder<(), Waits>;
 
-/// What a thread waits for.
+/// The source of a thread's progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Whom {
-    /// Anybody may let it get on: it is asked in each round.
+    /// Any thread: each round polls it.
     Anybody,
-    /// What happens to this engine.
+    /// Events of this engine.
     Engine(u64),
-    /// Nobody: the time.
+    /// Only the time.
     Nobody,
 }
 
-/// How long a thread waits, and for whom.
+/// A thread's deadline and the source of its progress.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,
@@ -42,11 +42,11 @@ struct Waits {
 
 struct Thread {
     name: String,
-    /// Names it in [`Marks`], for as long as it is there.
+    /// Its number in [`Marks`] while it exists.
     id: usize,
     /// The machine that it runs on.
     machine: u32,
-    /// Forgotten unless it has ended: unwinding it would have to run code that waits.
+    /// Leaked unless it has ended: unwinding it would have to run code that waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -55,27 +55,27 @@ struct Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         if self.has_ended {
-            // SAFETY: this is the only place that drops it, and the thread is not used afterwards.
+            // SAFETY: only this line drops it, and nothing uses the thread afterwards.
             unsafe { ManuallyDrop::drop(&mut self.coroutine) };
         }
     }
 }
 
-/// Who may get on: by place in the ring of threads, a bit each.
+/// Threads that may make progress: a bit for each position in the ring of threads.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Something happened for them.
+    /// Woken by an event.
     woken: Vec<u64>,
-    /// They are asked in each round.
+    /// Polled in each round.
     asked: Vec<u64>,
-    /// Places by the threads' numbers.
+    /// Positions by the threads' numbers.
     places: Vec<Option<usize>>,
-    /// Numbers that no thread has.
+    /// Unused numbers.
     free: Vec<usize>,
 }
 
 impl Marks {
-    /// A number that no thread has.
+    /// An unused number.
     fn new_id(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -83,13 +83,13 @@ impl Marks {
         })
     }
 
-    /// The thread is not there any more.
+    /// Drops the number of an ended thread.
     fn forget(&mut self, id: usize) {
         self.places[id] = None;
         self.free.push(id);
     }
 
-    /// The threads are in other places. New ones are to run.
+    /// Records the threads' new positions. New threads are marked to run.
     fn arrange(&mut self, ids: impl ExactSizeIterator<Item = usize>) {
         let words = ids.len().div_ceil(64);
         let woken = std::mem::replace(&mut self.woken, vec![0; words]);
@@ -106,14 +106,14 @@ impl Marks {
         }
     }
 
-    /// A thread may get on.
+    /// Marks a thread that may make progress.
     pub(super) fn wake(&mut self, id: usize) {
         if let Some(place) = self.places.get(id).copied().flatten() {
             self.woken[place / 64] |= 1 << (place % 64);
         }
     }
 
-    /// The first place in a range whose thread may get on. It is not marked any more.
+    /// The first position in a range with a marked thread. Clears the mark.
     fn take(&mut self, range: Range<usize>) -> Option<usize> {
         let mut place = range.start;
         while place < range.end {
@@ -145,12 +145,12 @@ impl Marks {
 #[derive(Default)]
 struct Ring {
     threads: Vec<Thread>,
-    /// Where a round that nobody's seed has turned would begin.
+    /// The position at which a round would start without the seed's rotation.
     first: usize,
 }
 
 impl Ring {
-    /// Has the ring begin where it stands.
+    /// Rotates the ring so that it starts at `first`.
     fn straighten(&mut self) {
         let first = std::mem::take(&mut self.first);
         self.threads.rotate_left(first);
@@ -159,16 +159,16 @@ impl Ring {
 
 pub(super) struct Threads {
     all: RefCell<Ring>,
-    /// Started, and not run yet.
+    /// Started, but not run yet.
     new: RefCell<Vec<Thread>>,
-    /// When somebody wants to run at the latest, with the thread's number. It may have changed its
-    /// mind since.
+    /// The deadlines of waiting threads, with their numbers. A thread may have changed its deadline
+    /// since.
     deadlines: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
-    /// What the one that runs suspends itself with; null: the root runs.
+    /// The running coroutine's handle to suspend itself; null: the root runs.
     running: Cell<*const Suspend>,
-    /// Where whoever runs is.
+    /// The machine of the running thread.
     machine: Cell<u32>,
-    /// Somebody got what it waited for in this round.
+    /// A thread has made progress in this round.
     progress: Cell<bool>,
 }
 
@@ -205,18 +205,18 @@ impl Threads {
         all.map(|thread| thread.name.clone()).collect()
     }
 
-    /// The machine that whoever runs is on.
+    /// The machine of the running thread.
     pub(super) fn machine(&self) -> u32 {
         self.machine.get()
     }
 
-    /// Puts whoever runs on another machine; gives the one that it was on.
+    /// Moves the running thread to another machine; returns the previous one.
     pub(super) fn go_to(&self, machine: u32) -> u32 {
         farblock_mem::tally::count_for(machine);
         self.machine.replace(machine)
     }
 
-    /// Those on these machines waited until a time that is so much sooner now.
+    /// Adjusts the deadlines of threads on these machines to a clock jump.
     pub(super) fn jump(&self, world: &Inner, machines: Range<u32>, time: Duration) {
         let mut all = self.all.borrow_mut();
         let mut deadlines = self.deadlines.borrow_mut();
@@ -245,7 +245,7 @@ impl Threads {
         None
     }
 
-    /// Marks whoever waited until now.
+    /// Marks the threads whose deadline has passed.
     pub(super) fn expire(&self, world: &Inner) {
         let now = world.now();
         while let Some(at) = self.next_deadline(world)
@@ -256,7 +256,7 @@ impl Threads {
         }
     }
 
-    /// Whoever runs got what it waited for.
+    /// Notes that the running thread has made progress.
     pub(super) fn got_on(&self) {
         self.progress.set(true);
     }
@@ -269,14 +269,14 @@ impl Threads {
             return self.round(world, until);
         }
         let machine = self.machine.get();
-        // SAFETY: it is in the frame in which the coroutine began, which lives for as long as the
-        // coroutine runs; and it is the coroutine that runs, since every switch sets the pointer.
+        // SAFETY: it is in the coroutine's first frame, which lives for as long as the coroutine
+        // runs. Every switch sets the pointer, so it belongs to the running coroutine.
         unsafe { &*running }.suspend(Waits { until, whom });
         self.running.set(running);
         self.go_to(machine);
     }
 
-    /// Lets each thread run once that may get on, and time pass if none of them did.
+    /// Runs each thread once that may make progress; if none did, advances the time.
     fn round(&self, world: &Inner, deadline: Option<Instant>) {
         let mut ring = self.all.take();
         let machine = self.machine.get();
@@ -284,7 +284,7 @@ impl Threads {
         self.take_in(world, &mut ring);
         let count = ring.threads.len();
         if count > 0 {
-            // The order is the seed's: whoever is first sees the others late.
+            // The seed chooses the order: the first thread sees the others' actions late.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }
@@ -312,7 +312,7 @@ impl Threads {
         }
     }
 
-    /// Puts the new threads at the ring's end.
+    /// Adds the new threads at the ring's end.
     fn take_in(&self, world: &Inner, ring: &mut Ring) {
         if self.new.borrow().is_empty() {
             return;
@@ -326,7 +326,7 @@ impl Threads {
         marks.arrange(ring.threads.iter().map(|thread| thread.id));
     }
 
-    /// Lets a thread run until it waits; true if it has ended.
+    /// Runs a thread until it waits; true if it has ended.
     fn run(&self, world: &Inner, thread: &mut Thread, place: usize) -> bool {
         self.go_to(thread.machine);
         let result = thread.coroutine.resume(());

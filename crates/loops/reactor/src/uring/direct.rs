@@ -1,9 +1,10 @@
 //! Sends and receives by plain system calls, while the loop looks for work anyway.
 //!
-//! The ring is for many operations at once, and for sleeping. For one at a time it is the longer
-//! way: a receive that finds nothing is armed, the peer's segment has to wake it, and it is carried
-//! out when the loop enters the kernel again. A loop that does not sleep may as well ask the socket
-//! itself. So what is asked of a stream is only noted at first, and each turn decides:
+//! The ring is for many operations at once, and for sleeping. For single operations it takes
+//! longer: the kernel arms a receive that finds nothing, the peer's segment has to wake it, and the
+//! receive runs when the loop enters the kernel again. A loop that does not sleep may as well ask
+//! the socket directly. So the engine first only notes the operations on a stream, and each turn
+//! decides:
 //!
 //! ```text
 //!                  +--- looking, and few ---> a call that does not wait ---> event
@@ -13,8 +14,9 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! A stream that is quiet goes to the ring soon, and costs no calls there. Closing goes there, too:
-//! what is outstanding is submitted and then cancelled, so that there is one way to end.
+//! A quiet stream soon moves to the ring, and costs no calls there. A close also uses the ring: the
+//! engine submits the outstanding operations and then cancels them, so that there is one way to
+//! end.
 
 use std::io;
 use std::mem;
@@ -33,23 +35,23 @@ use farblock_mem::Buffer;
 
 /// With many more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
 const MOST_STREAMS: usize = 32;
-/// Looks in vain for one receive, after which it is left to the ring: some 50 microseconds.
+/// Vain looks for one receive, after which the engine submits it to the ring: some 50 microseconds.
 const PATIENCE: u16 = 256;
 
-/// What came of a look.
+/// The result of a look.
 #[derive(PartialEq, Eq)]
 enum Look {
-    /// Nothing; it is looked again.
+    /// Nothing; look again.
     Nothing,
     /// There is an event.
     Done,
-    /// The rest is the ring's.
+    /// The rest is for the ring.
     Ring,
 }
 
 impl Uring {
-    /// Hands all that was asked for to the ring. Receives come last: arming one that finds nothing
-    /// takes the kernel half a microsecond, for which nothing that is sent should wait.
+    /// Submits all noted operations to the ring. Receives come last: arming one that finds nothing
+    /// takes the kernel half a microsecond, and no send should wait for that.
     pub(super) fn submit_streams(&mut self, cx: &mut Context<'_>) {
         self.submit_sends();
         self.submit_receives(cx);
@@ -77,7 +79,7 @@ impl Uring {
         }
     }
 
-    /// Begins the sends, if there are few.
+    /// Starts the sends directly, if there are few.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -93,7 +95,7 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives what is there for the receives that are not the ring's yet, if they are few.
+    /// Receives available data for the noted receives, if there are few.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);
@@ -133,7 +135,7 @@ impl Uring {
 }
 
 impl Stream {
-    /// Sends what the socket takes. The result, if that is the end.
+    /// Sends as much as the socket takes. Returns the result if that completes the send.
     fn send_now(&mut self) -> Option<io::Result<()>> {
         let send = self.send.as_mut().expect("there is a send");
         let Send { batch, cursor, message } = send;
@@ -206,7 +208,7 @@ impl Stream {
     }
 }
 
-/// None if nothing is there yet.
+/// `None` if there is no data yet.
 fn receive(socket: &TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     match rustix::net::recv(socket, into, RecvFlags::DONTWAIT) {
         Ok((count, _)) => Some(Ok(count)),
@@ -215,7 +217,7 @@ fn receive(socket: &TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     }
 }
 
-/// Takes a stream off a list; whether it was there.
+/// Removes a stream from a list; returns whether the list contained it.
 fn remove(list: &mut Vec<Key>, key: Key) -> bool {
     let place = list.iter().position(|&other| other == key);
     place.map(|place| list.remove(place)).is_some()
@@ -236,7 +238,7 @@ mod tests {
 
     const TEST_TIME: Duration = Duration::from_secs(20);
 
-    /// An engine that is told when to look and when to sleep.
+    /// An engine whose test decides when it looks and when it sleeps.
     struct Bench {
         engine: Uring,
         tasks: Tasks,
@@ -245,7 +247,7 @@ mod tests {
     }
 
     impl Bench {
-        /// None where the system has no io_uring, unless `FARBLOCK_NEED_URING` says that it must.
+        /// `None` where the system has no io_uring, unless `FARBLOCK_NEED_URING` requires it.
         fn new() -> Option<Bench> {
             let engine = match Uring::new(&WakerShared::new()) {
                 Ok(engine) => engine,
@@ -274,7 +276,7 @@ mod tests {
             self.with(|engine, cx| engine.recv(cx, key, limit));
         }
 
-        /// What one turn brings.
+        /// Runs one turn and returns its events.
         fn turn(&mut self, wait: Wait) -> Vec<Event> {
             self.with(|engine, cx| engine.turn(cx, wait)).unwrap();
             let mut events = Vec::new();
@@ -282,7 +284,7 @@ mod tests {
             events
         }
 
-        /// Turns until there are so many events.
+        /// Runs turns until there are this many events.
         fn events(&mut self, count: usize, wait: impl Fn(Instant) -> Wait) -> Vec<Event> {
             let deadline = Instant::now() + TEST_TIME;
             let mut events = Vec::new();

@@ -20,7 +20,7 @@ const BYTES_PER_CALL: usize = 1 << 30;
 pub(super) struct FileSlot {
     file: File,
     in_flight: usize,
-    /// To be closed when the last operation is done.
+    /// To close when the last operation is done.
     removed: bool,
 }
 
@@ -35,11 +35,11 @@ impl FileSlot {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The operation as it is.
+    /// The unchanged operation.
     Direct,
     /// A durable write without the flag.
     Plain,
-    /// And the sync that makes it durable.
+    /// The sync that makes it durable.
     Sync,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Operation {
     /// Bytes transferred so far.
     done: usize,
     stage: Stage,
-    /// Start on a kernel thread, because starting at once gave `EAGAIN`.
+    /// Run on a kernel thread, because an immediate start gave `EAGAIN`.
     from_thread: bool,
 }
 
@@ -93,7 +93,7 @@ impl Uring {
         if operation.from_thread {
             entry = entry.flags(Flags::ASYNC);
         }
-        // SAFETY: the buffer is owned by the operation's slot, which nobody touches until its
+        // SAFETY: the operation's slot owns the buffer, and nothing else touches it until the
         // completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::File, key))) };
     }
@@ -144,7 +144,7 @@ impl Operation {
         }
     }
 
-    /// Takes a system call's result in; none if another one is needed.
+    /// Processes a system call's result; `None` if the operation needs another call.
     fn advance(&mut self, completion: &Completion) -> Option<io::Result<()>> {
         match completion.errno() {
             None => {}
@@ -157,7 +157,7 @@ impl Operation {
                 self.stage = Stage::Plain;
                 return None;
             }
-            // Direct I/O refuses to go on from the unaligned end of a file.
+            // Direct I/O refuses to continue from the unaligned end of a file.
             Some(libc::EINVAL) if self.done > 0 && matches!(self.op, FileOp::Read { .. }) => {
                 return Some(Err(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -1,4 +1,4 @@
-//! The `user_data` key space: the one place that says what a completion belongs to.
+//! The `user_data` key space: the one place that maps a completion to its operation.
 //!
 //! ```text
 //! 63      56 55          32 31             0
@@ -19,16 +19,16 @@
 //! | `Watch`   | a watch            | one per watch, multishot               |
 //! | `Probe`   | none (zero)        | one, while the engine is made          |
 //!
-//! A slot lives until its last completion was reaped: a stream that is closed stays in its slot
-//! while an operation is outstanding. So a completion always finds its slot, and one that does not
-//! is a bug of ours (it panics).
+//! A slot lives until its last completion is reaped: a closed stream stays in its slot while an
+//! operation is outstanding. So a completion always finds its slot; a missing slot is a bug of ours
+//! (it panics).
 //!
-//! Cancellation names the key of the operation to be cancelled. Both complete; an operation that
-//! was faster than its cancellation completes with its own result.
+//! Cancellation names the key of the operation to cancel. Both complete; an operation that was
+//! faster than its cancellation completes with its own result.
 
 use crate::slab::{GENERATION_BITS, Key};
 
-/// What a completion is about.
+/// The kind of operation that a completion belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum CompletionKind {
@@ -58,7 +58,7 @@ const KINDS: [CompletionKind; 9] = [
 const INDEX_BITS: u32 = 32;
 const KIND_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// The key of what has no slot.
+/// The key of operations without a slot.
 pub(super) const NO_SLOT: Key = Key { index: 0, generation: 0 };
 
 pub(super) fn pack(kind: CompletionKind, key: Key) -> u64 {

@@ -1,15 +1,15 @@
 //! The io_uring engine: completions, one system call per turn.
 //!
-//! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and completions are prepared only
-//! when that thread asks (`DEFER_TASKRUN`). Operations are queued without a system call; a turn
-//! submits them all and waits in one `io_uring_enter`. A loop that looks for work instead of
-//! waiting asks few streams by itself ([`direct`]).
+//! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and the kernel prepares completions
+//! only when that thread asks (`DEFER_TASKRUN`). Operations are queued without a system call; a
+//! turn submits them all and waits in one `io_uring_enter`. A loop that looks for work instead of
+//! waiting calls the sockets of few streams directly ([`direct`]).
 //!
-//! **Who owns what while the kernel works.** Buffers, batches, gather lists and addresses are owned
-//! by the slot that the completion will find ([`keys`]), and slots are freed only after their last
-//! completion. Sockets and files are closed after that, too, so no descriptor is reused under an
-//! operation. When the reactor is dropped, everything is cancelled and reaped first
-//! ([`Uring::shut_down`]); should the kernel not let go, the memory is leaked rather than freed.
+//! **Ownership while the kernel works.** The slot that the completion will find ([`keys`]) owns
+//! buffers, batches, gather lists and addresses. Slots are freed only after their last completion.
+//! Sockets and files are closed after that, too, so no descriptor is reused under an operation. A
+//! dropped reactor first cancels and reaps everything ([`Uring::shut_down`]). If the kernel does
+//! not release the memory, the reactor leaks it rather than free it.
 
 mod direct;
 mod files;
@@ -43,9 +43,9 @@ use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
-/// How long a dropped reactor waits for the kernel to let go of its memory.
+/// The time for which a dropped reactor waits for the kernel to release its memory.
 const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(30);
-/// How long it waits at once before it cancels again.
+/// The time after which it cancels again.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
 
 pub(crate) struct Uring {
@@ -58,22 +58,22 @@ pub(crate) struct Uring {
     files: Slab<FileSlot>,
     operations: Slab<Operation>,
     watches: Slab<Watch>,
-    /// Gather lists not in use.
+    /// Unused gather lists.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
-    /// For the next direct receive, so that a look in vain takes no buffer and gives none back.
+    /// For the next direct receive, so that a vain look neither takes nor returns a buffer.
     spare: Option<Buffer>,
     /// The same for large receives.
     large_spare: Option<Buffer>,
-    /// Streams whose send, or receive, was asked for and is not the kernel's yet ([`direct`]).
+    /// Streams with a noted send, or receive, that the engine has not submitted yet ([`direct`]).
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
-    /// Listeners that rest after an error, and until when.
+    /// Listeners that pause after an error, and the end of the pause.
     paused: Vec<(Instant, Key)>,
     alarm: Arc<OwnedFd>,
-    /// Where the kernel puts the alarm's count.
+    /// The kernel writes the alarm's count here.
     alarm_count: Box<u64>,
-    /// The alarm is being read.
+    /// A read of the alarm is in flight.
     alarm_armed: bool,
     /// Empty between turns.
     completions: Vec<Completion>,
@@ -84,7 +84,7 @@ struct EventAlarm(Arc<OwnedFd>);
 
 impl Alarm for EventAlarm {
     fn ring(&self) {
-        // It could only fail by overflowing a 64-bit count.
+        // It can fail only if a 64-bit count overflows.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -93,7 +93,7 @@ impl Uring {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
-        // Nothing may fail from here on: what is registered with the ring would go before it.
+        // Nothing may fail from here on: memory registered with the ring would be freed before it.
         let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
         let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
             Ok(large_provided) => large_provided,
@@ -143,7 +143,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Delivers the completions that are there now; those that this causes wait for the next turn.
+    /// Delivers the completions available now; later ones wait for the next turn.
     fn reap(&mut self, cx: &mut Context<'_>) {
         let mut completions = mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
@@ -171,7 +171,8 @@ impl Uring {
         let pointer = (&raw mut *self.alarm_count).cast::<u8>();
         let read = opcode::Read::new(Fd(self.alarm.as_raw_fd()), pointer, size_of::<u64>() as u32);
         self.alarm_armed = true;
-        // SAFETY: the count is boxed, written by nobody else, and freed after the last completion.
+        // SAFETY: the count is boxed, nothing else writes it, and it is freed after the last
+        // completion.
         unsafe { self.ring.push(read.build().user_data(pack(CompletionKind::Alarm, NO_SLOT))) };
     }
 
@@ -189,16 +190,16 @@ impl Uring {
         self.paused.iter().map(|&(until, _)| until).min()
     }
 
-    /// Cancels everything and reaps until the kernel holds no memory of ours. File operations may
-    /// still be carried out. If the kernel does not let go (a disk that does not answer), what it
-    /// may hold is leaked.
+    /// Cancels everything and reaps until the kernel holds no memory of ours. The kernel may still
+    /// carry out file operations. If it does not release the memory (a disk that does not answer),
+    /// the reactor leaks that memory.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         self.submit_streams(cx);
         let give_up = Instant::now() + SHUT_DOWN_PATIENCE;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
-            // Fails if there is nothing to cancel, or something could not be cancelled and has to
-            // end by itself.
+            // Fails if there is nothing to cancel, or if something cannot be cancelled and has to
+            // end on its own.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

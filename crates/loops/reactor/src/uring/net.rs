@@ -39,20 +39,20 @@ const KEPT_MESSAGES: usize = 256;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SocketState {
-    /// The handshake is under way.
+    /// The handshake is in progress.
     Connecting,
     /// Operations are possible.
     Open,
     /// The handshake failed; only close is possible.
     Failed,
-    /// What is in flight is being cancelled; nothing new is started.
+    /// Operations in flight are being cancelled; no new ones start.
     Closing,
 }
 
 /// The receive operation outstanding.
 pub(super) enum Recv {
     None,
-    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    /// Into a buffer of the engine, at most this many bytes; zero: as many as it holds.
     Any {
         limit: u32,
     },
@@ -82,7 +82,7 @@ impl Message {
         Box::new(Message { header: unsafe { mem::zeroed() }, slices: Vec::new() })
     }
 
-    /// Lists what is left of a batch, as far as one system call goes.
+    /// Lists the rest of a batch, up to the limits of one system call.
     pub(super) fn fill(&mut self, batch: &SendBatch, cursor: Cursor) {
         self.slices.clear();
         let mut room = BYTES_PER_CALL;
@@ -104,15 +104,15 @@ pub(super) struct Stream {
     pub(super) socket: TcpStream,
     pub(super) task: TaskId,
     state: SocketState,
-    /// Operations that are outstanding; the slot stays until then.
+    /// Outstanding operations; the slot stays until they complete.
     in_flight: u8,
-    /// There was nothing more to be received when the last receive was done.
+    /// The last receive left no data in the socket.
     pub(super) drained: bool,
-    /// Looks in vain for what this receive wants ([`direct`](super::direct)).
+    /// Vain looks for this receive ([`direct`](super::direct)).
     pub(super) looks: u16,
     pub(super) recv: Recv,
     pub(super) send: Option<Send>,
-    /// The peer's, while the handshake is under way.
+    /// The peer's address, during the handshake.
     address: Option<Box<SockAddr>>,
 }
 
@@ -137,8 +137,7 @@ pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// The error of an operation of a stream: what the kernel says of a cancelled one is the same
-/// everywhere.
+/// The error of a stream's operation. For a cancelled one it is the same in all engines.
 fn stream_error(error: io::Error, closing: bool) -> io::Error {
     if closing || error.raw_os_error() == Some(libc::ECANCELED) {
         return io::ErrorKind::ConnectionAborted.into();
@@ -163,7 +162,7 @@ impl Uring {
     }
 
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
-        // The kernel would take a non-blocking socket's word for it and not wait.
+        // For a non-blocking socket the kernel would not wait.
         stream.set_nonblocking(false)?;
         tune(&stream, stream.peer_addr().ok());
         Ok(self.streams.insert(Stream::new(task, stream, SocketState::Open)))
@@ -216,7 +215,7 @@ impl Uring {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
-        // An attempt that would find nothing is not made.
+        // Skips an attempt that would find nothing.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be submitted"),
@@ -234,14 +233,14 @@ impl Uring {
             Recv::Into { buffer, range, done } => {
                 let into = &mut buffer[range.start + *done..range.end];
                 let len = into.len().min(BYTES_PER_CALL) as u32;
-                // The kernel goes on by itself until it is full, instead of waking us for every
-                // segment.
+                // The kernel continues without us until the buffer is full, instead of waking us
+                // for every segment.
                 let recv = opcode::Recv::new(fd, into.as_mut_ptr(), len);
                 recv.ioprio(priority).flags(libc::MSG_WAITALL).build()
             }
         };
-        // SAFETY: the memory is a provided buffer, or a buffer owned by the slot, which nobody
-        // touches until the completion.
+        // SAFETY: the memory is a provided buffer, or a buffer that the slot owns, and nothing else
+        // touches it until the completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Recv, key))) };
     }
 
@@ -287,7 +286,7 @@ impl Uring {
         }
     }
 
-    /// The result of receiving into a provided buffer; none if it has to be tried again.
+    /// The result of receiving into a provided buffer; `None` if the receive must be repeated.
     fn received_any(
         &mut self,
         cx: &mut Context<'_>,
@@ -341,13 +340,13 @@ impl Uring {
         self.unsent.push(key);
     }
 
-    /// Submits what is left of the batch in the slot.
+    /// Submits the rest of the batch in the slot.
     pub(super) fn submit_send(&mut self, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
         message.fill(batch, *cursor);
-        // The kernel resumes partial sends by itself, as far as it can.
+        // The kernel resumes partial sends without us, as far as it can.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let entry = match message.slices[..] {
             [one] => {
@@ -355,7 +354,7 @@ impl Uring {
             }
             _ => opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build(),
         };
-        // SAFETY: the batch, and the gather list that points into it, are owned by the slot; nobody
+        // SAFETY: the slot owns the batch and the gather list that points into it; nothing else
         // touches them until the completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Send, key))) };
     }
@@ -402,7 +401,7 @@ impl Uring {
         self.end_operation(cx, key);
     }
 
-    /// The socket of a stream with nothing outstanding, which is gone from here.
+    /// Removes a stream with nothing outstanding and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
         let stream = self.streams.find(key)?;
         let is_idle = stream.state == SocketState::Open && stream.in_flight == 0;
@@ -413,7 +412,7 @@ impl Uring {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.state == SocketState::Open && stream.send.is_none() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // What there is no room for is lost.
+            // Bytes that do not fit in the socket are lost.
             let _ = rustix::net::send(&stream.socket, bytes, flags);
         }
     }
@@ -423,7 +422,7 @@ impl Uring {
         if stream.is_closing() {
             return;
         }
-        // A cancellation finds only what came before it.
+        // A cancellation finds only earlier operations.
         self.submit_stream(cx, key);
         let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == SocketState::Connecting;
@@ -441,7 +440,7 @@ impl Uring {
         self.finish_close(cx, key);
     }
 
-    /// An event tells that an operation is over.
+    /// Notes the end of an operation, which an event reports.
     pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
         stream.in_flight -= 1;
@@ -459,7 +458,7 @@ impl Uring {
     }
 }
 
-/// The result of receiving into the caller's buffer; none if there is more to come.
+/// The result of receiving into the caller's buffer; `None` if more is to come.
 fn received_into(
     completion: &Completion,
     len: usize,
@@ -475,7 +474,7 @@ fn received_into(
             closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Err(_) if !closing && is_transient(completion.errno()) => None,
-        // What came before it may say why; the error, or the end behind it, comes again.
+        // The earlier bytes may explain the error; the next receive returns it again.
         Err(_) if *done > 0 && !closing => Some(Ok(*done)),
         Err(error) => Some(Err(stream_error(error, closing))),
     }
@@ -523,8 +522,8 @@ impl Uring {
         let key = completion.key;
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
-        // Owned at once, so that it is closed if nobody gets it.
-        // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
+        // Owned at once, so that it is closed if no task takes it.
+        // SAFETY: the kernel just made this descriptor for us, and nothing else owns it.
         let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
         let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));
@@ -568,7 +567,7 @@ impl Uring {
 }
 
 /// # Safety
-/// It is a connection's descriptor, which nobody else has.
+/// It is a connection's descriptor, and nothing else owns it.
 unsafe fn own_socket(fd: usize) -> TcpStream {
     let fd = RawFd::try_from(fd).expect("a descriptor");
     // SAFETY: the caller's promise.
@@ -580,7 +579,7 @@ fn deliver_accepted(cx: &mut Context<'_>, task: TaskId, key: Key, result: io::Re
         Err(error) => Err(error),
         Ok(stream) => match stream.peer_addr() {
             Ok(address) => Ok((stream.into(), address)),
-            // The peer is gone before it was looked at.
+            // The peer closed it before we looked.
             Err(_) => return,
         },
     };

@@ -1,9 +1,9 @@
 //! Buffers that the kernel picks from when bytes arrive, so that an idle stream holds none.
 //!
-//! A ring shared with the kernel lists pool buffers; each has an identifier, its place in
-//! `buffers`. A completion names the one that was filled: it goes to the caller as it is, without a
-//! copy, and a fresh buffer of the pool is listed in its place. There are few of them at first, and
-//! twice as many each time the kernel found none left.
+//! A ring shared with the kernel lists pool buffers; each has an identifier, its index in
+//! `buffers`. A completion names the filled buffer. The caller gets it without a copy, and the
+//! engine lists a new pool buffer in its place. There are few at first, and twice as many each time
+//! the kernel finds none left.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -14,10 +14,10 @@ use crate::engine::{LARGE_RECV_BYTES, RECV_BYTES};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// Places in a shared ring: the most buffers that a group can have.
+/// Entries of a shared ring: the most buffers that a group can have.
 const PLACES: u16 = 64;
 
-/// Which group of buffers a receive picks from.
+/// A group of buffers for receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Group {
     /// Buffers of [`RECV_BYTES`], for headers and small payloads.
@@ -27,12 +27,12 @@ pub(super) enum Group {
 }
 
 impl Group {
-    /// The group whose buffers hold so many bytes.
+    /// The group whose buffers hold this many bytes.
     pub(super) fn of(bytes: usize) -> Group {
         if bytes > RECV_BYTES { Group::Large } else { Group::Small }
     }
 
-    /// The kernel's name of the group.
+    /// The kernel's identifier of the group.
     pub(super) fn id(self) -> u16 {
         self as u16
     }
@@ -44,7 +44,7 @@ impl Group {
         }
     }
 
-    /// Buffers that are listed when the group's first receive starts.
+    /// Buffers listed when the group's first receive starts.
     fn first_buffers(self) -> usize {
         match self {
             Group::Small => 8,
@@ -85,15 +85,15 @@ impl ProvidedBuffers {
         Ok(ProvidedBuffers { group, places, buffers: Vec::new(), tail: 0 })
     }
 
-    /// Lists the first buffers, if that was not done yet.
+    /// Lists the first buffers, if not done yet.
     pub(super) fn prepare(&mut self, pool: &BufferPool) {
         if self.buffers.is_empty() {
             self.add(self.group.first_buffers(), pool);
         }
     }
 
-    /// The kernel ran out: lists twice as many from now on, up to the limit. Beyond it, the
-    /// receives that found none try again when those that found one are done.
+    /// Lists twice as many from now on, up to the limit, because the kernel ran out. Beyond the
+    /// limit, receives without a buffer try again when others complete.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);
@@ -107,7 +107,7 @@ impl ProvidedBuffers {
         }
     }
 
-    /// The buffer that was filled with `len` bytes.
+    /// The buffer that the kernel filled with `len` bytes.
     pub(super) fn take(&mut self, id: u16, len: usize, pool: &BufferPool) -> Buffer {
         let slot = &mut self.buffers[usize::from(id)];
         let mut filled = std::mem::replace(slot, pool.take(self.group.buffer_bytes()));
@@ -116,12 +116,12 @@ impl ProvidedBuffers {
         filled
     }
 
-    /// The buffer was picked and not filled.
+    /// Lists a buffer again that the kernel picked but did not fill.
     pub(super) fn give_back(&mut self, id: u16) {
         self.list(id);
     }
 
-    /// Never frees what the kernel may still write to.
+    /// Leaks memory that the kernel may still write to.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
         std::mem::forget(std::mem::take(&mut self.places));
@@ -136,7 +136,7 @@ impl ProvidedBuffers {
         self.tail = self.tail.wrapping_add(1);
         // SAFETY: `place` is inside the ring, whose entries are plain integers, and the kernel
         // reads it only once the tail is past it. There are never more buffers than places, so it
-        // is free. The setters leave the tail alone, which shares the first entry.
+        // is free. The setters do not change the tail, which shares the first entry.
         unsafe {
             let entry = &mut *first.add(place);
             entry.set_addr(address);

@@ -1,4 +1,4 @@
-//! The queues shared with the kernel: filling, entering, reaping. Knows nothing of streams and
+//! The queues shared with the kernel: fills, enters and reaps them. Does not know streams and
 //! files.
 
 use std::collections::VecDeque;
@@ -13,11 +13,11 @@ use super::keys::{CompletionKind, NO_SLOT, pack, unpack};
 use crate::engine::Wait;
 use crate::slab::Key;
 
-/// Submissions that fit before the kernel has to be asked to take them.
+/// Submissions that fit before the kernel must take them.
 const SUBMISSIONS: u32 = 512;
-/// Completions that fit before the kernel has to keep them aside.
+/// Completions that fit before the kernel has to store them elsewhere.
 const COMPLETIONS: u32 = 4096;
-/// What the engine cannot do without.
+/// The operations that the engine requires.
 const OPCODES: [(&str, u8); 11] = [
     ("accept", opcode::AcceptMulti::CODE),
     ("cancel", opcode::AsyncCancel::CODE),
@@ -51,7 +51,7 @@ impl Completion {
         (self.result < 0).then_some(-self.result)
     }
 
-    /// The provided buffer that was used up.
+    /// The identifier of the provided buffer that was used.
     pub(super) fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
@@ -61,7 +61,7 @@ impl Completion {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
 
-    /// Whether the operation goes on.
+    /// Whether the operation continues.
     pub(super) fn more(&self) -> bool {
         io_uring::cqueue::more(self.flags)
     }
@@ -71,13 +71,13 @@ pub(super) struct Ring {
     uring: IoUring,
     /// Submissions that found the queue full even after entering (the kernel was short of memory).
     backlog: VecDeque<Entry>,
-    /// Operations that the kernel owes a last completion.
+    /// Operations without a last completion yet.
     in_flight: usize,
     enter_flags: EnterFlags,
 }
 
 impl Ring {
-    /// Sets the queues up, and proves that they work and know all that is needed.
+    /// Sets the queues up, and checks that they work and support everything required.
     pub(super) fn new() -> io::Result<Ring> {
         let uring: IoUring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
@@ -101,7 +101,7 @@ impl Ring {
         }
         let mut enter_flags = EnterFlags::GETEVENTS;
         if parameters.is_feature_no_iowait() {
-            // A loop that waits for a peer is idle; it is not waiting for a disk.
+            // A loop that waits for a peer is idle; it does not wait for a disk.
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
@@ -136,8 +136,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// All memory that the entry refers to stays valid, and is not touched otherwise, until its
-    /// last completion.
+    /// All memory that the entry refers to stays valid until its last completion, and nothing else
+    /// touches it.
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.in_flight += 1;
         if !self.backlog.is_empty() {
@@ -178,8 +178,8 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow() || !submission.is_empty()
     }
 
-    /// Submits what is queued and waits for a completion, in one system call; in none, if there is
-    /// nothing to do.
+    /// Submits queued operations and waits for a completion, in one system call; in none, if there
+    /// is nothing to do.
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         if !self.backlog.is_empty() {
             self.push_backlog();
@@ -212,15 +212,15 @@ impl Ring {
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Time is up; a signal; completions to be reaped first; no memory for now. What was
-                // not submitted stays in the queue.
+                // Timeout; a signal; completions to reap first; no memory for now. Unsubmitted
+                // operations stay in the queue.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Appends the completions that are there.
+    /// Appends the available completions.
     pub(super) fn reap(&mut self, into: &mut Vec<Completion>) {
         let in_flight = &mut self.in_flight;
         into.extend(self.uring.completion().map(|entry| {

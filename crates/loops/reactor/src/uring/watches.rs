@@ -1,4 +1,4 @@
-//! Watched descriptors of the io_uring engine: polls that go on until they are cancelled.
+//! Watched descriptors of the io_uring engine: polls that continue until they are cancelled.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,9 +20,9 @@ use crate::slab::Key;
 enum WatchState {
     /// The kernel polls.
     Armed,
-    /// Nobody wants to know any more; the kernel does not know that yet.
+    /// The caller has stopped watching; the kernel has not confirmed the cancellation yet.
     Cancelled,
-    /// Nothing more can come.
+    /// No more events can come.
     Ended,
 }
 
@@ -40,7 +40,7 @@ impl Uring {
         Ok(key)
     }
 
-    /// The slot, and with it the descriptor, stays until the kernel has let go of it.
+    /// The slot and its descriptor stay until the kernel has released the descriptor.
     pub(crate) fn unwatch(&mut self, key: Key) {
         let Some(watch) = self.watches.find_mut(key) else { return };
         match watch.state {
@@ -74,8 +74,8 @@ impl Uring {
         if completion.more() {
             return;
         }
-        // The kernel may end a poll because it was short of something: ask again. What was written
-        // in between is seen then, since nobody reads the descriptor.
+        // The kernel may end a poll because it lacks resources: poll again. The new poll then
+        // reports writes in between, since no thread reads the descriptor.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);
@@ -85,7 +85,7 @@ impl Uring {
     }
 }
 
-/// What is always readable would be reported without an end.
+/// Refuses descriptors that are always readable: they would cause events without end.
 fn refuse_files(descriptor: &OwnedFd) -> io::Result<()> {
     use rustix::fs::FileType;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(descriptor)?.st_mode);

@@ -1,12 +1,12 @@
 //! An event loop that sleeps until it is woken, with loom's locks and atomics, which try every
-//! order of threads: for models of what threads tell each other. Whoever includes it has `event` at
-//! its root, and a `sync` with loom's types for what `waker` uses.
+//! order of threads. It serves models of communication between threads. A test that includes it
+//! needs `event` at its root, and a `sync` with loom's types for `waker`.
 
 #[path = "../../src/waker.rs"]
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod waker;
 
-/// What `waker` has of its crate.
+/// The part of its crate that `waker` uses.
 pub(crate) mod event {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct TaskId(pub(crate) u32);
@@ -41,7 +41,7 @@ impl Loop {
         Waker::new(Arc::clone(&self.shared), TaskId(task))
     }
 
-    /// Sleeps until there is something to look at. Gives the tasks that were woken; sometimes none.
+    /// Sleeps until there is something to check. Returns the woken tasks; sometimes none.
     pub(crate) fn poll(&self) -> Vec<TaskId> {
         let mut ready = Vec::new();
         if self.shared.try_sleep() {
@@ -54,8 +54,8 @@ impl Loop {
     }
 }
 
-/// Every order in which threads are interrupted at most twice, which loom's authors find to be
-/// where bugs are: all orders are too many.
+/// Tries every order in which threads are interrupted at most twice. Loom's authors found most bugs
+/// there, and all orders are too many.
 pub(crate) fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);

@@ -1,4 +1,4 @@
-//! What the integration tests share: a loop that is easy to drive, and connected sockets.
+//! Shared by the integration tests: a loop that is easy to drive, and connected sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use farblock_reactor::sim::{Stream, World};
 use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
 /// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
-/// that never sleeps: its streams go another way.
+/// that never sleeps, whose streams take another path.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident)*) => {
@@ -33,8 +33,8 @@ macro_rules! on_both_engines {
     };
 }
 
-/// Makes a test of each function on the simulated engine: of those that use no threads and sockets
-/// of the system.
+/// Makes a test on the simulated engine out of each function that uses no threads and sockets of
+/// the system.
 #[macro_export]
 macro_rules! on_the_simulated_engine {
     ($($name:ident)*) => {
@@ -48,10 +48,10 @@ macro_rules! on_the_simulated_engine {
     };
 }
 
-/// Worlds that each test is run in.
+/// The number of worlds that run each test.
 pub const SIMULATED_SEEDS: u64 = 5;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough for a machine under other load.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Loop {
@@ -60,12 +60,12 @@ pub struct Loop {
     pending: std::collections::VecDeque<Event>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// After the reactor, which lives in it.
+    /// Dropped after the reactor, which lives in it.
     world: Option<World>,
 }
 
 impl Loop {
-    /// None where the system has no io_uring, unless `FARBLOCK_NEED_URING` says that it must.
+    /// `None` where the system has no io_uring, unless `FARBLOCK_NEED_URING` requires it.
     pub fn uring() -> Option<Loop> {
         Loop::uring_if_there(Polling::default())
     }
@@ -75,7 +75,7 @@ impl Loop {
         Loop::uring_if_there(Polling::Always)
     }
 
-    /// The same, and it looks while there is something to do.
+    /// The same, and it looks while there is work.
     pub fn uring_busy() -> Option<Loop> {
         Loop::uring_if_there("latency".parse().unwrap())
     }
@@ -108,12 +108,12 @@ impl Loop {
         Loop { reactor, task, pending, ready: Vec::new(), events: Vec::new(), world: None }
     }
 
-    /// The world that it is in, if that is a simulated one.
+    /// The simulated world that it is in, if any.
     pub fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
 
-    /// Polls until the task's mailbox has something; the next event.
+    /// Polls until the task's mailbox has an event; returns the next one.
     pub fn next(&mut self) -> Event {
         let deadline = os::now() + PATIENCE;
         loop {
@@ -125,7 +125,7 @@ impl Loop {
         }
     }
 
-    /// The next event, if one comes in a moment.
+    /// The next event, if one arrives within `timeout`.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
         let deadline = os::now() + timeout;
         while self.pending.is_empty() && os::now() < deadline {
@@ -134,7 +134,7 @@ impl Loop {
         self.pending.pop_front()
     }
 
-    /// One poll; events of the task go to `next`.
+    /// Polls once; events of the task go to `next`.
     pub fn poll(&mut self, timeout: Option<Duration>) -> &[TaskId] {
         self.reactor.poll(timeout, &mut self.ready).unwrap();
         self.reactor.take_events(self.task, &mut self.events);
@@ -160,7 +160,7 @@ pub fn local_listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
-/// The two ends of a connection, of the world that the thread is in.
+/// The two ends of a connection, in the thread's world.
 pub fn socket_pair() -> (Socket, Socket) {
     if os::is_simulated() {
         return Stream::pair();

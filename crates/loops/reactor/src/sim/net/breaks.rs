@@ -1,4 +1,4 @@
-//! What goes wrong with connections, machines and addresses.
+//! Faults of connections, machines and addresses.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,27 +8,27 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// A side that hears nothing of the other's end finds out by itself after so long.
+/// The time after which a side notices without a message that the other end is gone.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
-/// How a connection breaks.
+/// The way in which a connection breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Break {
-    /// Both sides find out soon, after what was on its way arrived.
+    /// Both sides notice soon, after the data in flight has arrived.
     Reset,
-    /// The client finds out at once. What it had sent reaches the server so much later, and only
-    /// then does the server find out.
+    /// The client notices at once. Its sent data reaches the server after this time, and only then
+    /// does the server notice.
     Stray(Duration),
-    /// One side finds out at once; the other hears nothing any more.
+    /// One side notices at once; the other receives nothing any more.
     HalfOpen(Side),
-    /// Nothing arrives any more, and nobody is told.
+    /// Nothing arrives any more, and neither side gets an error.
     Silence,
-    /// What this side sends takes so much longer, and then arrives: nothing is broken.
+    /// Data from this side takes this much longer, and then arrives: nothing breaks.
     Stall(Side, Duration),
 }
 
-/// When something that is tried at `from`, and again after `first`, and after twice as long each
-/// time, is tried next at `until` or later.
+/// The time of the first retry at or after `until`. The first try is at `from`, the next one after
+/// `first`, and the interval doubles each time.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {
@@ -39,13 +39,13 @@ pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
 }
 
 impl WorldState {
-    /// Until when a machine is cut off, if it is.
+    /// The end of a machine's cut, if it is cut off.
     fn cut_until(&self, machine: u32) -> Option<u64> {
         self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
     }
 
-    /// Cuts machines off for a while. What is on its way, and what they send meanwhile, arrives
-    /// when it is sent anew after that, as TCP does.
+    /// Cuts machines off for a while. Data in flight, and data that they send meanwhile, arrives
+    /// when the sender retransmits it afterwards, as TCP does.
     pub(in crate::sim) fn cut(&mut self, machines: Range<u32>, time: Duration) {
         let until = self.after(time);
         for machine in machines.clone() {
@@ -59,7 +59,7 @@ impl WorldState {
         }
     }
 
-    /// Until when nothing arrives of what a side sends, if that is so.
+    /// The end of the time in which data from a side is lost, if there is one.
     pub(super) fn silent_until(&self, link: usize, side: Side) -> Option<u64> {
         let link = &self.net.links[link];
         let dark = self.net.dark.get(&(link.addresses[1], side)).copied();
@@ -67,8 +67,9 @@ impl WorldState {
         dark.max(self.cut_until(link.machine))
     }
 
-    /// For a while everything vanishes that one side of an address' connections sends. Nobody is
-    /// told; what is sent anew after that arrives, whether or not anybody waits for it any more.
+    /// For a while, all data from one side of an address's connections is lost without an error.
+    /// Data that the sender retransmits afterwards arrives, even if no thread waits for it any
+    /// more.
     pub(in crate::sim) fn blackhole(&mut self, address: SocketAddr, side: Side, time: Duration) {
         let until = self.after(time);
         self.net.dark.insert((address, side), until);
@@ -82,8 +83,8 @@ impl WorldState {
         }
     }
 
-    /// The process that connected from a machine is gone, and none that starts there is heard. What
-    /// it has sent is still on its way, for as long as `longest`.
+    /// Kills the process that connected from a machine; a new one there gets no connections. Data
+    /// that it has sent stays in flight for up to `longest`.
     pub(in crate::sim) fn end_process(&mut self, machine: u32, longest: Duration) {
         self.net.gone.insert(machine);
         for link in 0..self.net.links.len() {
@@ -91,7 +92,7 @@ impl WorldState {
             if found.machine != machine || found.is_over() {
                 continue;
             }
-            // It says nothing more from now on.
+            // It sends nothing more from now on.
             found.ends[0].error.get_or_insert(ErrorKind::ConnectionReset);
             if found.is_connected && !found.is_broken {
                 let time = self.random.time(longest);
