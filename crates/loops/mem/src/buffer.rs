@@ -1,5 +1,4 @@
-//! [`Buffer`]: memory that one owner reads and writes, and that the kernel may be given for a
-//! while.
+//! [`Buffer`]: memory that one owner reads and writes, and may lend to the kernel.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -15,27 +14,28 @@ use crate::limits;
 /// Alignment of every allocation in bytes: enough for direct I/O on any common device.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
-/// What [`Buffer::huge`] allocates by.
+/// The unit of [`Buffer::huge`]'s allocations.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// One block of memory. Buffers hold parts of it, disjoint but for views; the last of them frees
-/// it. One without capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
+/// One block of memory. Buffers hold disjoint parts of it, or views; the last of them frees it. An
+/// allocation without capacity owns nothing: empty buffers and the buffers of a [`Lender`] refer to
+/// one.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// What has the memory, if this is a part of it, or only to count what refers to one.
+    /// The mapping that holds the memory, if this is a part of one, or only a count of references.
     whole: Option<Arc<Allocation>>,
-    /// Mapped, and not of the heap.
+    /// From a mapping, not from the heap.
     #[cfg(target_os = "linux")]
     is_mapped: bool,
     #[cfg(feature = "sim")]
     _counted: Option<crate::tally::Counted>,
 }
 
-// SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
+// SAFETY: an `Allocation` is plain memory without thread affinity.
 unsafe impl Send for Allocation {}
-// SAFETY: the allocation itself gives no access to its bytes; only buffers do, to disjoint parts,
-// or to ones that nobody changes.
+// SAFETY: the allocation itself gives no access to its bytes. Only buffers do, to disjoint parts,
+// or to parts that nothing changes.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -100,22 +100,22 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapped {
-            // SAFETY: mapped when it was made, with this size, and nobody refers to it any more.
+            // SAFETY: mapped at creation, with this size, and nothing refers to it any more.
             return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
         }
         if self.capacity_bytes > 0 && self.whole.is_none() {
             let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
-            // SAFETY: allocated in `try_new` with this layout, and nobody refers to it any more.
+            // SAFETY: allocated in `try_new` with this layout, and nothing refers to it any more.
             unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
         }
     }
 }
 
-/// Owned, exclusive bytes that can be handed to the kernel and to other threads.
+/// Owned, exclusive bytes for use by the kernel and by other threads.
 ///
-/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can
-/// be cut in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
-/// without copying. One that is a [view](SharedBuffer::view) becomes a copy before it is changed.
+/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, at creation. A buffer can be
+/// split in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
+/// without copying. A [view](SharedBuffer::view) becomes a copy before a caller changes it.
 pub struct Buffer {
     /// First byte of this buffer's part, inside `owner`.
     start: NonNull<u8>,
@@ -123,12 +123,12 @@ pub struct Buffer {
     owner: Arc<Allocation>,
     /// Others read the same bytes.
     is_view: bool,
-    /// Which of a lender's loans it is a part of; 0 if none.
+    /// The lender's loan that it is a part of; 0 if none.
     loan: u32,
 }
 
-// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`; or it is
-// a view, which only reads what nobody changes while it is there, like an `Arc<[u8]>`.
+// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`. Or it is
+// a view, which only reads bytes that nothing changes while it exists, like an `Arc<[u8]>`.
 unsafe impl Send for Buffer {}
 // SAFETY: shared access only reads, like `&Box<[u8]>`.
 unsafe impl Sync for Buffer {}
@@ -145,22 +145,21 @@ impl Buffer {
     }
 
     /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
-    /// system has them: for what is large, kept, and reached at random. It takes memory as it is
-    /// touched. `None` if there is none.
+    /// system has them: for large, long-lived memory with random access. It takes memory when it is
+    /// first touched. `None` if there is no memory.
     pub fn huge(pages: usize) -> Option<Buffer> {
         let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
         Allocation::try_huge(len).map(Buffer::whole)
     }
 
-    /// New allocations of `len` bytes each, which are parts of one mapping: for what is smaller
-    /// than a mapping should be. The mapping ends with the last of them. Without mappings it is
-    /// one allocation.
+    /// New allocations of `len` bytes each, as parts of one mapping: for buffers too small for
+    /// their own mapping. The last of them unmaps it. Without mappings this is one allocation.
     pub(crate) fn several(len: usize) -> Vec<Buffer> {
         #[cfg(all(target_os = "linux", not(miri)))]
         if len > 0 && len < limits::MAPPED_BYTES && len.is_multiple_of(ALIGNMENT_BYTES) {
             let whole = Arc::new(Allocation::new(limits::CARVED_BYTES));
             let part = |index: usize| Allocation {
-                // SAFETY: the part is inside the mapping, since only whole ones are counted.
+                // SAFETY: the part is inside the mapping, since only whole parts count.
                 base: unsafe { whole.base.add(index * len) },
                 capacity_bytes: len,
                 whole: Some(Arc::clone(&whole)),
@@ -187,18 +186,18 @@ impl Buffer {
         self.len
     }
 
-    /// Whether there is not one byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays
-    /// allocated, and comes back when the pool reuses the allocation.
+    /// allocated, and is usable again when the pool reuses the allocation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Cuts the first `at` bytes off and returns them; `self` keeps the rest.
+    /// Splits the first `at` bytes off and returns them; `self` keeps the rest.
     ///
     /// # Panics
     ///
@@ -214,13 +213,13 @@ impl Buffer {
         front
     }
 
-    /// Joins `next`, which must begin where `self` ends in the same allocation.
+    /// Joins `next`, which must start where `self` ends in the same allocation.
     ///
     /// # Panics
     ///
     /// If the two are not adjacent parts of one allocation.
     pub fn unsplit(&mut self, next: Buffer) {
-        // All that one lender lends has one owner, but two loans may be two allocations.
+        // All loans of a lender have one owner, but two loans may be two allocations.
         let is_same = Arc::ptr_eq(&self.owner, &next.owner) && self.loan == next.loan;
         assert!(is_same, "unsplit: parts of different allocations");
         let end = self.start.as_ptr().addr() + self.len;
@@ -239,8 +238,8 @@ impl Buffer {
         self.owner.capacity_bytes
     }
 
-    /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of
-    /// it are alive. A view never does.
+    /// Grows back to the whole allocation. `None` while other parts of it are alive; then this part
+    /// is dropped. A view always returns `None`.
     pub(crate) fn into_whole(mut self) -> Option<Buffer> {
         if self.is_view {
             return None;
@@ -256,8 +255,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours,
-        // or changed by nobody while we have it.
+        // SAFETY: `start..start + len` is inside the live allocation and initialised. Only this
+        // buffer accesses it, or nothing changes it while this view exists.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -278,14 +277,14 @@ impl AsRef<[u8]> for Buffer {
     }
 }
 
-/// Makes buffers of memory that somebody else owns: what a caller through a foreign interface
-/// reads into and writes from, without a copy.
+/// Makes buffers of foreign memory: a caller through a foreign interface reads into it and writes
+/// from it without a copy.
 ///
-/// No buffer pool keeps such a buffer, and dropping it leaves the memory alone.
+/// No buffer pool keeps such a buffer, and dropping it does not free the memory.
 #[derive(Debug, Default)]
 pub struct Lender {
     owner: Buffer,
-    /// Loans so far; the number comes again after four billion.
+    /// Loans so far; the number wraps around after four billion.
     loans: Cell<u32>,
 }
 
@@ -299,9 +298,9 @@ impl Lender {
     ///
     /// # Safety
     ///
-    /// Until the buffer is dropped, wherever it went meanwhile, the memory must stay valid and be
-    /// reached by nobody else; but what is only written *from* (a buffer that is sent, or written
-    /// to a file) may be read by others and need not be writable.
+    /// Until the buffer is dropped, wherever it is by then, the memory must stay valid and nothing
+    /// else may access it. But others may read memory that is only written *from* (a buffer that is
+    /// sent, or written to a file), and it need not be writable.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
         let loan = self.loans.get().wrapping_add(1);
@@ -312,28 +311,28 @@ impl Lender {
     /// Whether nothing is on loan.
     pub fn is_idle(&self) -> bool {
         let idle = Arc::strong_count(&self.owner.owner) == 1;
-        // What was done with the memory was done before.
+        // Every earlier access to the memory happened before this.
         fence(Ordering::Acquire);
         idle
     }
 }
 
-/// Bytes that one owner changes and any number of views read, none of which sees a change: the
-/// owner has to put others in their place ([`exclusive`](SharedBuffer::exclusive) says when).
+/// Bytes that one owner changes and any number of views read. No view sees a change: the owner has
+/// to replace the bytes while there are views ([`exclusive`](SharedBuffer::exclusive) checks).
 #[derive(Debug)]
 pub struct SharedBuffer(Buffer);
 
 impl SharedBuffer {
     /// Bytes without a view.
     pub fn new(mut buffer: Buffer) -> SharedBuffer {
-        // Other parts of the same allocation are not to be counted as views of this one.
+        // Other parts of the same allocation must not count as views of this one.
         let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
         Arc::get_mut(&mut buffer.owner).expect("made just now").whole = Some(whole);
         SharedBuffer(buffer)
     }
 
-    /// A part of the bytes as they are now, without a copy: a buffer to be read. It keeps them,
-    /// even when `self` is gone.
+    /// A view of a part of the current bytes, without a copy, for reading. It keeps them alive,
+    /// even after `self` is dropped.
     ///
     /// # Panics
     ///
@@ -343,12 +342,12 @@ impl SharedBuffer {
         Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true, loan: 0 }
     }
 
-    /// The bytes to be changed; none while there are views.
+    /// The bytes, to change; `None` while there are views.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         if Arc::strong_count(&self.0.owner) > 1 {
             return None;
         }
-        // What the last view has read, it has read before what is changed now.
+        // The last view's reads happened before the changes that follow.
         fence(Ordering::Acquire);
         Some(&mut self.0)
     }
@@ -393,7 +392,7 @@ mod tests {
             front.fill(1);
             buffer.fill(2);
             assert!(front.iter().all(|&byte| byte == 1));
-            // The one outlives the other.
+            // One part outlives the other.
             drop(buffer);
             assert_eq!(front[4095], 1);
         }
@@ -457,7 +456,7 @@ mod tests {
             unsafe { lender.lend(NonNull::new(part.as_mut_ptr()).unwrap(), part.len()) }
         };
         let mut first = lend(front);
-        // Parts of one loan are joined; another loan that happens to be adjacent is not.
+        // Parts of one loan can be joined; an adjacent part of another loan cannot.
         let mut whole = first.split_to(40);
         whole.unsplit(first);
         whole.unsplit(lend(back));
@@ -498,13 +497,13 @@ mod tests {
     fn views_see_no_change_and_outlive_what_they_are_views_of() {
         let mut all = Buffer::new(8192);
         all.fill(1);
-        // The other part of the allocation is no view.
+        // The other part of the allocation is not a view.
         let mut shared = SharedBuffer::new(all.split_to(4096));
         shared.exclusive().expect("no view yet")[..512].fill(2);
         let mut view = shared.view(256..768);
         assert_eq!((view.len(), view[255], view[256]), (512, 2, 1));
         assert!(shared.exclusive().is_none());
-        // A part of a view is one.
+        // A part of a view is a view.
         let front = view.split_to(256);
         drop(view);
         assert!(shared.exclusive().is_none());
@@ -540,7 +539,7 @@ mod tests {
                 assert!(buffer.iter().all(|byte| *byte == 0), "it was given twice");
                 buffer.fill(index);
             }
-            // The mapping stays until its last part is gone.
+            // The mapping stays until its last part is dropped.
             let last = made.pop().expect("one at least");
             let of_last = made.len() as u8 + 1;
             made.into_iter().for_each(|buffer| drop(buffer.into_whole().expect("whole")));

@@ -1,20 +1,20 @@
-//! [`copy_to_memory`]: a copy to where nobody looks soon; [`copy_anywhere`]: to where it does not
-//! begin at a line of cache.
+//! [`copy_to_memory`]: copies past the caches. [`copy_anywhere`]: copies fast to a destination that
+//! is not aligned to a cache line.
 
-/// From this length on, going past the caches is worth it.
+/// From this length on, bypassing the caches pays.
 #[cfg(target_arch = "x86_64")]
 const LEAST_BYTES: usize = 4096;
-/// A line of cache, which one store fills.
+/// A cache line, which one store fills.
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Below this length the C library copies by vectors.
+/// The C library copies lengths below this one with vectors.
 const VECTORS_BYTES: usize = 1024;
 
 /// Copies `from` to `into`, as `copy_from_slice` does, and as fast to any address. From 2 KiB on
-/// the C library has the processor's string instruction do it, if that says to be fast; AMD's Zen 3
-/// and 4 then take ten to twenty times as long for a destination within a line of cache (glibc
-/// before 2.40): 16 KiB at 3 GB/s instead of 40.
+/// the C library uses the processor's string instruction, if the processor reports that as fast.
+/// AMD's Zen 3 and 4 then take ten to twenty times as long for a destination that is not aligned to
+/// a cache line (glibc before 2.40): 16 KiB at 3 GB/s instead of 40.
 ///
 /// # Panics
 ///
@@ -27,15 +27,15 @@ pub fn copy_anywhere(into: &mut [u8], from: &[u8]) {
 }
 
 /// Copies `from` to `into`, as `copy_from_slice` does, past the caches if the processor can: for
-/// memory that is large, was not used lately and will not be used soon. A store to such memory
-/// otherwise reads the line first and drives something else out. 64 KiB take 3.5 us instead of 6.4,
-/// and 4 KiB 385 ns instead of 500 (AVX-512, half a GiB in huge pages).
+/// large memory that was not used recently and will not be used soon. An ordinary store to such
+/// memory first reads the line and evicts another one. 64 KiB take 3.5 us instead of 6.4, and 4 KiB
+/// 385 ns instead of 500 (AVX-512, half a GiB in huge pages).
 ///
 /// # Panics
 ///
 /// If the lengths differ.
 pub fn copy_to_memory(into: &mut [u8], from: &[u8]) {
-    // In the same words on every processor.
+    // With the same message on every processor.
     assert!(into.len() == from.len(), "{} bytes into {}", from.len(), into.len());
     #[cfg(target_arch = "x86_64")]
     if from.len() >= LEAST_BYTES && std::arch::is_x86_feature_detected!("avx512f") {
@@ -56,15 +56,15 @@ fn stream(into: &mut [u8], from: &[u8]) {
     let mut lines = into.chunks_exact_mut(LINE_BYTES);
     let mut from_lines = from.chunks_exact(LINE_BYTES);
     for (line, from) in (&mut lines).zip(&mut from_lines) {
-        // SAFETY: both are as long as a line, and the first is aligned to one.
+        // SAFETY: both are as long as a line, and the destination is aligned to one.
         unsafe {
             let bytes = _mm512_loadu_si512(from.as_ptr().cast());
             _mm512_stream_si512(line.as_mut_ptr().cast(), bytes);
         }
     }
     lines.into_remainder().copy_from_slice(from_lines.remainder());
-    // Such stores are in no order with others: without this, another thread could see a lock given
-    // back before what it protects.
+    // These stores are not ordered with others. Without this, another thread could see a lock
+    // released before the data that it protects.
     _mm_sfence();
 }
 

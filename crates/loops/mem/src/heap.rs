@@ -1,8 +1,8 @@
-//! What the allocator keeps of what it was given back.
+//! Returns the allocator's free memory to the system.
 
-/// Gives the system back what is free on the allocator's pages. The C library's keeps all that lies
-/// below something in use, and what other threads allocated. It walks through all there is, and
-/// holds up whoever allocates meanwhile: for when much was given back, and from a thread that may
+/// Returns the allocator's free pages to the system. The C library keeps all free memory below a
+/// block in use, and memory that other threads allocated. This walks through the whole heap and
+/// blocks other threads' allocations meanwhile. Call it after large frees, from a thread that may
 /// wait.
 pub fn trim_heap() {
     // SAFETY: it may be called at any time, by any thread.

@@ -1,52 +1,52 @@
-//! Memory in huge pages, where the kernel has them: half a gibibyte in ordinary pages is 131,072 of
-//! them, far more than a processor remembers, and looking one up in a virtual machine takes as long
-//! as copying what is in it.
+//! Memory in huge pages, where the kernel has them. Half a gibibyte in ordinary pages is 131,072
+//! pages, far more than a processor's TLB holds, and a page walk in a virtual machine takes as long
+//! as copying the page's content.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 
 use crate::buffer::HUGE_PAGE_BYTES as PAGE_BYTES;
 
-/// Maps zeroes, aligned to huge pages and to be put into some when they are touched. `None` if
+/// Maps zeroes, aligned to huge pages, which the kernel uses when the memory is touched. `None` if
 /// there is no memory.
 pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(len.is_multiple_of(PAGE_BYTES) && len > 0, "{len} bytes in huge pages");
-    // Aligned to ordinary pages only: somewhere in this there is an aligned part.
+    // The mapping is aligned to ordinary pages only, but contains an aligned part.
     let room = len.checked_add(PAGE_BYTES)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping, at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let mapped =
         unsafe { mmap_anonymous(null_mut(), room, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let all = mapped.ok()?.cast::<u8>();
     let before = all.align_offset(PAGE_BYTES);
     let after = room - before - len;
-    // SAFETY: `before`, `len` and `after` are the parts of the mapping made above, which nobody
-    // knows yet; the first and the last are let go of.
+    // SAFETY: `before`, `len` and `after` are the parts of the mapping made above, which nothing
+    // refers to yet; this unmaps the first and the last.
     unsafe {
         let start = all.add(before);
         unmap(all, before);
         unmap(start.add(len), after);
-        // It says no where there are none.
+        // Fails on systems without huge pages.
         let _ = madvise(start.cast(), len, Advice::LinuxHugepage);
         NonNull::new(start)
     }
 }
 
-/// Maps zeroes in ordinary pages, which take memory as they are touched. `None` if there is none.
+/// Maps zeroes in ordinary pages, which take memory when touched. `None` if there is no memory.
 #[cfg(not(miri))]
 pub(crate) fn map_pages(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(len > 0, "nothing is to be mapped");
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let mapped = unsafe { mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
     NonNull::new(mapped.ok()?.cast())
 }
 
-/// Gives a part of a mapping back.
+/// Unmaps a part of a mapping.
 ///
 /// # Safety
 ///
-/// Nobody may refer to the part any more.
+/// Nothing may refer to the part any more.
 pub(crate) unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: by the contract.

@@ -23,7 +23,7 @@ pub(crate) const THREAD_SHARE: u64 = 4;
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 
-/// Smaller buffers of a pool are parts of mappings of so many bytes, for the same reason: those of
-/// 4 KiB took twice as much of glibc's heap, and none of it came back.
+/// Smaller buffers of a pool are parts of mappings of this size, for the same reason. Buffers of 4
+/// KiB took twice as much of glibc's heap, which returned none of it to the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const CARVED_BYTES: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! [`BufferPool`]: buffers of a few sizes kept for reuse, so that I/O in steady state allocates
+//! [`BufferPool`]: keeps buffers of a few sizes for reuse, so that I/O in steady state allocates
 //! nothing.
 
 use std::cell::{Cell, RefCell};
@@ -15,10 +15,10 @@ const MAX_CLASS_BYTES: usize = limits::POOLED_BUFFER_BYTES;
 const CLASSES: usize =
     (MAX_CLASS_BYTES.trailing_zeros() - MIN_CLASS_BYTES.trailing_zeros()) as usize + 1;
 
-/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. One per thread: not
-/// shared, not locked.
+/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. One per thread: not shared,
+/// not locked.
 ///
-/// Last in, first out, so that the buffers in use stay in the caches. At most 64 MiB are kept.
+/// Last in, first out, so that the buffers in use stay in the caches. It keeps at most 64 MiB.
 #[derive(Default)]
 pub struct BufferPool {
     classes: RefCell<[Vec<Buffer>; CLASSES]>,
@@ -31,8 +31,7 @@ impl BufferPool {
         BufferPool::default()
     }
 
-    /// A buffer of exactly `len` bytes whose contents are whatever the last user left (but
-    /// initialised).
+    /// A buffer of exactly `len` bytes; its contents are from the last user, but initialised.
     pub fn take(&self, len: usize) -> Buffer {
         let Some(class) = class_for(len) else {
             return Buffer::new(len);
@@ -49,7 +48,7 @@ impl BufferPool {
         buffer
     }
 
-    /// A new buffer of a class. Others may be made with it: they are kept.
+    /// A new buffer of a class. It may make others at the same time, which the pool keeps.
     fn new_buffer(&self, class: usize) -> Buffer {
         let mut made = Buffer::several(MIN_CLASS_BYTES << class);
         let first = made.pop().expect("one at least");
@@ -59,9 +58,9 @@ impl BufferPool {
         first
     }
 
-    /// Takes a buffer back. It is freed instead if it is not of a class's size, if other parts of
-    /// its allocation are still alive (the last part given brings the whole back), or if enough is
-    /// kept.
+    /// Returns a buffer to the pool. The pool frees it instead if its size is not a class's, if
+    /// other parts of its allocation are still alive, or if the pool keeps enough. The last part of
+    /// an allocation brings the whole back.
     pub fn give(&self, buffer: Buffer) {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };
@@ -75,7 +74,7 @@ impl BufferPool {
         }
     }
 
-    /// Frees all that is kept.
+    /// Frees all kept buffers.
     pub fn clear(&self) {
         self.classes.borrow_mut().iter_mut().for_each(|class| *class = Vec::new());
         self.retained_bytes.set(0);
@@ -120,7 +119,7 @@ mod tests {
         let pool = BufferPool::new();
         let mut buffer = pool.take(5000);
         let address = buffer.as_ptr();
-        // Others may have been made with it.
+        // The pool may have made others at the same time.
         let others = pool.retained_bytes();
         buffer.truncate(1);
         pool.give(buffer);

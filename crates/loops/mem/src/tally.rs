@@ -1,23 +1,23 @@
-//! How many bytes of buffers there are, by the simulated machine that made them.
+//! Counts the bytes of buffers, by the simulated machine that made them.
 //!
-//! A simulation has all its machines on one thread, and counts what that thread made since it
-//! [began](begin), whoever frees it.
+//! A simulation has all its machines on one thread. It counts buffers that the thread made since
+//! [`begin`], whichever thread frees them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Bytes of buffers, those that pools keep included.
+/// Bytes of buffers, including those that pools keep.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
-    /// At the moment.
+    /// The current number.
     pub now_bytes: usize,
-    /// The most that there ever were.
+    /// The highest number so far.
     pub most_bytes: usize,
 }
 
 #[derive(Default)]
 struct Book {
-    /// Numbers the simulations: what one has left is none of the next one's.
+    /// Numbers the simulations, so that leftovers of one do not count for the next.
     volume: u64,
     by_machine: BTreeMap<u32, Tally>,
 }
@@ -27,24 +27,24 @@ thread_local! {
     static BOOK: RefCell<Book> = RefCell::default();
 }
 
-/// Forgets all that was counted on this thread.
+/// Resets all counts of this thread.
 pub fn begin() {
     MACHINE.set(0);
     BOOK.with_borrow_mut(|book| *book = Book { volume: book.volume + 1, ..Book::default() });
 }
 
-/// Counts what the thread makes from now on for this machine.
+/// Counts the thread's new buffers for this machine from now on.
 pub fn count_for(machine: u32) {
     MACHINE.set(machine);
 }
 
-/// What a machine has.
+/// A machine's counts.
 #[must_use]
 pub fn of(machine: u32) -> Tally {
     BOOK.with_borrow(|book| book.by_machine.get(&machine).copied().unwrap_or_default())
 }
 
-/// Memory that is counted for as long as it is there.
+/// Memory that counts while this exists.
 pub(crate) struct Counted {
     machine: u32,
     volume: u64,

@@ -1,10 +1,10 @@
-//! What is given back to the allocator goes back to the system, in a process of its own: what other
-//! tests do would count, and under a sanitizer the allocator is another.
+//! Memory freed to the allocator returns to the system. It runs in its own process, because other
+//! tests' memory would count. A sanitizer has a different allocator.
 #![cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 
 use farblock_mem::trim_heap;
 
-/// Pages of the process that are in memory.
+/// The resident memory of the process, in bytes.
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
     let pages = text.split(' ').nth(1).expect("its second field is what is resident");
