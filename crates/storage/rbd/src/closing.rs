@@ -1,13 +1,13 @@
-//! The end of a process: images are closed first, and librbd is not taken down under its threads.
+//! The end of a process: closes images first, and does not unload librbd while its threads run.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// What there is of images.
+/// Counts of images and their threads.
 #[derive(Clone, Copy)]
 struct Count {
-    /// Threads that open images, keep them, or close them.
+    /// Threads that open, hold or close images.
     keepers: usize,
-    /// Images that somebody has.
+    /// Images in use.
     images: usize,
 }
 
@@ -19,7 +19,7 @@ fn change(change: impl FnOnce(&mut Count)) {
     CHANGED.notify_all();
 }
 
-/// A keeper's life.
+/// Counts a keeper while it exists.
 pub(crate) struct Keeper(());
 
 impl Keeper {
@@ -35,7 +35,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The time that somebody has an image.
+/// Counts an image while it is in use.
 pub(crate) struct Used(());
 
 impl Used {
@@ -51,9 +51,9 @@ impl Drop for Used {
     }
 }
 
-/// Has the process wait for images to be closed when it ends: the cluster takes one that is not for
-/// in use half a minute longer. To be called when the library is loaded, and no sooner: what is
-/// registered last is called first.
+/// Makes the process wait at its end until images are closed; otherwise the cluster considers them
+/// in use for half a minute longer. Call it just after the library is loaded: exit handlers run in
+/// reverse order of registration, so this one runs before librbd's.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn before_the_end() {
     use std::ffi::{c_int, c_void};
@@ -66,13 +66,13 @@ pub(crate) fn before_the_end() {
 
     extern "C" fn settle(status: c_int, _: *mut c_void) {
         if !settled() {
-            // SAFETY: it only ends the process, now. Taken down under its threads, librbd would
-            // abort it.
+            // SAFETY: it only ends the process, immediately. An ordinary exit would unload librbd
+            // under its threads and abort.
             unsafe { _exit(status) };
         }
     }
 
-    // SAFETY: the function is there for as long as the process is.
+    // SAFETY: the function exists for as long as the process.
     if unsafe { on_exit(settle, std::ptr::null_mut()) } != 0 {
         tracing::warn!("images will not be closed when this ends");
     }
@@ -81,7 +81,7 @@ pub(crate) fn before_the_end() {
 #[cfg(all(unix, not(all(target_os = "linux", target_env = "gnu"))))]
 pub(crate) fn before_the_end() {}
 
-/// Waits for what is being closed; false if something stays open.
+/// Waits for the images that are being closed; false if some stay open.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn settled() -> bool {
     let count = COUNT.lock().unwrap_or_else(PoisonError::into_inner);

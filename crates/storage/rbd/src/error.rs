@@ -1,4 +1,4 @@
-//! Why an image could not be opened: sentences for the person who named it.
+//! Reasons why an image could not be opened: sentences for the operator who named it.
 
 use std::fmt;
 use std::io;
@@ -8,27 +8,27 @@ use farblock_block::{BlockError, Command};
 use crate::limits;
 use crate::name::Name;
 
-/// Why an image could not be opened. Each says what to do in one sentence.
+/// The reason why an image could not be opened. Each says in one sentence what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// librbd is not there, or too old.
+    /// librbd is missing or too old.
     NoLibrary(String),
-    /// The configuration does not say where the cluster is.
+    /// The configuration does not contain the cluster's address.
     Configuration(String),
-    /// Nobody answers.
+    /// The cluster does not answer.
     Unreachable(String),
-    /// The cluster does not let us in, or not that far.
+    /// The cluster refuses this client, or the requested access.
     Refused(String),
     /// There is no such pool, image or snapshot.
     NotFound(String),
-    /// The image can be read only, and was to be written.
+    /// The image allows only reads, and the caller requested writes.
     ReadOnly(String),
-    /// The cluster has librbd keep writes to it in memory.
+    /// The cluster's settings make librbd cache writes in memory.
     Cached(String),
     /// Its size is not a whole number of blocks.
     Size(String),
-    /// Something else, in the system's words.
+    /// Any other error, with the system's text.
     Other(String),
 }
 
@@ -65,12 +65,12 @@ fn words(number: i32) -> String {
     io::Error::from_raw_os_error(number).to_string()
 }
 
-/// Where the cluster was looked for.
+/// The configuration in use.
 fn conf(name: &Name) -> String {
     name.conf.clone().unwrap_or_else(|| "/etc/ceph/ceph.conf".to_owned())
 }
 
-/// The configuration cannot be read.
+/// The configuration is unreadable.
 pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     let (conf, words) = (conf(name), words(number));
     OpenError::Configuration(format!(
@@ -79,7 +79,7 @@ pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     ))
 }
 
-/// The cluster does not let us in.
+/// The cluster refuses this client.
 pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     let (conf, user) = (conf(name), name.user());
     match number {
@@ -103,7 +103,7 @@ pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// There is no such pool, or it is not ours.
+/// There is no such pool, or this client may not use it.
 pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     let pool = &name.pool;
     match number {
@@ -114,7 +114,7 @@ pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The image does not open.
+/// The image cannot be opened.
 pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     let (pool, user) = (&name.pool, name.user());
     match number {
@@ -134,7 +134,7 @@ pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The monitors answered, and then nobody did.
+/// The monitors answered, but the rest of the cluster did not.
 pub(crate) fn stuck(name: &Name) -> OpenError {
     OpenError::Unreachable(format!(
         "rbd:{name} did not open in {} s: look at the cluster's OSDs (`ceph status`)",
@@ -142,7 +142,7 @@ pub(crate) fn stuck(name: &Name) -> OpenError {
     ))
 }
 
-/// The image can only be read by us.
+/// This client may only read the image.
 pub(crate) fn read_only(name: &Name) -> OpenError {
     let why = match name.snapshot {
         Some(_) => "a snapshot cannot be written".to_owned(),
@@ -151,7 +151,7 @@ pub(crate) fn read_only(name: &Name) -> OpenError {
     OpenError::ReadOnly(format!("rbd:{name}: {why}: share it read-only"))
 }
 
-/// What the cluster keeps with an image or its pool counts for more than what we ask for.
+/// Settings stored with an image or its pool override the ones that we requested.
 pub(crate) fn cached(name: &Name) -> OpenError {
     let image = Name { snapshot: None, ..name.clone() };
     OpenError::Cached(format!(
@@ -160,7 +160,7 @@ pub(crate) fn cached(name: &Name) -> OpenError {
     ))
 }
 
-/// Its size does not fit.
+/// Its size is not a whole number of blocks.
 pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     OpenError::Size(if bytes == 0 {
         format!("rbd:{name} is empty: give it a size with `rbd resize --size 1G {name}`")
@@ -172,11 +172,11 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     })
 }
 
-/// What the result of an operation with so many bytes of data means. `code` is what librbd gives:
-/// below zero, an error's number; for a read, the bytes that were read.
+/// The meaning of the result of an operation with `bytes` of data. `code` is librbd's: below zero,
+/// an error number; for a read, the number of bytes.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
-        // An image that was made smaller ends there, and the rest of the buffer is somebody else's.
+        // The read goes beyond the end of a shrunk image; the rest of the buffer holds old data.
         let is_whole = !command.reads() || read >= bytes;
         return is_whole.then_some(()).ok_or(BlockError::OutOfRange);
     }
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(result(Read, 4096, -22), Err(BlockError::OutOfRange));
     }
 
-    /// What librbd has not filled has what was in the buffer before.
+    /// librbd leaves the buffer's old content where it reads nothing.
     #[test]
     fn a_read_beyond_the_end_of_an_image_that_was_made_smaller_fails() {
         assert_eq!(result(Command::Read, 4096, 512), Err(BlockError::OutOfRange));

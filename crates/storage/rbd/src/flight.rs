@@ -1,8 +1,8 @@
-//! [`Flight`]: an operation that librbd has, with its buffer.
+//! [`Flight`]: an operation that librbd holds, with its buffer.
 //!
-//! A flight is given to librbd as a raw pointer when it is submitted, and comes back once, in
-//! [`completed`] on one of librbd's threads. In between nobody else refers to it: whatever happens
-//! to the queue, the buffer and the image are there until librbd is done with them.
+//! At submission librbd gets a flight as a raw pointer. It returns the pointer once, to
+//! [`completed`] on one of librbd's threads. In between nothing else refers to the flight: whatever
+//! happens to the queue, the buffer and the image exist until librbd has finished with them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use crate::error;
 use crate::image::Image;
 use crate::library::{Completion, Functions, THICK};
 
-/// Flights that are here; boxes, since librbd is given their addresses.
+/// Flights that librbd does not hold; boxed, since librbd uses their addresses.
 pub(crate) type Flights = Vec<Box<Flight>>;
 
-/// Where a queue's flights arrive.
+/// The place where a queue's flights arrive.
 pub(crate) struct Inbox {
     landed: Mutex<Landed>,
     waker: Waker,
@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct Landed {
     flights: Flights,
-    /// The queue is gone.
+    /// The queue has been dropped.
     is_closed: bool,
 }
 
@@ -39,12 +39,12 @@ impl Inbox {
         self.landed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exchanges what has arrived for an empty vector.
+    /// Swaps the arrived flights with an empty vector.
     pub(crate) fn take(&self, empty: &mut Flights) {
         std::mem::swap(&mut self.lock().flights, empty);
     }
 
-    /// What arrives from now on is forgotten; gives what has arrived.
+    /// Drops later arrivals from now on; returns the flights that have arrived.
     pub(crate) fn close(&self) -> Flights {
         let mut landed = self.lock();
         landed.is_closed = true;
@@ -52,11 +52,11 @@ impl Inbox {
     }
 }
 
-/// Zeroes to write where the library cannot make them.
+/// Zeroes to write where the library has no command for them.
 static ZEROES: [u8; 512] = [0; 512];
 
-/// An operation on its way. One that is done is kept for the next: nothing is allocated here in a
-/// steady load.
+/// An operation in flight. A finished one is kept for the next operation, so that a steady load
+/// allocates nothing.
 pub(crate) struct Flight {
     op: Option<Op>,
     image: Arc<Image>,
@@ -64,7 +64,7 @@ pub(crate) struct Flight {
     result: Result<(), BlockError>,
 }
 
-/// Where an operation goes, in bytes.
+/// The range of an operation, in bytes.
 pub(crate) struct Range {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -75,12 +75,12 @@ impl Flight {
         Box::new(Flight { op: None, image, inbox, result: Ok(()) })
     }
 
-    /// Takes the operation out again, and how it went.
+    /// Takes the operation and its result out.
     pub(crate) fn land(&mut self) -> (Op, Result<(), BlockError>) {
         (self.op.take().expect("it has an operation"), self.result)
     }
 
-    /// Gives the operation to librbd. If it does not take it, it comes back with the reason.
+    /// Passes the operation to librbd. If librbd refuses it, it returns with the reason.
     pub(crate) fn start(mut self: Box<Self>, op: Op, range: &Range) -> Result<(), Box<Flight>> {
         let library = self.image.library();
         let command = op.command;
@@ -92,11 +92,11 @@ impl Flight {
         let made = unsafe {
             (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
         };
-        // The flight is not touched between a call that succeeds and its completion.
+        // Nothing touches the flight between a successful call and its completion.
         let code = if made < 0 {
             made
         } else {
-            // SAFETY: the flight has been given away by nobody yet, so that its buffer is ours.
+            // SAFETY: nothing else has the flight yet, so its buffer is ours.
             let data = unsafe { (*flight).data() };
             // SAFETY: image and buffer live until the completion, in the flight.
             unsafe { call(library, image, command, range, data, completion) }
@@ -105,16 +105,16 @@ impl Flight {
             return Ok(());
         }
         if made >= 0 {
-            // SAFETY: librbd has not taken it, and does not call back.
+            // SAFETY: librbd has not accepted it, and does not call back.
             unsafe { (library.rbd_aio_release)(completion) };
         }
-        // SAFETY: made of a box above, and librbd has refused it.
+        // SAFETY: made from a box above, and librbd has refused it.
         let mut refused = unsafe { Box::from_raw(flight) };
         refused.result = error::result(command, 0, code as isize);
         Err(refused)
     }
 
-    /// Where the data are or go.
+    /// The data's address, for reads and writes.
     fn data(&mut self) -> *mut c_char {
         let op = self.op.as_mut().expect("it has an operation");
         match (op.command, &mut op.buffer) {
@@ -126,7 +126,7 @@ impl Flight {
 }
 
 /// # Safety
-/// `image` and `data`, of as many bytes as `range` has, are there until the completion.
+/// `image` and `data`, of as many bytes as `range` has, stay valid until the completion.
 unsafe fn call(
     library: &Functions,
     image: crate::library::ImageHandle,
@@ -137,7 +137,7 @@ unsafe fn call(
 ) -> c_int {
     let Range { offset, bytes } = *range;
     let Ok(length) = usize::try_from(bytes) else { return -error::EINVAL };
-    // SAFETY: as the caller has it; the zeroes live for ever.
+    // SAFETY: by the caller's promise; the zeroes live for ever.
     unsafe {
         match command {
             Command::Read => (library.rbd_aio_read)(image, offset, length, data, completion),
@@ -159,9 +159,9 @@ unsafe fn call(
     }
 }
 
-/// What librbd calls, on a thread of its own.
+/// The callback that librbd calls on one of its threads.
 unsafe extern "C" fn completed(completion: Completion, flight: *mut c_void) {
-    // SAFETY: made of a box in `start`, given to librbd, and given back this once.
+    // SAFETY: made from a box in `start`, passed to librbd, and returned only once.
     let mut flight: Box<Flight> = unsafe { Box::from_raw(flight.cast()) };
     let library = flight.image.library();
     let op = flight.op.as_ref().expect("it has an operation");

@@ -1,4 +1,4 @@
-//! [`Image`]: an open image, and the thread that keeps it.
+//! [`Image`]: an open image, and its keeper thread.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -18,8 +18,8 @@ use crate::name::Name;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// An open image of a cluster. It is closed, elsewhere, when the last one who has it drops it:
-/// namespaces, queues, and operations in flight.
+/// An open image of a cluster. The keeper thread closes it when its last user drops it: namespaces,
+/// queues, and operations in flight.
 pub struct Image {
     name: Name,
     library: &'static Functions,
@@ -30,7 +30,7 @@ pub struct Image {
     _used: Used,
 }
 
-/// What does not change.
+/// Constant properties of an image.
 #[derive(Clone)]
 struct Facts {
     is_writable: bool,
@@ -39,38 +39,37 @@ struct Facts {
     identity: Uuid,
 }
 
-/// What does.
+/// The size, which may change.
 struct SharedSize {
     bytes: AtomicU64,
     changes: Changes,
 }
 
-/// What the keeper is told.
+/// Messages to the keeper.
 enum Message {
     /// Something about the image may have changed.
     Look,
-    /// Nobody has it any more.
+    /// The last user has dropped it.
     Close,
 }
 
-/// librbd's pointers are for any thread.
+/// librbd's pointer, which any thread may use.
 #[derive(Clone, Copy)]
 struct Handle(ImageHandle);
 
-// SAFETY: librbd's functions may be called with an image on any thread.
+// SAFETY: any thread may call librbd's functions with an image.
 unsafe impl Send for Handle {}
-// SAFETY: and on several at once.
+// SAFETY: several threads may do so at once.
 unsafe impl Sync for Handle {}
 
-/// What is open, by its name: an image is opened once.
+/// Open images, by name: each is opened only once.
 static IMAGES: LazyLock<Mutex<HashMap<Name, Weak<Image>>>> = LazyLock::new(Mutex::default);
 
 fn images() -> MutexGuard<'static, HashMap<Name, Weak<Image>>> {
     IMAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What tells an open image from all others, on whatever machine it is opened; none if it is not
-/// open.
+/// A UUID that is unique for each image, on every machine; `None` if it is not open.
 #[must_use]
 pub fn identity(name: &Name) -> Option<Uuid> {
     images().get(name).and_then(Weak::upgrade).map(|image| image.facts.identity)
@@ -80,7 +79,7 @@ impl Image {
     /// Opens an image, or finds it open. Takes [`limits::OPEN`] at most.
     ///
     /// # Errors
-    /// A sentence that says why it does not open.
+    /// A sentence with the reason.
     pub fn open(name: &Name) -> Result<Arc<Image>, OpenError> {
         if let Some(image) = images().get(name).and_then(Weak::upgrade) {
             return Ok(image);
@@ -96,7 +95,7 @@ impl Image {
         thread.map_err(|error| OpenError::Other(format!("no thread can be started: {error}")))?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
-            // It may have opened in this very moment: then nobody else tells the keeper.
+            // It may have opened just now: then no user will send this to the keeper.
             let _ = keeper.send(Message::Close);
             Err(error::stuck(name))
         })?;
@@ -114,17 +113,17 @@ impl Image {
         Ok(image)
     }
 
-    /// What it was opened as.
+    /// The name with which it was opened.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Its capacity at the moment.
+    /// Its current capacity.
     pub fn bytes(&self) -> u64 {
         self.size.bytes.load(Ordering::Acquire)
     }
 
-    /// Whether we may write it: it is no snapshot, and the cluster lets us.
+    /// Whether we may write it: it is not a snapshot, and the cluster allows it.
     pub fn is_writable(&self) -> bool {
         self.facts.is_writable
     }
@@ -147,16 +146,16 @@ impl Image {
 }
 
 impl Drop for Image {
-    /// On any thread, also on librbd's own: closing it there would wait for itself.
+    /// May run on any thread, including librbd's, where a close would wait for itself.
     fn drop(&mut self) {
-        // A keeper that is gone has closed it.
+        // A keeper that has ended has closed it.
         let _ = self.keeper.send(Message::Close);
     }
 }
 
 type Told = Sender<Result<(Handle, Facts), OpenError>>;
 
-/// The keeper's life: opens, looks at the size when told to, closes.
+/// The keeper's main function: opens, updates the size on request, closes.
 fn keep(
     library: &'static Functions,
     name: &Name,
@@ -169,7 +168,7 @@ fn keep(
     let mut open = Open::new(library);
     let facts = match open.all(name, size) {
         Ok(facts) => facts,
-        // Whoever asked may have given up.
+        // The opener may have given up.
         Err(error) => return drop(tell.send(Err(error))),
     };
     if facts.is_writable {
@@ -180,14 +179,14 @@ fn keep(
     if tell.send(Ok((Handle(open.image), facts))).is_err() {
         return;
     }
-    // What changed before it was watched is not told.
+    // The watch does not report changes from before it started.
     open.look(size);
     while let Ok(Message::Look) = messages.recv() {
         open.look(size);
     }
 }
 
-/// What librbd has given us, given back in the right order.
+/// The objects from librbd, released in the right order.
 struct Open {
     library: &'static Functions,
     cluster: Cluster,
@@ -200,12 +199,12 @@ fn text(text: &str) -> CString {
     CString::new(text).expect("names have no zero byte")
 }
 
-/// A function's result: below zero, an error's number.
+/// A function's result: below zero, an error number.
 fn checked(code: c_int) -> Result<(), i32> {
     if code < 0 { Err(-code) } else { Ok(()) }
 }
 
-/// librbd has noticed a change, on a thread of its own, where looking could wait for itself.
+/// librbd's callback for a change, on its own thread, where a query could wait for itself.
 unsafe extern "C" fn updated(keeper: *mut c_void) {
     // SAFETY: the sender lives until the watch has ended.
     let keeper = unsafe { &*keeper.cast::<Sender<Message>>() };
@@ -236,7 +235,7 @@ impl Open {
         let conf = name.conf.as_deref().map(text);
         let conf = conf.as_ref().map_or(std::ptr::null(), |conf| conf.as_ptr());
         let configuration = |number| error::configuration(name, number);
-        // SAFETY: the strings live until the calls are over, and the cluster until it is shut down.
+        // SAFETY: the strings live until the calls return, and the cluster until it is shut down.
         unsafe {
             checked((self.library.rados_create)(&raw mut self.cluster, user.as_ptr()))
                 .map_err(|number| error::connect(name, number))?;
@@ -246,7 +245,7 @@ impl Open {
                 .map_err(configuration)?;
             let seconds = limits::CONNECT_SECONDS.to_string();
             self.set("client_mount_timeout", &seconds).map_err(configuration)?;
-            // Another process may write the image, and what is complete is to be durable.
+            // Another process may write the image, and a completed write must be durable.
             self.set("rbd_cache", "false").map_err(configuration)?;
             checked((self.library.rados_connect)(self.cluster))
                 .map_err(|number| error::connect(name, number))
@@ -255,7 +254,7 @@ impl Open {
 
     fn set(&self, option: &str, value: &str) -> Result<(), i32> {
         let (option, value) = (text(option), text(value));
-        // SAFETY: the strings live until the call is over.
+        // SAFETY: the strings live until the call returns.
         let set =
             unsafe { (self.library.rados_conf_set)(self.cluster, option.as_ptr(), value.as_ptr()) };
         checked(set)
@@ -277,8 +276,8 @@ impl Open {
         Ok(())
     }
 
-    /// True if it can be written. A snapshot cannot; nor can an image of which we may only read,
-    /// and that needs another way of opening.
+    /// Opens the image; true if it is writable. A snapshot is not, and neither is an image that we
+    /// may only read, which needs another open call.
     fn image(&mut self, name: &Name) -> Result<bool, i32> {
         let (image, snapshot) = (text(&name.image), name.snapshot.as_deref().map(text));
         if let Some(snapshot) = snapshot {
@@ -304,7 +303,7 @@ impl Open {
         image: &CString,
         snapshot: *const c_char,
     ) -> Result<bool, i32> {
-        // SAFETY: the strings live until the call is over, and the pool until the image is closed.
+        // SAFETY: the strings live until the call returns, and the pool until the image is closed.
         let code = unsafe { open(self.pool, image.as_ptr(), &raw mut self.image, snapshot) };
         checked(code).map(|()| false)
     }
@@ -312,7 +311,7 @@ impl Open {
     fn facts(&self, name: &Name, is_writable: bool) -> Result<Facts, i32> {
         let (mut stripe_unit_bytes, mut features) = (0, 0);
         let (mut fsid, mut id): ([c_char; 64], [c_char; 64]) = ([0; 64], [0; 64]);
-        // SAFETY: what is filled is of the type and the length that is said.
+        // SAFETY: the results have the type and the length that the calls expect.
         let pool = unsafe {
             let library = self.library;
             checked((library.rbd_get_stripe_unit)(self.image, &raw mut stripe_unit_bytes))?;
@@ -328,20 +327,20 @@ impl Open {
         Ok(Facts { is_writable, stripe_unit_bytes, features, identity })
     }
 
-    /// Whether there is a cache after all: settings of the image and of its pool, which the cluster
-    /// keeps, overrule ours.
+    /// Whether there is a cache anyway: settings of the image and its pool, which the cluster
+    /// stores, override ours.
     fn is_cached(&self) -> Result<bool, i32> {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();
         loop {
             let mut count = c_int::try_from(options.len()).expect("options are few");
-            // SAFETY: there is room for as many as is said.
+            // SAFETY: there is room for `count` entries.
             let listed = unsafe {
                 let list = self.library.rbd_config_image_list;
                 list(self.image, options.as_mut_ptr(), &raw mut count)
             };
             match checked(listed) {
-                // It has said how many there are.
+                // It has returned the number of entries.
                 Err(ERANGE) if count as usize > options.len() => {
                     options.resize(count as usize, none);
                     continue;
@@ -349,13 +348,13 @@ impl Open {
                 listed => listed?,
             }
             let listed = &options[..count as usize];
-            // SAFETY: librbd has filled these in, with strings that it frees behind.
+            // SAFETY: librbd has filled these in, with strings that it frees later.
             let is_on = unsafe {
                 let word = |text| CStr::from_ptr(text).to_bytes();
                 let mut all = listed.iter();
                 all.any(|it| word(it.name) == b"rbd_cache" && word(it.value) != b"false")
             };
-            // SAFETY: as above; nothing of it is used any more.
+            // SAFETY: as above; nothing uses the strings any more.
             unsafe { (self.library.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
             return Ok(is_on);
         }
@@ -395,8 +394,8 @@ fn shown(text: &[c_char]) -> String {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: each was made by the call that it is the end of, nobody has an operation in
-        // flight, and whoever used the image has dropped it.
+        // SAFETY: a matching call made each of them, no operation is in flight, and every user of
+        // the image has dropped it.
         unsafe {
             if let Some((watch, _)) = &self.watch {
                 (self.library.rbd_update_unwatch)(self.image, *watch);

@@ -1,5 +1,5 @@
-//! The functions of librbd and librados that are used, found in the system's libraries when an
-//! image is first opened.
+//! The functions of librbd and librados that we use, found in the system's libraries when the
+//! process first opens an image.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::OpenError;
 
-/// It brings librados, whose functions are found through it.
+/// It brings librados, whose functions the loader finds through it.
 #[cfg(unix)]
 const NAME: &str = "librbd.so.1";
 
@@ -37,7 +37,7 @@ pub(crate) const THICK: c_int = 1;
 macro_rules! functions {
     ({ $($name:ident($($kind:ty),*) $(-> $given:ty)?;)* }
      newer { $($new:ident($($new_kind:ty),*) $(-> $new_given:ty)?;)* }) => {
-        /// The functions by their names; the newer ones, where the library has them.
+        /// The functions, by their names; the newer ones, where the library has them.
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
             $(pub(crate) $new: Option<unsafe extern "C" fn($($new_kind),*) $(-> $new_given)?>,)*
@@ -47,7 +47,7 @@ macro_rules! functions {
             #[cfg(unix)]
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 $(
-                    // SAFETY: the types are those of Ceph's headers, where they are stable.
+                    // SAFETY: the types match Ceph's headers, where they are stable.
                     let $name = unsafe { *library.get(stringify!($name))? };
                 )*
                 $(
@@ -100,17 +100,17 @@ functions! {
     }
 }
 
-/// Newer functions are not looked for.
+/// Do not look for newer functions.
 static IS_OLD: AtomicBool = AtomicBool::new(false);
 
-/// Has the library, which must not be loaded yet, be used as if it were of Ceph 14, so that tests
-/// see what is done without newer functions.
+/// Uses the library, which must not be loaded yet, as if it were of Ceph 14, so that tests cover
+/// the code without newer functions.
 #[doc(hidden)]
 pub fn use_as_of_ceph_14() {
     IS_OLD.store(true, Relaxed);
 }
 
-/// Loads the library when it is first asked for; it stays for the life of the process.
+/// Loads the library at the first call; it stays loaded for the life of the process.
 pub(crate) fn load() -> Result<&'static Functions, OpenError> {
     static LIBRARY: OnceLock<Result<Functions, OpenError>> = OnceLock::new();
     LIBRARY.get_or_init(find).as_ref().map_err(OpenError::clone)
@@ -128,7 +128,7 @@ fn find() -> Result<Functions, OpenError> {
 
 #[cfg(unix)]
 fn find_in(name: &str) -> Result<Functions, OpenError> {
-    // SAFETY: what librbd does when it is loaded is safe in any process.
+    // SAFETY: librbd's initialisers are safe in any process.
     let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
         OpenError::NoLibrary(format!(
             "Ceph images need librbd, which is not on this machine ({error}): install it, for \
@@ -140,7 +140,7 @@ fn find_in(name: &str) -> Result<Functions, OpenError> {
             "{name} of this machine is too old ({error}): install that of Ceph 14 or newer"
         ))
     })?;
-    // What is found in it is used until the process ends.
+    // Its functions are used until the process ends.
     std::mem::forget(library);
     crate::closing::before_the_end();
     Ok(functions)

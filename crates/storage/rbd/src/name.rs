@@ -1,28 +1,29 @@
-//! [`Name`]: which image of which cluster, as people write it.
+//! [`Name`]: an image and its cluster, in text form.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits::NAME_BYTES;
 
-/// `pool/image`, `pool/namespace/image`, each with `@snapshot`, `?conf=FILE` and `&id=USER` behind.
+/// `pool/image` or `pool/namespace/image`, optionally followed by `@snapshot`, `?conf=FILE` and
+/// `&id=USER`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Name {
     /// The pool.
     pub pool: String,
-    /// The pool's namespace, which has nothing to do with NVMe's.
+    /// The pool's namespace, which is unrelated to NVMe's.
     pub namespace: Option<String>,
     /// The image.
     pub image: String,
     /// The snapshot, if not the image itself.
     pub snapshot: Option<String>,
-    /// The configuration; where Ceph looks for it, if none.
+    /// The configuration file; `None`: Ceph's default.
     pub conf: Option<String>,
-    /// Who we are to the cluster, without `client.`; `admin`, if none.
+    /// The client's name without `client.`; `None`: `admin`.
     pub id: Option<String>,
 }
 
-/// A text that names no image. Shown, it says why in a sentence.
+/// A text that does not name an image. Its `Display` gives the reason in a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameError(String);
 
@@ -38,7 +39,7 @@ const EXAMPLE: &str = "write for example rbd:pool/image, rbd:pool/image@snapshot
                        rbd:pool/image?conf=/etc/ceph/ceph.conf&id=admin";
 
 impl Name {
-    /// Who we are to the cluster.
+    /// The client's name in the cluster.
     pub fn user(&self) -> &str {
         self.id.as_deref().unwrap_or("admin")
     }
@@ -56,7 +57,7 @@ impl Name {
                 "id" => &mut self.id,
                 _ => return Err(refuse()),
             };
-            // A path of Ceph's, which begins like this wherever the name is read.
+            // A path for Ceph: absolute, so that it does not depend on the working folder.
             if key == "conf" && !value.starts_with('/') {
                 return Err(NameError(format!("rbd: conf={value} is not an absolute path")));
             }
@@ -69,7 +70,7 @@ impl Name {
     }
 }
 
-/// A part that Ceph can have a name for.
+/// A name part that Ceph accepts.
 fn part(text: &str, whole: &str) -> Result<String, NameError> {
     let is_fine = !text.is_empty() && text.len() <= NAME_BYTES && !text.contains('\0');
     is_fine
@@ -80,7 +81,7 @@ fn part(text: &str, whole: &str) -> Result<String, NameError> {
 impl FromStr for Name {
     type Err = NameError;
 
-    /// Takes what follows `rbd:` apart.
+    /// Parses the text after `rbd:`.
     fn from_str(text: &str) -> Result<Name, NameError> {
         let (place, options) =
             text.split_once('?').map_or((text, None), |(place, rest)| (place, Some(rest)));
@@ -105,7 +106,7 @@ impl FromStr for Name {
     }
 }
 
-/// What the cluster calls it, without how to get there.
+/// The name in the cluster, without the connection parameters.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;

@@ -10,12 +10,12 @@ use crate::error::{self, OpenError};
 use crate::flight::{Flight, Flights, Inbox, Range};
 use crate::image::Image;
 
-/// An image with blocks of a size.
+/// An image with blocks of a given size.
 pub struct Rbd {
     view: View,
 }
 
-/// How an image looks to a namespace and its queues.
+/// The properties of an image for a namespace and its queues.
 #[derive(Clone)]
 struct View {
     image: Arc<Image>,
@@ -24,7 +24,7 @@ struct View {
 }
 
 impl View {
-    /// With the capacity as it is now.
+    /// With the current capacity.
     fn geometry(&self) -> Geometry {
         let block_size = self.block_size;
         let optimal = self.image.stripe_unit_bytes() / u64::from(block_size);
@@ -41,7 +41,8 @@ impl Rbd {
     /// A namespace over the image.
     ///
     /// # Errors
-    /// If the image cannot be cut into such blocks, or not be written and is to be.
+    /// If the image is not a whole number of blocks, or if the caller needs a writable one and it
+    /// is not.
     pub fn new(image: Arc<Image>, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {
         let bytes = image.bytes();
         if !Geometry::is_block_size(block_size)
@@ -90,14 +91,14 @@ struct RbdQueue {
     /// Empty between polls; lends its capacity.
     landed: Flights,
     free: Flights,
-    /// Complete without librbd.
+    /// Operations that completed without librbd.
     done: Vec<Completion>,
-    /// That librbd has, or the inbox.
+    /// Operations in librbd or in the inbox.
     in_flight: usize,
 }
 
 impl RbdQueue {
-    /// What is known at once: a mistake, or that there is nothing to do.
+    /// A result that needs no librbd: an invalid operation, or one that does nothing.
     fn known(geometry: &Geometry, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(geometry) {
             return Some(Err(error));

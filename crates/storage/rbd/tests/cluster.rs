@@ -1,5 +1,5 @@
-//! Images of a real cluster. `interop/ceph/test.sh` makes one, with the pool `rbd`, has `CEPH_CONF`
-//! name its configuration, and runs these tests.
+//! Images of a real cluster. `interop/ceph/test.sh` makes one with the pool `rbd`, points
+//! `CEPH_CONF` to its configuration, and runs these tests.
 
 #![cfg(target_os = "linux")]
 
@@ -45,12 +45,12 @@ fn an_image_that_grows_tells_of_it() {
     });
 }
 
-/// Ceph lets an image grow beyond what a namespace may have.
+/// Ceph lets an image grow beyond the largest namespace.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_of_any_size_opens() {
     let image = fresh(MIN_BYTES, "layering");
-    // Without a unit they are MiB, with one no more than an i64.
+    // Without a unit the number is in MiB; with one it must fit in an i64.
     let mebibytes = (9_u64 << 40).to_string();
     rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
     for block_size in [512, 4096, 65536] {
@@ -83,7 +83,7 @@ fn a_snapshot_is_read_only_and_does_not_change() {
     driver.must_fail(0, Op::write(0, 1, Buffer::new(512), 0), BlockError::ReadOnly);
 }
 
-/// What one has written, the other reads at once: nothing is kept on this side.
+/// Each client at once reads the other's writes: this side keeps no data.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn two_clients_see_each_others_writes() {
@@ -103,8 +103,8 @@ fn two_clients_see_each_others_writes() {
     }
 }
 
-/// Settings that the cluster keeps overrule a client's own: a cache would keep from the other
-/// target what is written, and lose it with this one.
+/// Settings that the cluster stores override a client's own. A cache would hide writes from the
+/// other target, and lose them with this one.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_with_a_cache_of_its_own_does_not_open() {
@@ -117,7 +117,7 @@ fn an_image_with_a_cache_of_its_own_does_not_open() {
     open(&image, 512, false).expect("it opens");
 }
 
-/// Looking at its settings takes no more rights than opening it.
+/// Reading the settings requires no more rights than opening the image.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn who_may_only_read_opens_it_read_only() {
@@ -139,7 +139,7 @@ fn who_may_only_read_opens_it_read_only() {
     [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
 }
 
-/// Space that is given back is not used any more.
+/// Freed space is no longer in use.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn what_is_deallocated_takes_no_space() {

@@ -1,5 +1,5 @@
-//! Images of a real cluster, by a librbd that lacks what is newer than Ceph 14. In a process of its
-//! own, which has one librbd. `interop/ceph/test.sh` runs it.
+//! Images of a real cluster, with a librbd that lacks functions newer than Ceph 14. It runs in its
+//! own process, because a process has one librbd. `interop/ceph/test.sh` runs it.
 
 #![cfg(target_os = "linux")]
 
@@ -20,8 +20,8 @@ fn an_image_conforms() {
     Suite::new(EngineKind::Auto).run(&make);
 }
 
-/// One block is written again and again. Of a whole object librbd makes a discard, also where it
-/// would keep the space if it had a command for zeroes (`cluster.rs`).
+/// We write one block repeatedly. librbd turns a whole object of zeroes into a discard, even where
+/// it would keep the space with a command for zeroes (`cluster.rs`).
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn zeroes_are_a_block_written_again_and_again() {

@@ -20,7 +20,7 @@ pub(crate) fn rbd(words: &[&str]) -> String {
     run("rbd", words)
 }
 
-/// Makes an image that nobody has; gives its name in the pool.
+/// Makes an unused image; returns its name in the pool.
 pub(crate) fn fresh(bytes: u64, features: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -41,7 +41,7 @@ pub(crate) fn shared(text: &str, block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(open(text, block_size, false).expect("it opens"))
 }
 
-/// How many of an image's objects there are.
+/// The number of an image's objects.
 pub(crate) fn used(image: &str) -> usize {
     rbd(&["diff", image, "--format", "json"]).matches("\"exists\":\"true\"").count()
 }
