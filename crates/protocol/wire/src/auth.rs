@@ -1,8 +1,8 @@
-//! Messages of in-band authentication (Base 2.0c, "NVMe In-band Authentication"): the common ones
-//! and those of DH-HMAC-CHAP, which newer texts call KX-HMAC-CHAP.
+//! Messages of in-band authentication (Base 2.0c, "NVMe In-band Authentication"): the common
+//! messages and the DH-HMAC-CHAP messages. Newer versions say KX-HMAC-CHAP.
 //!
-//! Each begins with the same six bytes, [`MessageHead`]. What is of variable length (challenges,
-//! responses, Diffie-Hellman values) follows the fixed part, in the order that its doc line names.
+//! Each starts with the same six bytes, [`MessageHead`]. Fields of variable length (challenges,
+//! responses, Diffie-Hellman values) follow the fixed part, in the order that its doc line names.
 
 use zerocopy::little_endian::{U16, U32};
 
@@ -20,7 +20,7 @@ pub const HASHES_MAX: usize = 30;
 pub const GROUPS_MAX: usize = 30;
 
 open_code! {
-    /// Which messages these are (AUTH_TYPE).
+    /// The type of a message (AUTH_TYPE).
     pub struct MessageType(u8), "authentication type" {
         COMMON = 0x00, "Common";
         DH_HMAC_CHAP = 0x01, "DH-HMAC-CHAP";
@@ -89,7 +89,7 @@ open_code! {
 }
 
 open_code! {
-    /// What is to become of the session's key (SC_C of AUTH_Negotiate; TP 8018).
+    /// The use of the session key (SC_C of AUTH_Negotiate; TP 8018).
     pub struct Concatenation(u8), "secure channel concatenation" {
         NONE = 0x00, "None";
         NEW_TLS_PSK = 0x02, "New pre-shared key for TLS";
@@ -98,7 +98,7 @@ open_code! {
 }
 
 layout! {
-    /// What every message begins with.
+    /// The first bytes of every message.
     pub struct MessageHead, 6 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE).";
         1 auth_id: u8, "Message (AUTH_ID).";

@@ -153,7 +153,7 @@ impl ConnectResult {
     }
 }
 
-/// The result of Connect with status Connect Invalid Parameters: which parameter it was.
+/// The result of Connect with status Connect Invalid Parameters: the position of the parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectInvalidParameter {
     /// The parameter is in the Connect data, not in the submission queue entry (IATTR bit 0).
@@ -339,7 +339,7 @@ impl AuthenticationCommand {
         Self::new(cid, FabricsCommandType::AUTHENTICATION_SEND, length)
     }
 
-    /// Asks for the controller's message, with room for `length` bytes.
+    /// Requests the controller's message, with room for `length` bytes.
     pub fn receive(cid: u16, length: u32) -> Self {
         Self::new(cid, FabricsCommandType::AUTHENTICATION_RECEIVE, length)
     }

@@ -45,7 +45,7 @@ open_code! {
 }
 
 open_code! {
-    /// Select (SEL) of Get Features: which value (Base 2.0c, "Get Features - Select").
+    /// Select (SEL) of Get Features: the kind of value (Base 2.0c, "Get Features - Select").
     pub struct FeatureSelect(u8), "feature select" {
         CURRENT = 0x00, "current";
         DEFAULT = 0x01, "default";
@@ -64,9 +64,9 @@ pub const CAPABILITY_CHANGEABLE: u32 = 1 << 2;
 /// The parameters of Get Features (Base 2.0c, "Get Features - Command Dword 10").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FeatureGet {
-    /// Which feature (FID).
+    /// The feature (FID).
     pub fid: FeatureId,
-    /// Which of its values (SEL).
+    /// The kind of value (SEL).
     pub select: FeatureSelect,
     /// Feature specific (command dword 11).
     pub cdw11: u32,
@@ -93,7 +93,7 @@ impl FeatureGet {
 /// The parameters of Set Features (Base 2.0c, "Set Features - Command Dword 10").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FeatureSet {
-    /// Which feature (FID).
+    /// The feature (FID).
     pub fid: FeatureId,
     /// Keep the value across power cycles (SV).
     pub save: bool,
@@ -125,16 +125,16 @@ bit_fields! { NumberOfQueues(u32) {
 } }
 
 impl NumberOfQueues {
-    /// As many submission as completion queues, which is what fabrics have.
+    /// As many submission as completion queues, as fabrics require.
     ///
     /// # Panics
-    /// When `queues` is 0: the field cannot say none.
+    /// When `queues` is 0: the field cannot express that.
     pub const fn pairs(queues: u16) -> Self {
         assert!(queues > 0, "the field cannot express no queues");
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)
     }
 
-    /// How many queue pairs this allows: the smaller of the two counts.
+    /// The number of queue pairs that this allows: the smaller of the two counts.
     pub const fn pair_count(self) -> u32 {
         let smaller = if self.nsq_z() < self.ncq_z() { self.nsq_z() } else { self.ncq_z() };
         smaller as u32 + 1

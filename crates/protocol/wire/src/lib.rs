@@ -1,6 +1,6 @@
 //! NVMe base, NVM, fabrics and TCP structures as bytes: no_std, no unsafe, no I/O.
 //!
-//! **What it is.** The bytes of NVMe over Fabrics, and nothing that acts on them. Structures are
+//! **What it is.** The byte layouts of NVMe over Fabrics, without behaviour. Structures are
 //! little-endian zerocopy structs with alignment 1, so that they can be read from and written to
 //! any offset of a receive or send buffer. Codes (opcodes, statuses, PDU types, ...) are open
 //! newtypes: an unknown value survives a round trip and prints as hex.
@@ -21,7 +21,8 @@
 //! **Not implemented.** PRP lists and SGL segments (fabrics commands carry one descriptor), the
 //! memory based transport's queues and doorbells, protection information formats, the Zoned and
 //! Key Value command sets, directives, and NVMe-MI.
-//! Digests (CRC-32C) are computed elsewhere; only their place in a PDU is known here.
+//!
+//! Other crates compute digests (CRC-32C); this crate only knows their place in a PDU.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -9,7 +9,7 @@ pub const NQN_MAX_BYTES: usize = 223;
 pub const NQN_FIELD_BYTES: usize = 256;
 /// The well-known discovery service NQN.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// What an NQN made from a UUID starts with.
+/// The prefix of an NQN made from a UUID.
 pub const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 /// Why a name is not an NQN.
@@ -77,7 +77,7 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
         }
         _ => return Err(NqnError::BadDate),
     };
-    // A name must follow the date: `nqn.2014-08.` and `nqn.2014-08.:x` name nobody.
+    // A name must follow the date: `nqn.2014-08.` and `nqn.2014-08.:x` have none.
     if rest.is_empty() || rest[0] == b':' {
         return Err(NqnError::BadDate);
     }
@@ -87,8 +87,8 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
     }
 }
 
-/// Checks that a name can stand where an NQN does: it is one, or it does not claim to be. Linux and
-/// its tests use names such as `blktests-subsystem-1`.
+/// Checks that a name is valid where an NQN is expected: it is an NQN, or does not claim to be one.
+/// Linux and its tests use names such as `blktests-subsystem-1`.
 pub fn validate_name(name: &str) -> Result<(), NqnError> {
     if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
 }

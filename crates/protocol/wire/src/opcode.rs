@@ -69,7 +69,7 @@ open_code! {
     }
 }
 
-/// Which way a command moves data, encoded in the low two bits of its opcode (or of its fabrics
+/// The direction of a command's data, encoded in the low two bits of its opcode (or of its fabrics
 /// command type) (Base 2.0c, "Data Transfer").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DataDirection {

@@ -1,18 +1,19 @@
-//! Where a controller comes from: what farblock's targets say in the vendor specific bytes of
-//! Identify Controller, for hosts that want to know what a restart has ended.
+//! A controller's origin: farblock targets put it into the vendor specific bytes of Identify
+//! Controller, for hosts that want to know which operations a restart has ended.
 //!
-//! Other targets have other things there, or nothing: only what begins with [`MAGIC`] counts.
+//! Other targets use these bytes differently, or not at all: only bytes that start with [`MAGIC`]
+//! count.
 
-/// What the vendor specific bytes begin with if they are ours.
+/// The first of the vendor specific bytes, if farblock wrote them.
 pub const MAGIC: [u8; 16] = *b"farblock.origin1";
 
-/// A controller's origin. Zeroes mean that it is not known.
+/// A controller's origin. All zeroes: unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOrigin {
-    /// The boot of a machine, its network and the addresses listened on: no two processes that
-    /// run at once have the same.
+    /// The boot of a machine, its network and its listening addresses: unique among the processes
+    /// that run at the same time.
     pub place: [u8; 16],
-    /// The boot of a machine. What its memory held is lost with it.
+    /// The boot of a machine. A new boot means that the content of its memory is lost.
     pub boot: [u8; 16],
 }
 
@@ -20,7 +21,7 @@ impl ControllerOrigin {
     /// Bytes of it, [`MAGIC`] included.
     pub const LEN: usize = 48;
 
-    /// Reads the vendor specific bytes; `None` if they are somebody else's.
+    /// Reads the vendor specific bytes; `None` if farblock did not write them.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let part = |index: usize| bytes.get(16 * index..)?.first_chunk::<16>().copied();
         (part(0)? == MAGIC).then_some(())?;
@@ -39,8 +40,8 @@ impl ControllerOrigin {
         self.boot != [0; 16]
     }
 
-    /// Whether a controller of `self` was in a process that has ended since, as one of `other` is
-    /// in another process that listens at the same place.
+    /// Whether the process with a controller of `self` has ended, because `other` belongs to
+    /// another process that listens at the same place.
     pub fn is_succeeded_at(&self, other: &Self) -> bool {
         self.place != [0; 16] && self.place == other.place
     }

@@ -56,7 +56,7 @@ bit_fields! { ReservationControl(u32) {
 
 /// CPTPL of Reservation Register (Base 2.0c, "Reservation Register - Command Dword 10").
 impl ReservationControl {
-    /// CPTPL: the state stays as it is.
+    /// CPTPL: the state remains unchanged.
     pub const CPTPL_KEEP: u8 = 0b00;
     /// CPTPL: reservations end and registrants are forgotten with a power loss.
     pub const CPTPL_CLEAR: u8 = 0b10;
@@ -88,7 +88,7 @@ impl NotificationType {
         1 << self.0
     }
 
-    /// Every bit of Reservation Notification Mask that means something.
+    /// Every defined bit of Reservation Notification Mask.
     pub const MASK: u32 = 0b1110;
 }
 
@@ -167,7 +167,7 @@ layout! {
 impl Registrant {
     /// RCSTS: the host holds a reservation.
     pub const RCSTS_HOLDS: u8 = 1 << 0;
-    /// CNTLID of a host's registration that belongs to no one controller.
+    /// CNTLID of a host's registration that does not belong to a single controller.
     pub const CNTLID_DYNAMIC: u16 = 0xffff;
 }
 

@@ -4,7 +4,7 @@
 use crate::Sqe;
 use crate::opcode::AdminOpcode;
 
-/// Which controller is to be ended, as Identify Controller described it.
+/// The controller to end, as Identify Controller described it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CrossControllerReset {
     /// Impacted controller's identifier (ICID).
@@ -16,7 +16,8 @@ pub struct CrossControllerReset {
 }
 
 impl CrossControllerReset {
-    /// Completion dword 0: the impacted controller is gone already, and so are its commands (IRS).
+    /// Completion dword 0: the impacted controller has already ended, and so have its commands
+    /// (IRS).
     pub const IMMEDIATE: u64 = 1 << 0;
 
     /// Reads the command's dwords 10, 12 and 13.

@@ -40,13 +40,13 @@ pub const KEYED_LENGTH_MAX: u32 = 0xff_ffff;
 /// A keyed SGL data block (Base 2.0c, "Keyed SGL Data Block descriptor").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyedBlock {
-    /// Where the data start, as the host counts.
+    /// The data's start address in the host's memory.
     pub address: u64,
-    /// How long they are: 24 bits.
+    /// The data's length: 24 bits.
     pub length_bytes: u32,
     /// The key of the memory's registration.
     pub key: u32,
-    /// The host wants the key invalid once the command is answered.
+    /// The host wants the key invalidated once the command completes.
     pub invalidate: bool,
 }
 
@@ -56,7 +56,8 @@ impl SglDescriptor {
     /// Identifier byte of data in memory that the host has registered: keyed data block, sub type
     /// address (Base 2.0c, "Keyed SGL Data Block descriptor").
     pub const ID_KEYED: u8 = 0x40;
-    /// The same; the key is to be made invalid when the command is answered (NVMe over RDMA).
+    /// The same, and the controller invalidates the key when the command completes (NVMe over
+    /// RDMA).
     pub const ID_KEYED_INVALIDATE: u8 = 0x4f;
     /// Identifier byte of data that the transport moves: transport data block.
     pub const ID_TRANSPORT: u8 = 0x5a;
@@ -69,7 +70,7 @@ impl SglDescriptor {
         Self::new(offset_bytes, length_bytes, Self::ID_IN_CAPSULE)
     }
 
-    /// Data that the transport moves with PDUs of its own (C2HData, or R2T and H2CData).
+    /// Data that the transport moves with data PDUs (C2HData, or R2T and H2CData).
     pub const fn transport(length_bytes: u32) -> Self {
         Self::new(0, length_bytes, Self::ID_TRANSPORT)
     }
@@ -82,7 +83,7 @@ impl SglDescriptor {
         Self { rsvd_12: key, ..Self::new(block.address, length, id) }
     }
 
-    /// What a keyed data block says; `None` for any other descriptor.
+    /// The content of a keyed data block; `None` for any other descriptor.
     pub const fn keyed_block(&self) -> Option<KeyedBlock> {
         if !matches!(self.id, Self::ID_KEYED | Self::ID_KEYED_INVALIDATE) {
             return None;

@@ -27,7 +27,7 @@ layout! {
 }
 
 impl Sqe {
-    /// PSDT 01b in place: SGL for the data, one buffer for metadata. What fabrics commands use.
+    /// PSDT 01b in place: SGL for the data, one buffer for metadata. Fabrics commands use this.
     pub const FLAGS_SGL: u8 = 0b01 << 6;
 
     /// A command with the given opcode, identifier and namespace; PSDT set, all else zero.

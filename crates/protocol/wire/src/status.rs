@@ -6,7 +6,7 @@ use core::fmt;
 ///
 /// Bits 7:0 Status Code (SC), 10:8 Status Code Type (SCT), 12:11 Command Retry Delay (CRD),
 /// 13 More (M), 14 Do Not Retry (DNR). Equality compares all of them; use [`Status::code`] to
-/// compare what happened without what to do about it.
+/// compare the code without the retry advice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Status(pub u16);
@@ -21,8 +21,8 @@ macro_rules! statuses {
             pub const fn name(self) -> Option<&'static str> {
                 match self.code() {
                     $($value => Some($text),)+
-                    // One value, two meanings: the command it answers decides. The fabrics
-                    // commands and the NVM command set both number their codes from 180h.
+                    // One value, two meanings, which depend on the command. The fabrics commands
+                    // and the NVM command set both number their codes from 180h.
                     0x180 => Some("Connect Incompatible Format, or Conflicting Attributes"),
                     0x181 => Some("Connect Controller Busy, or Invalid Protection Information"),
                     0x182 => Some(
@@ -207,7 +207,7 @@ impl Status {
         Self((status_type as u16) << 8 | code as u16)
     }
 
-    /// Status Code Type and Status Code together, without the retry advice: what happened.
+    /// Status Code Type and Status Code together, without the retry advice.
     pub const fn code(self) -> u16 {
         self.0 & 0x7ff
     }
@@ -264,7 +264,7 @@ impl Status {
     }
 }
 
-/// The name; the number where there is no name, and beside it in the alternate form (`{:#}`).
+/// The name, if there is one. Without a name, and in the alternate form (`{:#}`), also the number.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

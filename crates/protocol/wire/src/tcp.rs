@@ -92,7 +92,7 @@ open_code! {
     }
 }
 
-/// DGST of ICReq and ICResp: which digests the sender asks for or grants (TCP 1.0c, "ICReq").
+/// DGST of ICReq and ICResp: the digests that the sender requests or grants (TCP 1.0c, "ICReq").
 #[derive(
     Clone,
     Copy,
@@ -134,7 +134,7 @@ impl DigestFlags {
         self.0 & 2 != 0
     }
 
-    /// What remains when a peer only grants `granted`.
+    /// The digests that both request and `granted` contain.
     pub const fn intersection(self, granted: Self) -> Self {
         Self(self.0 & granted.0)
     }
@@ -201,7 +201,8 @@ impl CommonHeader {
     }
 }
 
-/// Where the parts of a PDU lie, computed from its header length, its data and the digests in use.
+/// The positions of a PDU's parts, computed from its header length, its data and the digests in
+/// use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PduShape {
     /// Header length in bytes.
@@ -447,7 +448,7 @@ layout! {
 }
 
 impl R2t {
-    /// Asks for `length_bytes` of the command's data, from `offset_bytes` on.
+    /// Requests `length_bytes` of the command's data, from `offset_bytes` on.
     pub fn new(
         cccid: u16,
         ttag: u16,

@@ -1,11 +1,11 @@
-//! Text of a peer's on its way to people: names, serial numbers, addresses. Whoever chooses such a
-//! name must not be able to move a terminal's cursor, to begin a new line of a log, or to make a
-//! line look like another one by turning its direction around.
+//! Text from a peer in output for people: names, serial numbers, addresses. Such a name must not
+//! move a terminal's cursor, start a new line of a log, or reverse the text direction to make a
+//! line look like another one.
 
 use core::fmt::{self, Write};
 
-/// Whether a character shows as itself, or as nothing else at least: no control character, nothing
-/// that separates lines or paragraphs, that changes the direction of text, or that cannot be seen.
+/// Whether a character is visible and safe to print: not a control character, a separator of lines
+/// or paragraphs, a change of text direction, or invisible.
 #[must_use]
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()

@@ -1,4 +1,4 @@
-//! Input that no honest peer sends: nothing panics, and names are judged.
+//! Input that no correct peer sends: nothing panics, and invalid names are refused.
 
 use farblock_random::Random;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData};
@@ -63,7 +63,7 @@ fn bad_fields() {
     let mut field = [0xff; 256];
     field[255] = 0;
     assert_eq!(parse_field(&field), Err(NqnError::NotUtf8));
-    // Rubbish behind the NUL does not matter.
+    // Bytes after the NUL do not matter.
     let mut field = nqn_field("testnqn");
     field[8..].fill(0xff);
     assert_eq!(parse_field_text(&field), Ok("testnqn"));

@@ -1,4 +1,4 @@
-//! Hand-computed byte vectors, emitted over memory filled with 0xa5 so that a byte nobody writes
+//! Hand-computed byte vectors, emitted over memory filled with 0xa5, so that an unwritten byte
 //! shows, and parsed back.
 
 use farblock_wire::fabrics::{

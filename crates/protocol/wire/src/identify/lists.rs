@@ -36,7 +36,7 @@ layout! {
 }
 
 impl NamespaceIdDescriptor {
-    /// Appends a descriptor to `out` at `at` and returns where the next one goes.
+    /// Appends a descriptor to `out` at `at` and returns the position of the next one.
     ///
     /// # Panics
     /// When `out` is too short, or `id` has the wrong length for its type.

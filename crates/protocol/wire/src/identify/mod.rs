@@ -60,7 +60,7 @@ open_code! {
 /// The parameters of an Identify command (Base 2.0c, "Identify - Command Dword 10", 11 and 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdentifyParameters {
-    /// Which structure (CNS).
+    /// The structure (CNS).
     pub cns: Cns,
     /// Controller identifier (CNTID).
     pub cntid: u16,
@@ -73,7 +73,7 @@ pub struct IdentifyParameters {
 }
 
 impl IdentifyParameters {
-    /// Parameters that ask for `cns`, all else zero.
+    /// Parameters that request `cns`, all else zero.
     pub const fn new(cns: Cns) -> Self {
         Self { cns, cntid: 0, cnssid: 0, csi: CommandSet::NVM, uuid_index: 0 }
     }

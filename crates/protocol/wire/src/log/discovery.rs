@@ -99,8 +99,8 @@ impl DiscoveryLogEntry {
     }
 }
 
-/// An address field: the text, then spaces, as the specification asks of ASCII fields. Linux and
-/// others pad with NULs instead; [`parse_text`] takes both.
+/// An address field: the text, then spaces, as the specification requires of ASCII fields. Linux
+/// and others pad with NULs instead; [`parse_text`] accepts both.
 ///
 /// # Panics
 /// When the text does not fit, or is not printable ASCII.

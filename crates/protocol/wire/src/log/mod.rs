@@ -50,7 +50,7 @@ open_code! {
 /// The parameters of Get Log Page (Base 2.0c, "Get Log Page - Command Dword 10" to 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPageParameters {
-    /// Which page (LID).
+    /// The page (LID).
     pub lid: LogPageId,
     /// Log specific parameter (LSP), 7 bits.
     pub lsp: u8,
@@ -91,7 +91,7 @@ impl LogPageParameters {
         }
     }
 
-    /// How many bytes the host asks for.
+    /// The number of bytes that the host requests.
     pub const fn length_bytes(&self) -> u64 {
         (self.numd_z as u64 + 1) * 4
     }

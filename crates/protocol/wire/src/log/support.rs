@@ -1,4 +1,4 @@
-//! Log pages that say what is supported.
+//! Log pages about supported commands and pages.
 
 use zerocopy::little_endian::U32;
 
