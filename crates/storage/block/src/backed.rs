@@ -1,14 +1,14 @@
-//! A namespace with what has to be there for as long as it is.
+//! A namespace with a backing object that must outlive it.
 
 use crate::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
-/// A namespace and what it lives on, such as the target that serves it: the one goes before the
-/// other.
+/// A namespace and its backing, such as the target that serves it. The namespace is dropped before
+/// its backing.
 pub struct Backed<N, B> {
-    /// What is used.
+    /// The namespace in use.
     pub namespace: N,
-    /// What it lives on.
+    /// Its backing.
     pub backing: B,
 }
 

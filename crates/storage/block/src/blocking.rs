@@ -1,4 +1,4 @@
-//! A synchronous face on a queue, for tests, examples and command-line tools.
+//! A synchronous interface to a queue, for tests, examples and command-line tools.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Operations of one transfer in flight at once.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// A namespace with calls that block: a reactor and one queue of its own.
+/// A namespace with calls that block: it has its own reactor and queue.
 ///
 /// ```no_run
 /// # fn open() -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -26,16 +26,16 @@ const PIECES_IN_FLIGHT: usize = 8;
 /// # Ok::<(), farblock_block::BlockError>(())
 /// ```
 ///
-/// Transfers may have any length that is a multiple of the block size: large ones become several
-/// operations, some in flight at once, and therefore are not atomic. When one of them fails, the
-/// others are waited for, and the call returns the first error. Data is copied between the caller's
-/// slice and the operation's buffer: this is for convenience, not speed. Use a [`Queue`] for that.
+/// Transfers may have any length that is a multiple of the block size. Large ones become several
+/// operations, some in flight at once, and therefore are not atomic. If one of them fails, the call
+/// waits for the others and returns the first error. It copies data between the caller's slice and
+/// the operation's buffer: this is for convenience, not speed. Use a [`Queue`] for that.
 ///
 /// # Panics
-/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is no
+/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is not a
 /// multiple of the block size.
 pub struct Blocking {
-    // The queue goes first: dropping it may deregister it from the reactor.
+    // The queue is dropped first, since that may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,
@@ -45,9 +45,9 @@ pub struct Blocking {
 
 /// The caller's side of a transfer.
 enum Data<'a> {
-    /// A read goes here.
+    /// Destination of a read.
     Into(&'a mut [u8]),
-    /// A write comes from here.
+    /// Source of a write.
     From(&'a [u8]),
 }
 
@@ -61,12 +61,12 @@ impl Data<'_> {
 }
 
 impl Blocking {
-    /// Opens a queue on a reactor of its own, with the engine that suits the machine.
+    /// Opens a queue on a new reactor, with the engine that suits the machine.
     pub fn new(namespace: &dyn Namespace) -> Result<Blocking, BlockError> {
         Self::with_config(namespace, &Config::default())
     }
 
-    /// Opens a queue on a reactor of its own, with the given engine.
+    /// Opens a queue on a new reactor, with the given engine.
     pub fn with_engine(
         namespace: &dyn Namespace,
         engine: EngineKind,
@@ -117,7 +117,7 @@ impl Blocking {
         self.execute(Op::write_zeroes(lba, blocks, deallocate, 0)).result
     }
 
-    /// Gives `blocks` blocks from `lba` on back.
+    /// Deallocates `blocks` blocks from `lba` on.
     pub fn deallocate(&mut self, lba: u64, blocks: u32) -> Result<(), BlockError> {
         self.execute(Op::deallocate(lba, blocks, 0)).result
     }
@@ -156,7 +156,7 @@ impl Blocking {
                     buffer.copy_from_slice(&bytes[submitted..submitted + length]);
                 }
                 let (skipped, blocks) = (self.blocks(submitted), self.blocks(length));
-                // The token says where in `data` the piece belongs.
+                // The token is the position of the piece in `data`.
                 let op =
                     Op::with(command, lba + skipped, blocks as u32, Some(buffer), submitted as u64);
                 self.queue.submit(Op { fua, ..op });
@@ -178,7 +178,7 @@ impl Blocking {
         }
     }
 
-    /// Checks a whole transfer, so that one that reaches out of the namespace does not begin.
+    /// Checks a whole transfer, so that none starts that is partly beyond the namespace.
     fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
         let block_size = self.geometry.block_size as usize;
         assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");
@@ -186,7 +186,7 @@ impl Blocking {
         whole.check(command, lba, self.blocks(length))
     }
 
-    /// How much one operation of a transfer moves at most.
+    /// The most bytes that one operation of a transfer moves.
     fn piece_bytes(&self) -> usize {
         match self.geometry.max_blocks {
             0 => PIECE_BYTES,

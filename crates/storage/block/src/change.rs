@@ -1,34 +1,34 @@
-//! How a namespace tells of its changes.
+//! Notification of a namespace's changes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What changed about a namespace. What it is now is asked of the namespace, which is like that
-/// already when it tells.
+/// The kind of a namespace's change. Ask the namespace for the new state, which is already in
+/// effect at the notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Its [geometry](crate::Namespace::geometry): the capacity, whether it can be written, or
     /// whether it has a volatile cache.
     Geometry,
-    /// Its [availability](crate::Namespace::availability), or what that is made of.
+    /// Its [availability](crate::Namespace::availability), or the parts that determine it.
     Availability,
-    /// What it has acknowledged since the last flush may be lost, as when the machine that had it
-    /// in its cache was started anew. Told before anything is done after that.
+    /// Data acknowledged since the last flush may be lost, for example because the machine that
+    /// cached it has restarted. Reported before any operation that follows the loss.
     Loss,
     /// Its contents may not be what its users wrote: what stores it was cut short, replaced or
     /// swapped for a copy, or may have been while it was away. Told before it is used after that.
     Contents,
 }
 
-/// Whether operations on a namespace can be carried out.
+/// Whether a namespace can carry out operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Availability {
-    /// They are carried out.
+    /// It carries them out.
     Ready,
-    /// They wait, for a connection for example.
+    /// They wait, for example for a connection.
     Waiting,
-    /// They fail, and will.
+    /// They fail permanently.
     Gone,
 }
 
@@ -47,28 +47,28 @@ impl Watchers {
     }
 }
 
-/// Where a namespace tells of its changes. Clones are the same place.
+/// The watchers of a namespace's changes. Clones share them.
 #[derive(Clone, Default)]
 pub struct Changes(Arc<Watchers>);
 
 impl Changes {
-    /// A place where nobody listens yet.
+    /// No watchers yet.
     #[must_use]
     pub fn new() -> Changes {
         Changes::default()
     }
 
-    /// Has `callback` called after every change, by a thread of the namespace's: it is to be quick,
-    /// and not to drop the namespace. What changed before is not told: whoever needs to know looks
-    /// at the namespace once after this.
+    /// Calls `callback` after every later change, on a thread of the namespace. The callback must
+    /// be quick and must not drop the namespace. A watcher that needs the current state reads it
+    /// once after this call.
     pub fn watch(&self, callback: impl Fn(Change) + Send + Sync + 'static) -> Watch {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.lock().push((id, Arc::new(callback)));
         Watch { watchers: Arc::clone(&self.0), id }
     }
 
-    /// Tells everybody who listens. For the namespace: after the change, and without a lock that
-    /// looking at it needs.
+    /// Notifies all watchers. For the namespace: call it after the change, without holding a lock
+    /// that reading the namespace needs.
     pub fn tell(&self, change: Change) {
         self.0.generation.fetch_add(1, Ordering::AcqRel);
         // Called without the lock: a callback may add or drop a watch.
@@ -76,13 +76,13 @@ impl Changes {
         callbacks.iter().for_each(|(_, callback)| callback(change));
     }
 
-    /// Whether anybody listens: if nobody does, telling takes no time.
+    /// Whether there are watchers: without any, a notification takes no time.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         !self.0.lock().is_empty()
     }
 
-    /// How many changes there were: a number that is cheap to look at.
+    /// The number of changes so far; cheap to read.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Acquire)
@@ -95,8 +95,8 @@ impl fmt::Debug for Changes {
     }
 }
 
-/// Keeps a callback in place that [`Changes::watch`] was given; dropping it ends that. One call may
-/// be under way then.
+/// Keeps a callback of [`Changes::watch`] registered; dropping it ends that. One call may still be
+/// in progress then.
 #[must_use = "the callback is forgotten with the watch"]
 pub struct Watch {
     watchers: Arc<Watchers>,

@@ -1,4 +1,4 @@
-//! Why an operation on a block failed, in the words of the contract; frontends map them to their
+//! Reasons for a failed operation on blocks, in the contract's terms. Frontends map them to their
 //! own status.
 
 use std::fmt;
@@ -6,27 +6,27 @@ use std::io;
 
 use crate::op::Command;
 
-/// Why an operation failed. Says what the submitter can know and act on, not which system call it
-/// was.
+/// The reason why an operation failed: one that the submitter can act on, not the failed system
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// The range does not lie within the namespace.
+    /// The range is not within the namespace.
     OutOfRange,
     /// The operation moves more blocks than [`Geometry::max_blocks`](crate::Geometry::max_blocks).
     TooLarge,
     /// The namespace is read-only, or has become so (a file system remounted after an error).
     ReadOnly,
-    /// What stores the namespace is full.
+    /// The store of the namespace is full.
     NoSpace,
     /// A reservation of another host forbids the operation.
     Conflict,
-    /// The namespace does not let this host do it: it is locked, or the host lacks the right.
+    /// This host may not do it: the namespace is locked, or the host lacks the right.
     Denied,
-    /// The namespace cannot be used yet: it starts, or is formatted or sanitized. Another attempt
-    /// may succeed.
+    /// The namespace is not usable yet: it is starting, or being formatted or sanitized. Another
+    /// attempt may succeed.
     NotReady,
-    /// The write is larger than what the namespace writes atomically.
+    /// The write is larger than the namespace can write atomically.
     AtomicExceeded,
     /// The data could not be read.
     ReadFailed,
@@ -36,15 +36,15 @@ pub enum BlockError {
     Unsupported,
     /// The connection to the namespace is lost.
     Disconnected,
-    /// The operation was given up before it was done, on purpose.
+    /// The operation was cancelled on purpose.
     Aborted,
-    /// The system is out of something (memory, open files, queues) that the operation needs.
+    /// The system lacks a resource that the operation needs (memory, open files, queues).
     NoResources,
 }
 
 impl BlockError {
-    /// The meaning of an operating system's error for `command`: the direction decides what a plain
-    /// failure is called.
+    /// The meaning of an operating system's error for `command`, whose direction names a plain
+    /// failure.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
@@ -68,7 +68,7 @@ impl BlockError {
         }
     }
 
-    /// Numbers that the standard library has no kind for.
+    /// Error numbers without a kind in the standard library.
     fn from_os(error: &io::Error) -> Option<BlockError> {
         // Written through a handle opened for reading; the same number on every Unix.
         const EBADF: i32 = 9;

@@ -1,4 +1,4 @@
-//! Sizes and abilities of a namespace, and the one place where a range is checked against them.
+//! Sizes and abilities of a namespace, and the only code that checks a range against them.
 
 use crate::error::BlockError;
 use crate::op::Command;
@@ -15,24 +15,24 @@ pub struct Geometry {
     pub block_size: u32,
     /// The capacity in blocks.
     pub blocks: u64,
-    /// Whatever would change the namespace is refused.
+    /// The namespace refuses every operation that would change it.
     pub read_only: bool,
-    /// A completed write may be lost until a flush, so that flushes mean something.
+    /// A completed write may be lost until a flush, so flushes are needed.
     pub volatile_cache: bool,
-    /// `Deallocate` gives space back; otherwise it succeeds and does nothing.
+    /// `Deallocate` frees space; otherwise it succeeds and does nothing.
     pub deallocate: bool,
     /// Operations that do not cross a multiple of this are fastest (NVMe's NOIOB, a stripe's
-    /// chunk). 0: no matter.
+    /// chunk). 0: no preference.
     pub optimal_blocks: u32,
     /// Writes in multiples of this, aligned to it, avoid read-modify-write underneath. 0: no
-    /// matter.
+    /// preference.
     pub preferred_blocks: u32,
     /// The most blocks that one read or write may move. 0: no limit.
     pub max_blocks: u32,
 }
 
 impl Geometry {
-    /// A writable namespace with nothing special about it.
+    /// A writable namespace with default properties.
     ///
     /// # Panics
     /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds
@@ -58,10 +58,10 @@ impl Geometry {
         bytes.is_power_of_two() && (MIN_BLOCK_SIZE_BYTES..=MAX_BLOCK_SIZE_BYTES).contains(&bytes)
     }
 
-    /// Whether `command` on `blocks` blocks from `lba` on is in order here: everything that a
-    /// frontend has to check before it submits, and a backend afterwards.
+    /// Checks that `command` on `blocks` blocks from `lba` on is valid: a frontend must check this
+    /// before it submits, and a backend afterwards.
     ///
-    /// `blocks` is wider than an operation's count so that a frontend can check what a peer sent
+    /// `blocks` is wider than an operation's count so that a frontend can check a peer's number
     /// before narrowing it.
     pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
         if command == Command::Flush {
@@ -83,13 +83,13 @@ impl Geometry {
     /// The length of the buffer that `blocks` blocks need.
     ///
     /// # Panics
-    /// If that exceeds the address space, which takes a 32-bit one.
+    /// If that exceeds the address space, which only happens with 32-bit addresses.
     pub fn bytes(&self, blocks: u32) -> usize {
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         usize::try_from(bytes).expect("a buffer larger than the address space")
     }
 
-    /// Where `lba` begins, in bytes. Meant for what [`check`](Self::check) let through.
+    /// The position of `lba` in bytes. For blocks that passed [`check`](Self::check).
     ///
     /// # Panics
     /// If the product overflows.

@@ -1,28 +1,28 @@
-//! How long operations took: counts that one core adds to and anybody may read.
+//! Durations of operations: counts that one core adds to and any thread may read.
 //!
-//! The core that owns a [`Latency`] is the only one to add to it, so that a count is a load and a
-//! store: nothing is locked. Whoever keeps them sees to it that no two cores' share a cache line.
+//! Only the core that owns a [`Latency`] adds to it, so that a count is a load and a store without
+//! a lock. Its owner must keep the values of two cores on different cache lines.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts of a [`LatencyCounts`]. The first is of what took up to 1 µs, each one after that of what
-/// took up to twice as long, and the last of all that took longer.
+/// Counts of a [`LatencyCounts`]. The first covers durations up to 1 µs, each following one up to
+/// twice as much, and the last all longer ones.
 pub const LATENCY_STEPS: usize = 28;
 
-/// The most that something took that is in this count, in microseconds; none for the last.
+/// The longest duration in this count, in microseconds; `None` for the last.
 #[must_use]
 pub fn latency_bound_us(step: usize) -> Option<u64> {
     (step + 1 < LATENCY_STEPS).then(|| 1 << step)
 }
 
-/// How long operations took: a sum, and how many took how long.
+/// Durations of operations: their sum, and a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LatencyCounts {
-    /// All of them together, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
-    /// See [`latency_bound_us`].
+    /// Operations by duration; see [`latency_bound_us`].
     pub counts: [u64; LATENCY_STEPS],
 }
 
@@ -35,7 +35,7 @@ impl AddAssign<&Self> for LatencyCounts {
     }
 }
 
-/// See the module's text.
+/// The durations of one core's operations; see the module's text.
 #[derive(Default, Debug)]
 pub struct Latency {
     sum_ns: AtomicU64,
@@ -43,20 +43,20 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Counts an operation. Only the owner does.
+    /// Counts an operation. Only the owner calls it.
     pub fn count(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.sum_ns, ns);
         add(&self.counts[step(ns)], 1);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> LatencyCounts {
         LatencyCounts { sum_ns: load(&self.sum_ns), counts: self.counts.each_ref().map(load) }
     }
 }
 
-/// Only the owner writes, so nothing can come in between.
+/// Only the owner writes, so no other write can interfere.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(load(counter).wrapping_add(count), Ordering::Relaxed);
 }
@@ -65,7 +65,7 @@ fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The count of what took so many nanoseconds.
+/// The index of the count for this many nanoseconds.
 fn step(ns: u64) -> usize {
     let us = ns.div_ceil(1000).max(1);
     let step = (us - 1).checked_ilog2().map_or(0, |log| log as usize + 1);

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 
 use farblock_reactor::{Config, Reactor, Waker};
 
-/// What data are in, on their way to and from a namespace.
+/// The memory of data, on its way to and from a namespace.
 pub use farblock_reactor::Buffer;
 
 use crate::slab::Slab;
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
-/// A namespace with calls that give futures: one thread with a reactor and a queue of its own
-/// carries the operations out, whoever awaits them, wherever.
+/// A namespace with calls that return futures. One thread with its own reactor and queue carries
+/// the operations out; any task on any executor may await them.
 ///
 /// ```no_run
 /// # fn open() -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -35,9 +35,9 @@ use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 /// # }
 /// ```
 ///
-/// An operation begins when its method is called, not when it is first polled, and goes on if its
+/// An operation starts when its method is called, not when it is first polled, and continues if its
 /// future is dropped. Each call is one operation: it may not be larger than
-/// [`Geometry::max_blocks`]. Dropping the namespace ends what is under way with
+/// [`Geometry::max_blocks`]. Dropping the namespace ends operations in flight with
 /// [`BlockError::Aborted`], as after a power cut.
 pub struct AsyncNamespace {
     namespace: Arc<dyn Namespace>,
@@ -55,7 +55,7 @@ struct QueuedOp {
     promise: Arc<Promise>,
 }
 
-/// What callers and the thread share.
+/// The state that callers and the thread share.
 struct Inbox {
     state: Mutex<InboxState>,
     waker: Waker,
@@ -89,7 +89,7 @@ impl Promise {
     }
 }
 
-/// The future of an operation; gives its buffer back.
+/// The future of an operation; returns its buffer.
 struct Operation(Arc<Promise>);
 
 impl Future for Operation {
@@ -109,7 +109,7 @@ impl Future for Operation {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here panics half-way through a change.
+    // No code that holds this lock panics halfway through a change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -142,12 +142,12 @@ impl AsyncNamespace {
         Ok(AsyncNamespace { namespace, inbox, thread })
     }
 
-    /// Sizes and abilities, as they are now.
+    /// Current sizes and abilities.
     pub fn geometry(&self) -> Geometry {
         self.namespace.geometry()
     }
 
-    /// Fills `buffer` from `lba` on, and gives it back.
+    /// Fills `buffer` from `lba` on, and returns it.
     ///
     /// # Panics
     /// If the buffer is not a multiple of the block size.
@@ -160,7 +160,7 @@ impl AsyncNamespace {
         moved(self.start(Command::Read, lba, blocks, false, Some(buffer)))
     }
 
-    /// Writes `buffer` from `lba` on, and gives it back.
+    /// Writes `buffer` from `lba` on, and returns it.
     ///
     /// # Panics
     /// If the buffer is not a multiple of the block size.
@@ -173,7 +173,7 @@ impl AsyncNamespace {
         moved(self.start(Command::Write, lba, blocks, false, Some(buffer)))
     }
 
-    /// As [`write`](Self::write); it is durable when it is done.
+    /// Like [`write`](Self::write), but durable when it completes.
     ///
     /// # Panics
     /// If the buffer is not a multiple of the block size.
@@ -186,7 +186,7 @@ impl AsyncNamespace {
         moved(self.start(Command::Write, lba, blocks, true, Some(buffer)))
     }
 
-    /// Makes durable everything that was done before.
+    /// Makes everything durable that completed before.
     pub fn flush(&self) -> impl Future<Output = Result<(), BlockError>> + Send + 'static {
         done(self.start(Command::Flush, 0, 0, false, None))
     }
@@ -201,7 +201,7 @@ impl AsyncNamespace {
         done(self.start(Command::WriteZeroes { deallocate }, lba, blocks, false, None))
     }
 
-    /// Gives `blocks` blocks from `lba` on back.
+    /// Deallocates `blocks` blocks from `lba` on.
     pub fn deallocate(
         &self,
         lba: u64,
@@ -252,14 +252,14 @@ impl Drop for AsyncNamespace {
     fn drop(&mut self) {
         lock(&self.inbox.state).stopped = true;
         self.inbox.waker.wake();
-        // If it panicked, that was said already.
+        // An error means that it panicked, which the panic hook has reported.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// The thread's side.
 struct Worker {
-    // First: dropping it may deregister it from the reactor.
+    // First, since dropping it may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     inbox: Arc<Inbox>,
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// Submits what callers asked for; false if the namespace is being dropped.
+    /// Submits the callers' operations; false if the namespace is being dropped.
     fn take_requests(&mut self) -> bool {
         let mut state = lock(&self.inbox.state);
         let requests = std::mem::take(&mut state.requests);

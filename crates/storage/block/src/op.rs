@@ -1,4 +1,4 @@
-//! An operation, the token that says whose it is, and its completion.
+//! An operation, its token, and its completion.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,18 +8,18 @@ use farblock_reactor::Buffer;
 use crate::error::BlockError;
 use crate::geometry::Geometry;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Fills the buffer from the range.
     Read,
     /// Stores the buffer in the range.
     Write,
-    /// Makes durable what completed before; the range is ignored.
+    /// Makes everything durable that completed before; ignores the range.
     Flush,
-    /// Makes the range read as zeroes, without moving any.
+    /// Makes the range read as zeroes, without transferring any.
     WriteZeroes {
-        /// Giving the space back is welcome.
+        /// The namespace may free the space.
         deallocate: bool,
     },
     /// The range's contents are not needed any more.
@@ -43,10 +43,10 @@ impl Command {
     }
 }
 
-/// Says whose operation it is; the submitter chooses the value, and the completion carries it back.
+/// Identifies an operation: the submitter chooses the value, and the completion returns it.
 ///
-/// An operation must come to an end, so a token dropped unfinished panics (unless the thread is
-/// panicking already): use [`Op::complete`], or [`Op::abandon`] where a whole queue goes away.
+/// An operation must be finished, so a token dropped unfinished panics (unless the thread is
+/// already panicking). Use [`Op::complete`], or [`Op::abandon`] for a queue that is dropped.
 #[derive(PartialEq, Eq)]
 pub struct Token(u64);
 
@@ -56,13 +56,12 @@ impl Token {
         Token(value)
     }
 
-    /// What the submitter chose.
+    /// The submitter's value.
     pub fn value(&self) -> u64 {
         self.0
     }
 
-    /// Ends the token's life. For a decorator that puts a token of its own in place of the
-    /// submitter's.
+    /// Ends the token's life. For a decorator that replaces the submitter's token by another.
     pub fn finish(self) -> u64 {
         let value = self.0;
         std::mem::forget(self);
@@ -90,14 +89,13 @@ pub struct Op {
     pub command: Command,
     /// The first block.
     pub lba: u64,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u32,
-    /// Force unit access: a write is durable when it completes. Ignored by other commands than
-    /// writes.
+    /// Force unit access: a write is durable when it completes. Other commands ignore it.
     pub fua: bool,
     /// For `Read` and `Write`: exactly [`Geometry::bytes`] of `blocks`. `None` for the others.
     pub buffer: Option<Buffer>,
-    /// Whose operation it is.
+    /// Identifies the operation to its submitter.
     pub token: Token,
 }
 
@@ -112,7 +110,7 @@ impl Op {
         Op::with(Command::Write, lba, blocks, Some(buffer), token)
     }
 
-    /// Makes durable what completed before.
+    /// Makes everything durable that completed before.
     pub fn flush(token: u64) -> Op {
         Op::with(Command::Flush, 0, 0, None, token)
     }
@@ -122,7 +120,7 @@ impl Op {
         Op::with(Command::WriteZeroes { deallocate }, lba, blocks, None, token)
     }
 
-    /// Gives a range back.
+    /// Deallocates a range.
     pub fn deallocate(lba: u64, blocks: u32, token: u64) -> Op {
         Op::with(Command::Deallocate, lba, blocks, None, token)
     }
@@ -138,11 +136,11 @@ impl Op {
         self
     }
 
-    /// What a backend checks before it starts an operation: the range, as [`Geometry::check`] does.
+    /// Checks an operation's range before a backend starts it, as [`Geometry::check`] does.
     ///
     /// # Panics
-    /// If a read or write in range has not exactly the buffer that its range needs: a bug of the
-    /// submitter's.
+    /// If a read or write in range does not have the buffer that its range needs: a bug of the
+    /// submitter.
     pub fn check(&self, geometry: &Geometry) -> Result<(), BlockError> {
         geometry.check(self.command, self.lba, u64::from(self.blocks))?;
         if self.command.moves_data() {
@@ -158,7 +156,7 @@ impl Op {
         Completion { token: self.token.finish(), result, buffer: self.buffer }
     }
 
-    /// Ends the operation without a completion. Only for tearing a whole queue down.
+    /// Ends the operation without a completion. Only for dropping a whole queue.
     pub fn abandon(self) -> Option<Buffer> {
         self.token.finish();
         self.buffer
@@ -167,15 +165,15 @@ impl Op {
 
 /// The one terminal outcome of an operation.
 pub struct Completion {
-    /// What the submitter chose.
+    /// The submitter's value.
     pub token: u64,
-    /// How it went.
+    /// The result.
     pub result: Result<(), BlockError>,
     /// The operation's own buffer, whole, whatever the result.
     pub buffer: Option<Buffer>,
 }
 
-// Written by hand, because a message wants the buffer's length and not its megabytes.
+// Written by hand, because a message should show the buffer's length and not its megabytes.
 impl fmt::Debug for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} blocks at {}", self.command, self.blocks, self.lba)?;
@@ -197,8 +195,8 @@ fn length(buffer: &Option<Buffer>) -> usize {
     buffer.as_ref().map_or(0, |buffer| buffer.len())
 }
 
-/// What [`Queue::abandon`](crate::Queue::abandon) does with operations that wait in a line: those
-/// that are unwanted are over, and the others keep their order.
+/// Implements [`Queue::abandon`](crate::Queue::abandon) for operations that wait in a line: ends
+/// the unwanted ones, and keeps the order of the others.
 pub fn abandon_waiting(
     waiting: &mut VecDeque<Op>,
     unwanted: &mut dyn FnMut(u64) -> bool,

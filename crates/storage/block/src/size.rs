@@ -1,8 +1,8 @@
-//! Sizes as people write them: `4096`, `64KiB`, `1G`.
+//! Sizes in text form: `4096`, `64KiB`, `1G`.
 
 use std::fmt;
 
-/// Units in bytes, largest first. All are binary, as is the habit with disks' and files' sizes.
+/// Units in bytes, largest first. All are binary, as usual for the sizes of disks and files.
 const UNITS: [(&str, u64); 6] = [
     ("EiB", 1 << 60),
     ("PiB", 1 << 50),
@@ -57,8 +57,8 @@ fn unit_bytes(unit: &str) -> Result<u64, Reason> {
     if unit.starts_with(['.', ',']) { Err(Reason::Fraction) } else { Err(Reason::Unit) }
 }
 
-/// Bytes, to be shown with the unit that suits: `1 GiB`, `512 bytes`, `1.5 GiB`; with one decimal
-/// where the unit does not divide them, rounded down.
+/// A number of bytes that prints with a suitable unit: `1 GiB`, `512 bytes`, `1.5 GiB`. With one
+/// decimal where the unit does not divide it, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -78,7 +78,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Bytes, to be shown so that [`parse`] reads exactly the same again: `1GiB`, `1025`.
+/// A number of bytes that prints so that [`parse`] reads exactly the same: `1GiB`, `1025`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactSize(pub u64);
 

@@ -1,8 +1,8 @@
-//! [`Slab`]: what is in flight in a queue, found again by a small number, which is a token.
+//! [`Slab`]: the entries in flight of a queue, found by a small number, the token.
 
 /// The crate's `slab`, with tokens for keys: a steady load allocates nothing. Keys have no
-/// generation: every key here is handed to something that gives it back exactly once. Tables that
-/// are no slabs have their reasons in decision 3.
+/// generation: the holder of every key returns it exactly once. Decision 3 explains the tables that
+/// are not slabs.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {
@@ -12,52 +12,52 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// One that holds nothing.
+    /// An empty slab.
     #[must_use]
     pub fn new() -> Slab<T> {
         Slab(slab::Slab::new())
     }
 
-    /// How much is in it.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is in it.
+    /// Whether it has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Puts something in; gives its key.
+    /// Inserts an entry; returns its key.
     pub fn insert(&mut self, value: T) -> u64 {
         self.0.insert(value) as u64
     }
 
-    /// What is at `key`.
+    /// The entry at `key`.
     ///
     /// # Panics
-    /// If nothing is: something was completed twice.
+    /// If there is none: an operation was completed twice.
     pub fn at(&mut self, key: u64) -> &mut T {
         self.0.get_mut(key as usize).expect("completed twice")
     }
 
-    /// Takes out what is at `key`.
+    /// Removes and returns the entry at `key`.
     ///
     /// # Panics
-    /// If nothing is: something was completed twice.
+    /// If there is none: an operation was completed twice.
     pub fn remove(&mut self, key: u64) -> T {
         self.0.try_remove(key as usize).expect("completed twice")
     }
 
-    /// The keys of all that `holds` is true of.
+    /// The keys of all entries for which `holds` is true.
     pub fn keys_of(&self, mut holds: impl FnMut(&T) -> bool) -> Vec<u64> {
         let of = |(key, value): (usize, &T)| holds(value).then_some(key as u64);
         self.0.iter().filter_map(of).collect()
     }
 
-    /// Takes out everything.
+    /// Removes and returns all entries.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.0.drain()
     }

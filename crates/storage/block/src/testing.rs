@@ -1,12 +1,12 @@
-//! Namespaces for the tests of what uses them.
+//! Namespaces for the tests of their users.
 
 use crate::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A disk that can be given another size, of the blocks of another one. What is beyond its end it
-/// refuses, whatever the other one has there.
+/// A disk of variable size over another disk. It refuses operations beyond its own end, even if the
+/// other disk has blocks there.
 pub struct Elastic {
     inner: Arc<dyn Namespace>,
     blocks: Arc<AtomicU64>,
@@ -21,12 +21,12 @@ impl Elastic {
         Arc::new(Elastic { inner, blocks, changes: Changes::new() })
     }
 
-    /// Has so many blocks from now on, and tells nobody of it.
+    /// Changes the number of blocks without a notification.
     pub fn resize_silently(&self, blocks: u64) {
         self.blocks.store(blocks, Ordering::Relaxed);
     }
 
-    /// Has so many blocks from now on, and tells of it.
+    /// Changes the number of blocks and notifies the watchers.
     pub fn resize(&self, blocks: u64) {
         self.resize_silently(blocks);
         self.changes.tell(Change::Geometry);

@@ -1,5 +1,5 @@
-//! Checks of what a queue may do at once: lend a read's data, and store a write's. Those that can
-//! do neither pass them all.
+//! Checks of immediate operations: lending a read's data, and storing a write's. A queue that
+//! supports neither passes them all.
 
 use farblock_reactor::Buffer;
 
@@ -10,7 +10,7 @@ use crate::{BlockError, Geometry, Op};
 /// Blocks that a check reads and writes: several of any backend's pieces.
 const BLOCKS: u32 = 600;
 
-/// What is lent of a range, if anything is.
+/// The lent buffers of a range, if the queue lends any.
 fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Option<Vec<Buffer>> {
     let mut views = Vec::new();
     driver.queue(0).expect_read(lba);

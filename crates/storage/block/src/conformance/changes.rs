@@ -1,4 +1,4 @@
-//! Checks of how a namespace tells of its changes.
+//! Checks of a namespace's notifications.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -9,11 +9,11 @@ use farblock_reactor::EngineKind;
 use super::{Context, Driver, PATIENCE, Random, Suite};
 use crate::{Availability, Change, Namespace, Watch};
 
-/// A namespace, and what has it grow to so many blocks.
+/// A namespace, and a function that makes it grow.
 pub struct Growing {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// Makes it larger; it need not have noticed when this returns.
+    /// Makes it grow to this many blocks; it may notice only after this returns.
     pub grow: Box<dyn Fn(u64)>,
 }
 
@@ -27,7 +27,7 @@ impl Suite {
     }
 }
 
-/// Listens to a namespace: gives how many blocks it had whenever it told that they changed.
+/// Watches a namespace: the receiver gets its number of blocks at each notification of a change.
 fn listen(namespace: &Arc<dyn Namespace>) -> (Watch, Receiver<u64>) {
     let (tell, told) = channel();
     let (tell, seen) = (Mutex::new(tell), Arc::downgrade(namespace));
@@ -50,7 +50,7 @@ fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
     assert_eq!(blocks, before.blocks * 2, "it is told before it is there");
     let after = namespace.geometry();
     assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
-    // A queue that was open has it, and so has a new one.
+    // The change applies to an open queue, and to a new one.
     let mut data = vec![0; after.bytes(2)];
     Random::new(seed).fill(&mut data);
     let another = driver.open(namespace);

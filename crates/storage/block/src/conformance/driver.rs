@@ -1,4 +1,4 @@
-//! A reactor with queues, driven until things are done, with a limit on patience.
+//! A reactor with queues, polled until operations complete, with a time limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 
 /// A reactor with any number of queues on it, for tests.
 pub struct Driver {
-    // The queues go first: dropping them may deregister them from the reactor.
+    // The queues are dropped first, since that may deregister them from the reactor.
     queues: Vec<Option<Box<dyn Queue>>>,
     reactor: Reactor,
     task: TaskId,
@@ -42,7 +42,7 @@ impl Driver {
         self.queues.len() - 1
     }
 
-    /// Drops a queue with whatever it has in flight. Its number is not used again.
+    /// Drops a queue with its operations in flight. Its number is not used again.
     pub fn close(&mut self, queue: usize) {
         self.queues[queue] = None;
     }
@@ -105,7 +105,7 @@ impl Driver {
         self.wait(queue, 1).pop().expect("counted by wait")
     }
 
-    /// Like [`run`](Self::run), but any error is a failure; gives the buffer back.
+    /// Like [`run`](Self::run), but any error is a failure; returns the buffer.
     #[track_caller]
     pub fn must(&mut self, queue: usize, op: Op) -> Option<Buffer> {
         let what = format!("{op:?}");
@@ -114,7 +114,7 @@ impl Driver {
         done.buffer
     }
 
-    /// Like [`run`](Self::run), but only this error is right.
+    /// Like [`run`](Self::run), but only this error is correct.
     #[track_caller]
     pub fn must_fail(&mut self, queue: usize, op: Op, error: BlockError) {
         let what = format!("{op:?}");
@@ -154,9 +154,9 @@ impl Driver {
         }
     }
 
-    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total` are
-    /// done; none may fail. Says by how much `count` has grown meanwhile: what is allocated here
-    /// is allocated before it is asked.
+    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total` have
+    /// completed; none may fail. Returns the growth of `count` meanwhile. The driver's own
+    /// allocations happen before the first reading of `count`.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,
@@ -189,8 +189,8 @@ impl Driver {
         count() - before
     }
 
-    /// One turn of the event loop. It waits for readiness alone, so that a queue which forgets to
-    /// make its parent ready is found out.
+    /// One turn of the event loop. It waits only for readiness, so that it detects a queue which
+    /// does not make its parent ready.
     pub fn turn(&mut self, timeout: Duration) {
         self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop");
         for task in self.ready.drain(..) {

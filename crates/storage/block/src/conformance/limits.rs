@@ -1,4 +1,4 @@
-//! Checks of what a namespace says about itself and of what it refuses.
+//! Checks of a namespace's properties and of the operations that it refuses.
 
 use farblock_reactor::Buffer;
 
@@ -53,7 +53,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
         (u64::MAX, 2),
         (u64::MAX - 7, 8),
         (u64::MAX / block_size, 1),
-        // These wrap to the beginning when multiplied or added carelessly.
+        // Careless multiplication or addition wraps these to the start.
         (u64::MAX / block_size + 1, 1),
         (1 << 63, 1),
         (1 << 32, 1),

@@ -1,7 +1,7 @@
-//! The conformance suite: what every [`Namespace`] has to do, as many small named checks.
+//! The conformance suite: the contract of every [`Namespace`], as many small named checks.
 //!
-//! A backend's test gives the suite a way to make a fresh namespace, and says which engine drives
-//! it:
+//! A backend's test gives the suite a function that makes a fresh namespace, and the engine that
+//! drives it:
 //!
 //! ```ignore
 //! #[test]
@@ -37,24 +37,24 @@ use crate::{Geometry, Namespace};
 
 /// The least capacity of a namespace for the suite.
 pub const MIN_BYTES: u64 = 16 << 20;
-/// The least that the suite wants to move at once, if there is a limit.
+/// The smallest limit of blocks per operation that the suite supports.
 pub const MIN_MAX_BLOCKS: u32 = 16;
-/// How long the suite waits for anything to complete.
+/// The time limit for an operation.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a namespace does with what is written to it.
+/// The fate of data written to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// It reads back: every real disk.
+    /// Reads return it: every real disk.
     Kept,
-    /// It is thrown away, and reads give zeroes: the null device. Everything else is checked.
+    /// Discarded, and reads return zeroes: the null device. The suite still checks everything else.
     Discarded,
 }
 
 /// Makes a fresh namespace with blocks of the given size; a reference to it is cheap to pass on.
 pub type Make<'a> = &'a dyn Fn(u32) -> Arc<dyn Namespace>;
 
-/// Runs every check on writable namespaces that keep what is written, of at least [`MIN_BYTES`].
+/// Runs every check on writable namespaces that keep written data, of at least [`MIN_BYTES`].
 pub fn run(make: Make<'_>, engine: EngineKind) {
     Suite::new(engine).run(make);
 }
@@ -64,7 +64,7 @@ pub fn run_read_only(make: Make<'_>, engine: EngineKind) {
     Suite::new(engine).run_read_only(make);
 }
 
-/// The suite with its choices.
+/// The suite with its options.
 pub struct Suite {
     engine: EngineKind,
     contents: Contents,
@@ -117,20 +117,20 @@ const READ_ONLY: &[Check] = &[
 ];
 
 impl Suite {
-    /// The usual choices: contents are kept, blocks of 512 and 4096 bytes, a new seed each time
+    /// The default options: kept contents, blocks of 512 and 4096 bytes, a new seed each time
     /// unless `FARBLOCK_SEED` holds one.
     pub fn new(engine: EngineKind) -> Suite {
         let block_sizes = vec![512, 4096];
         Suite { engine, contents: Contents::Kept, block_sizes, seed: fresh_seed() }
     }
 
-    /// What the namespace does with what is written to it.
+    /// Sets the fate of data written to the namespace.
     pub fn contents(mut self, contents: Contents) -> Suite {
         self.contents = contents;
         self
     }
 
-    /// Other block sizes.
+    /// Sets other block sizes.
     pub fn block_sizes(mut self, sizes: &[u32]) -> Suite {
         self.block_sizes = sizes.to_vec();
         self
@@ -167,7 +167,7 @@ impl Suite {
     }
 }
 
-/// Says, if the check panics, how to repeat it.
+/// If the check panics, prints how to repeat it.
 struct Story<'a> {
     name: &'static str,
     suite: &'a Suite,
@@ -193,7 +193,7 @@ fn fresh_seed() -> u64 {
     now.as_nanos() as u64
 }
 
-/// What a check has to work with.
+/// The tools of a check.
 struct Context<'a> {
     make: Make<'a>,
     engine: EngineKind,
@@ -212,7 +212,7 @@ impl Context<'_> {
         namespace
     }
 
-    /// One queue (number 0) on a reactor of its own.
+    /// One queue (number 0) on a new reactor.
     fn driver_of(&self, namespace: &Arc<dyn Namespace>) -> Driver {
         Driver::with(namespace, self.engine)
     }
@@ -224,7 +224,7 @@ impl Context<'_> {
         buffer
     }
 
-    /// Checks what was read against what was written, or against zeroes where nothing is kept.
+    /// Checks read data against the written data, or against zeroes where none is kept.
     #[track_caller]
     fn expect(&self, read: &[u8], written: &[u8], place: &str) {
         assert_eq!(read.len(), written.len(), "length of {place}");

@@ -40,7 +40,7 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
             }
             6 => {
                 driver.must(0, Op::deallocate(lba, blocks, 1));
-                // Either is right; from here on it must stay as it reads now.
+                // Either is correct; from here on the contents must stay as they now read.
                 let now = driver.read(0, geometry, lba, blocks);
                 model.part(lba, blocks).copy_from_slice(&now);
             }
@@ -63,7 +63,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whatever the namespace holds at first.
+    /// The namespace's initial contents.
     fn new(driver: &mut Driver, geometry: Geometry) -> Model {
         let mut bytes = Vec::new();
         for lba in (0..BLOCKS).step_by(256) {

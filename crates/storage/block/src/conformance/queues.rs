@@ -1,4 +1,4 @@
-//! Checks of many operations at once, of several queues, and of queues that go away.
+//! Checks of many operations at once, of several queues, and of dropped queues.
 
 use farblock_random::Random;
 use std::sync::{Arc, Condvar, Mutex};
@@ -54,7 +54,7 @@ pub(super) fn full_depth_completes_once(context: &mut Context<'_>) {
     assert_eq!(driver.queue(0).in_flight(), 0);
 }
 
-/// The usual life of a queue: a full depth, and each completion is answered by a new operation.
+/// The usual life of a queue: full depth, and each completion leads to a new operation.
 pub(super) fn a_steady_pipeline(context: &mut Context<'_>) {
     const OPERATIONS: u64 = 2000;
     const IN_FLIGHT: u64 = 32;
@@ -124,7 +124,7 @@ pub(super) fn poll_with_nothing_to_say(context: &mut Context<'_>) {
     driver.turn(Duration::ZERO);
     driver.queue(0).poll(&mut done);
     assert!(done.is_empty(), "completions of nothing: {done:?}");
-    // `poll` appends: what is there already stays.
+    // `poll` appends: earlier entries stay.
     done.push(Op::flush(77).complete(Ok(())));
     driver.must(0, Op::flush(1));
     driver.queue(0).poll(&mut done);
@@ -186,7 +186,7 @@ pub(super) fn queues_on_two_reactors(context: &mut Context<'_>) {
     }
 }
 
-/// Where threads wait for each other: a barrier that a simulated world knows.
+/// A point where threads wait for each other: a barrier that works in a simulated world.
 #[derive(Default)]
 struct Meeting {
     arrivals: Mutex<usize>,
@@ -194,7 +194,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Arrives, and waits until so many have in all.
+    /// Arrives, and waits until `count` threads have arrived in total.
     fn wait_for(&self, count: usize) {
         *self.arrivals.lock().expect("nobody panics here") += 1;
         self.changed.notify_all();
@@ -287,7 +287,7 @@ pub(super) fn a_queue_dropped_in_flight(context: &mut Context<'_>) {
         for _ in 0..10 {
             driver.turn(Duration::from_millis(1));
         }
-        // The other queue goes on, and its blocks are what they were.
+        // The other queue continues, and its blocks are unchanged.
         let read = driver.read(other, geometry, 0, 16);
         context.expect(&read, &data, "blocks next to those of a dropped queue");
         driver.must(other, Op::flush(1));

@@ -1,4 +1,4 @@
-//! Checks of single operations: where bytes go, and what comes back.
+//! Checks of single operations: the position of the data, and the completion.
 
 use farblock_reactor::Buffer;
 
@@ -70,7 +70,7 @@ pub(super) fn large_transfers(context: &mut Context<'_>) {
     }
 }
 
-/// A frontend may hand over any part of a buffer, such as what followed a header in a receive.
+/// A frontend may pass any part of a buffer, such as the bytes after a header in a receive.
 pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
@@ -87,7 +87,7 @@ pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
             assert!(front[..] == data[..], "a write changed its buffer");
             let back = driver.must(0, Op::read(17, blocks, front, 2)).expect("its buffer");
             context.expect(&back, &data, &format!("{blocks} blocks, {skip} bytes into a buffer"));
-            // The parts fit together again, and nothing was written next to the middle one.
+            // The parts join again, and nothing was written next to the middle one.
             let mut again = head;
             again.unsplit(back);
             again.unsplit(whole);
@@ -131,7 +131,7 @@ pub(super) fn tokens_are_the_submitters(context: &mut Context<'_>) {
         assert_eq!(driver.run(0, Op::deallocate(0, 1, token)).token, token);
         assert_eq!(driver.run(0, Op::deallocate(u64::MAX, 1, token)).token, token);
     }
-    // Two operations may carry the same token: only the submitter has to tell them apart.
+    // Two operations may have the same token: only the submitter has to distinguish them.
     driver.submit(0, Op::flush(9));
     driver.submit(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 9));
     assert!(driver.wait(0, 2).iter().all(|done| done.token == 9 && done.result.is_ok()));
