@@ -136,16 +136,39 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
 
 /// The loop device that uses a file; to a reader, one that can only be read is no harm.
 fn loop_device_on(file: &fs::Metadata, read_only: bool) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut devices = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.path());
     let device = devices.find(|device| {
         let name = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+        let below = Path::new(name.trim_end_matches('\n'));
         let is_harmless =
             read_only && fs::read_to_string(device.join("ro")).is_ok_and(|text| text.trim() == "1");
         !is_harmless
-            && fs::metadata(name.trim_end_matches('\n')).is_ok_and(|other| is_same(&other, file))
+            && may_have(&mounts, below, file.dev())
+            && fs::metadata(below).is_ok_and(|other| is_same(&other, file))
     })?;
     let name = device.file_name()?.to_str()?.to_owned();
     Some(format!("the loop device /dev/{name} (`losetup -d /dev/{name}` removes it)"))
+}
+
+/// Whether a path can be a file of the file system `device`. Only then may it be looked at: a path
+/// on another mount, such as a FUSE disk whose target is away, may never answer.
+fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // Field 3 is the device, field 5 the mount point; the type follows a hyphen.
+    let mount = |line: &'_ str| {
+        let mut words = line.split(' ');
+        let found = words.nth(2)?.to_owned();
+        let at = words.nth(1)?.replace("\\040", " ");
+        let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
+        path.starts_with(&at).then_some((at.len(), found, kind))
+    };
+    // The last of several mounts at one point is the one in use.
+    let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length);
+    // Subvolumes of these have device numbers of their own.
+    deepest.is_some_and(|(_, found, kind)| {
+        found == number || ["btrfs", "bcachefs", "overlay"].contains(&kind.as_str())
+    })
 }
 
 /// The file that a loop device is made of, if the device, or the disk that it is a partition of, is
@@ -233,6 +256,18 @@ mod tests {
                 claim(&other, &path, second).expect("what was refused holds no lock");
             }
         }
+    }
+
+    #[test]
+    fn a_path_on_another_mount_is_not_looked_at() {
+        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 21 0:50 / /run/disk rw - fuse.farblock farblock rw\n\
+            41 21 0:60 / /data rw - btrfs /dev/sdb rw\n";
+        let device = rustix::fs::makedev(8, 1);
+        assert!(may_have(mounts, Path::new("/srv/disk.img"), device));
+        assert!(!may_have(mounts, Path::new("/run/disk/disk"), device), "a FUSE disk");
+        assert!(may_have(mounts, Path::new("/data/v/disk.img"), device), "a subvolume");
+        assert!(!may_have(mounts, Path::new("/srv/disk.img"), rustix::fs::makedev(8, 2)));
     }
 
     #[test]

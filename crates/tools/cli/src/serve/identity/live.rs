@@ -66,14 +66,17 @@ fn shared_elsewhere(sockets: &str, prefix: &str, own: &str) -> Option<(String, u
 
 /// The file at this place that a process has open; `None` if it has closed the file.
 fn open_file(process: u32, at: &str) -> Option<String> {
+    let wanted = at.split('-').nth(1)?;
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
         return Some("a file that this user cannot see".to_owned());
     };
     descriptors.flatten().find_map(|entry| {
+        // The file itself is not looked at: it may be on a mount that does not answer.
+        let number = entry.file_name().into_string().ok()?;
+        let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).ok()?;
+        let inode = details.lines().find_map(|line| line.strip_prefix("ino:"))?.trim();
         let link = std::fs::read_link(entry.path()).ok()?;
-        // Sockets and pipes have no path.
-        let found = link.is_absolute().then(|| std::fs::metadata(&link))?.ok()?;
-        (place(&found) == at).then(|| link.display().to_string())
+        (inode == wanted && link.is_absolute()).then(|| link.display().to_string())
     })
 }
 
