@@ -4,13 +4,14 @@
 //! after a while, and at once when somebody else wants its place: one that says nothing, or only
 //! guesses, keeps nobody out. What nothing moves on ends in the end, too.
 
+use crate::api;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::extract::connect_info::ConnectInfo;
 use axum::http::StatusCode;
 use axum::http::header::HOST;
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::serve::Listener;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
@@ -105,17 +106,21 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
 /// looked at the other one.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
-        return Err((StatusCode::BAD_REQUEST, "write one Host header\n").into_response());
+        return Err(refused(StatusCode::BAD_REQUEST, "write one Host header"));
     }
     let (head, body) = request.into_parts();
     match Limited::new(body, BODY_BYTES).collect().await {
         Ok(body) => Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
         Err(error) if error.is::<LengthLimitError>() => {
-            let sentence = format!("a request has at most {BODY_BYTES} bytes: ask for less\n");
-            Err((StatusCode::PAYLOAD_TOO_LARGE, sentence).into_response())
+            let sentence = format!("a request has at most {} MiB: ask for less", BODY_BYTES >> 20);
+            Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &sentence))
         }
-        Err(_) => Err((StatusCode::BAD_REQUEST, "the request has no end\n").into_response()),
+        Err(_) => Err(refused(StatusCode::BAD_REQUEST, "the request has no end")),
     }
+}
+
+fn refused(status: StatusCode, sentence: &str) -> Response {
+    api::trouble(status, status.canonical_reason().unwrap_or("refused"), sentence)
 }
 
 /// An answer that is handed over.

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn swap_on_the_disk_is_a_problem() {
         let swap = Some(("the machine swaps to /dev/x".to_owned(), "swap elsewhere"));
-        let swapped = Examined { swap, ..attachment("live", Some("live")) };
+        let swapped = Examined { swap, trouble: None, ..attachment("live", Some("live")) };
         let problem = |one: &&Finding| one.verdict == Verdict::Problem;
         let found = examine(&swapped, PATIENCE);
         assert_eq!(found.iter().find(problem).map(|one| one.check), Some("swap"), "{found:?}");

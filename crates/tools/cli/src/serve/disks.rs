@@ -194,8 +194,10 @@ fn file(spec: &Spec) -> Option<&Path> {
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     match spec {
         Spec::File(path) => {
+            // The attributes of a new identity may take a block.
+            let was_empty = is_empty(path);
             let found = identity::of(path)?;
-            tell(path, &found, note);
+            tell(path, &found, was_empty, note);
             Some(found.uuid)
         }
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
@@ -228,11 +230,11 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     }
 }
 
-fn tell(path: &Path, found: &identity::Kept, note: &mut dyn FnMut(String)) {
+fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnMut(String)) {
     let (path_shown, uuid) = (path.display(), found.uuid);
     match found.origin {
         identity::Origin::Known => {}
-        identity::Origin::Made if is_empty(path) => {}
+        identity::Origin::Made if was_empty => {}
         identity::Origin::Made => note(format!(
             "{path_shown} has an identity of its own now, which stays with it when it is moved \
              (UUID {uuid}); if it was shared before by its path, hosts see another disk, once"

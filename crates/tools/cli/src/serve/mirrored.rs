@@ -30,10 +30,10 @@ impl Local {
     /// A leg that somebody else uses is not missing: whoever that is may be writing this mirror,
     /// and starting without the leg would make two of it.
     fn new(spec: &Spec, block_size: u32) -> Result<Local, OpenError> {
-        use FileProblem::{Busy, Locked};
+        use FileProblem::{Busy, InUse, Locked};
         let first = match elsewhere::open(spec, block_size, false) {
             Ok(namespace) => Ok(namespace),
-            Err(in_use @ OpenError::File { problem: Busy | Locked { .. }, .. }) => {
+            Err(in_use @ OpenError::File { problem: Busy | InUse { .. } | Locked { .. }, .. }) => {
                 return Err(in_use);
             }
             Err(error) => Err(error.to_string()),
@@ -340,7 +340,7 @@ mod tests {
         }
         let degraded = MirrorOptions { degraded: true, ..MirrorOptions::default() };
         let create = MirrorOptions { taking: Taking::Empty, ..degraded.clone() };
-        assert!(refused(&[&one, &one], &create).contains("twice here"));
+        assert!(refused(&[&one, &one], &create).contains("is in use"));
         let legs = [Spec::File(one.clone()), Spec::File(two.clone())];
         drop(open(&legs, create, 512, false).unwrap());
         let other = Spec::File(two.clone()).open(512, false).unwrap();
