@@ -192,6 +192,16 @@ on_both_engines! {
         }
     }
 
+    a_write_of_the_last_block_does_not_hide_a_cut(engine) {
+        let dir = Dir::new();
+        let path = dir.noise(1 << 20);
+        let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
+        let mut disk = Blocking::with_engine(&disk, engine).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
+        assert_eq!(disk.write(2047, &[7; 512]), Err(BlockError::WriteFailed));
+        assert_eq!(disk.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
+    }
+
     contents_are_in_the_file(engine) {
         let dir = Dir::new();
         let path = dir.file(1 << 20);

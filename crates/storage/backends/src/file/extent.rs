@@ -20,6 +20,9 @@ pub(super) struct Extent {
     end_blocks: AtomicU64,
     /// A write was begun since the file was last seen whole.
     is_written: AtomicBool,
+    /// A look found the file as short as before, or saw no write since the look before: when the
+    /// file has its size again, no write of ours gave it that.
+    is_quiet: AtomicBool,
     /// The size can be asked for on an event loop.
     is_near: bool,
     /// What the file was opened as.
@@ -29,7 +32,8 @@ pub(super) struct Extent {
 impl Default for Extent {
     fn default() -> Extent {
         let (end_blocks, is_written) = (AtomicU64::new(u64::MAX), AtomicBool::new(false));
-        Extent { end_blocks, is_written, is_near: false, name: String::new() }
+        let is_quiet = AtomicBool::new(false);
+        Extent { end_blocks, is_written, is_quiet, is_near: false, name: String::new() }
     }
 }
 
@@ -47,6 +51,7 @@ impl Extent {
 
     /// The operator has given the file a size.
     pub(super) fn restore(&self) {
+        self.is_quiet.store(false, Ordering::SeqCst);
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
     }
 
@@ -100,6 +105,17 @@ fn is_near(_: &File) -> bool {
 }
 
 impl FileShared {
+    /// Whether an operation that is about to start touches what is missing. A write of the last
+    /// block gives a cut file its size again, so the size is compared before it.
+    pub(super) fn check_extent(&self, op: &Op) -> Result<(), BlockError> {
+        let end = op.lba.saturating_add(u64::from(op.blocks));
+        let reaches_end = op.blocks > 0 && end >= self.blocks.load(Ordering::Relaxed);
+        if op.command.writes() && reaches_end && self.extent.is_near && !self.extent.is_cut() {
+            self.look_for_cut(FileKind::Regular);
+        }
+        self.extent.check(op)
+    }
+
     /// Whether the file is as long as it was, after writes of a queue that no caller knows to be
     /// done. Tells of it if it is not.
     pub(super) fn is_whole_after_writes(&self) -> bool {
@@ -138,8 +154,14 @@ impl FileShared {
             Err(_) => return,
         };
         if blocks < self.blocks.load(Ordering::Relaxed) {
-            self.cut(blocks, was_written);
-        } else if self.extent.is_cut() {
+            let end = self.extent.end_blocks.load(Ordering::SeqCst);
+            if blocks != end {
+                self.cut(blocks, was_written);
+            }
+            // Writes that were begun since then stay within the end.
+            let is_quiet = blocks == end || (end != u64::MAX && !was_written);
+            self.extent.is_quiet.fetch_or(is_quiet, Ordering::SeqCst);
+        } else if self.extent.is_quiet.load(Ordering::SeqCst) {
             self.extent.restore();
             let path = &self.extent.name;
             tracing::warn!("{path} was cut short while it was in use, and has its size again");

@@ -99,7 +99,7 @@ impl FileQueue {
         if let Err(error) = op.check(&self.shared.geometry()) {
             return Next::Complete(Err(error));
         }
-        if let Err(error) = self.shared.extent.check(op) {
+        if let Err(error) = self.shared.check_extent(op) {
             return Next::Complete(Err(error));
         }
         if op.command.writes() {
