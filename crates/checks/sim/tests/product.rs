@@ -61,12 +61,9 @@ fn a_seed_is_a_cluster() {
 #[test]
 fn legs_that_go_and_come_back() {
     for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {
-        for seed in 0..3 {
-            let _ = mirrored::run_as(seed, Some(fault));
-        }
+        let _ = mirrored::run_as(0, Some(fault));
     }
-    let noticed: u64 =
-        (0..3).map(|seed| mirrored::run_as(seed, Some(Fault::AwayOlder)).noticed).sum();
+    let noticed = mirrored::run_as(0, Some(Fault::AwayOlder)).noticed;
     assert!(noticed > 0, "no leg was out");
 }
 
@@ -90,7 +87,7 @@ fn a_leg_that_is_rolled_back_while_its_target_restarts_is_not_read() {
 
 #[test]
 fn mirrors() {
-    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(30), number("SIM_SEED"));
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     let (mut faults, mut noticed) = (0, 0);
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
         let outcome = mirrored::run(seed);
@@ -103,7 +100,7 @@ fn mirrors() {
 
 #[test]
 fn mirrors_without_legs() {
-    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(20), number("SIM_SEED"));
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
         let _ = mirrored::stop::run(seed);
     }
@@ -111,7 +108,7 @@ fn mirrors_without_legs() {
 
 #[test]
 fn plain_disks() {
-    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(20), number("SIM_SEED"));
+    let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
         let _ = mirrored::plain::run(seed);
     }
