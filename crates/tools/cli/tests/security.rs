@@ -113,7 +113,7 @@ fn done(title: &str, expected: &[&str]) {
 fn in_five_minutes() {
     let expected =
         ["keys new", "whoami", "serve", "id", "attach", "ctl allow-host", "ctl disallow"];
-    done("In five minutes", &expected);
+    done("Authentication in five minutes", &expected);
 }
 
 #[test]

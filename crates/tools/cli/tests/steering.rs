@@ -521,7 +521,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     limit(&["--iops", "0"]).fails(2, &["--iops", "leave it out for no limit"]);
     limit(&["--weight", "1001"]).fails(2, &["--weight", "1 to 1000"]);
     let of_namespace = scratch.ctl(&["limit", NQN, "1", "--weight", "50"]);
-    of_namespace.fails(1, &["limits.weight", "namespaces have none"]);
+    of_namespace.fails(2, &["only hosts have a weight", "limit-host"]);
     let said = limit(&["--weight", "50", "--mib", "200"]).ok().out();
     assert!(said.contains("is limited to bytes 209715200 weight 50"), "{said}");
     server.stop();
@@ -668,7 +668,7 @@ impl Screen {
 fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
-    scratch.run(["top", "--control", "c.sock"]).fails(2, &["terminal", "status --watch"]);
+    scratch.run(["top", "--control", "c.sock"]).fails(2, &["terminal", "top --once"]);
     let mut screen = Screen::of(&scratch, 12, 150);
     screen.shows("NAMESPACE");
     screen.shows(NQN);

@@ -3,10 +3,11 @@
 /// The word that is most like what was typed, if one is like it.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // A third of the letters may be wrong, and one in any case.
+    // A third of the letters may be wrong, and one in any case, but never all of them.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
-    let (_, word) = distances.filter(|(distance, _)| *distance <= most).min()?;
+    let (_, word) =
+        distances.filter(|(distance, _)| *distance <= most && *distance < typed.len()).min()?;
     Some(word)
 }
 
