@@ -64,15 +64,34 @@ pub(crate) struct Outcome(pub(crate) String);
 
 /// Answers a request, notes what it changed, and gives what the framework refuses our form.
 pub(crate) async fn note(request: Request, next: Next) -> Response {
-    let who = who(&request);
-    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    let asked = format!("{} {}", request.method(), request.uri().path());
+    let line = Line::of(&request);
     let answer = in_our_form(next.run(request).await).await;
-    if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !only_looks) {
-        let status = answer.status().as_u16();
-        tracing::info!(target: AUDIT, %who, request = %asked, status, "{outcome}");
-    }
+    line.write(&answer);
     answer
+}
+
+/// What the log says of a request, once it is answered.
+pub(crate) struct Line {
+    who: String,
+    asked: String,
+    only_looks: bool,
+}
+
+impl Line {
+    pub(crate) fn of(request: &Request) -> Line {
+        let only_looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        let asked = format!("{} {}", request.method(), request.uri().path());
+        Line { who: who(request), asked, only_looks }
+    }
+
+    /// Requests that only look have no line.
+    pub(crate) fn write(&self, answer: &Response) {
+        let (who, request) = (&self.who, &self.asked);
+        if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !self.only_looks) {
+            let status = answer.status().as_u16();
+            tracing::info!(target: AUDIT, %who, %request, status, "{outcome}");
+        }
+    }
 }
 
 /// Whoever asks, and for whom, as a page of several targets says that asks for its visitors.

@@ -5,6 +5,7 @@
 //! guesses, keeps nobody out. What nothing moves on ends in the end, too.
 
 use crate::api;
+use crate::audit::{Line, Outcome};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::extract::connect_info::ConnectInfo;
@@ -89,10 +90,14 @@ pub(crate) trait Active: Clone + Send + Sync + 'static {
 pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
     let who = request.extensions().get::<ConnectInfo<Who>>();
     let activity = who.map(|ConnectInfo(who)| who.activity().clone());
+    let line = Line::of(&request);
     // A connection whose question has not arrived in full makes room for others.
     let request = match whole(request).await {
         Ok(request) => request,
-        Err(refusal) => return refusal,
+        Err(refusal) => {
+            line.write(&refusal);
+            return refusal;
+        }
     };
     let Some(asked) = activity.map(|it| it.begin()) else {
         return next.run(request).await;
@@ -120,7 +125,10 @@ async fn whole(request: Request) -> Result<Request, Response> {
 }
 
 fn refused(status: StatusCode, sentence: &str) -> Response {
-    api::trouble(status, status.canonical_reason().unwrap_or("refused"), sentence)
+    let title = status.canonical_reason().unwrap_or("refused");
+    let mut answer = api::trouble(status, title, sentence);
+    answer.extensions_mut().insert(Outcome(sentence.to_owned()));
+    answer
 }
 
 /// An answer that is handed over.

@@ -120,7 +120,7 @@ fn disks_that_cannot_be_shared() {
     let disk = scratch.disk("disk.img", 1 << 20);
     scratch
         .run(["serve", "--listen", "127.0.0.1:0", &disk, &disk])
-        .fails_in_a_line(1, &["in use", "twice"]);
+        .fails_in_a_line(1, &["in use", "as another disk"]);
 }
 
 #[test]
