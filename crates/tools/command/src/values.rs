@@ -162,7 +162,39 @@ pub fn nqn(text: &str) -> Result<String, String> {
     nqn::validate_name(text).map_err(|error| {
         format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
     })?;
-    Ok(text.to_owned())
+    if text.contains(char::is_whitespace) {
+        return Err(format!(
+            "{text:?} contains a space, and no name does; a valid name is for example \
+             nqn.2026-11.org.example:disks"
+        ));
+    }
+    match meant(text) {
+        Some(meant) => Err(format!("{text} is misspelt: did you mean {meant}?")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// The NQN that a name with a misspelt `nqn.` stands for.
+fn meant(text: &str) -> Option<String> {
+    /// A first word of more letters is a name of its own.
+    const LONGEST: usize = 4;
+    let (word, rest) = text.split_once(['.', ':', ',', '-'])?;
+    let is_near =
+        (2..=LONGEST).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic());
+    let meant = format!("nqn.{rest}");
+    // What follows tells an NQN from any other name.
+    (is_near && meant != text && nqn::validate(&meant).is_ok()).then_some(meant)
+}
+
+/// The name of a subsystem in front of a namespace's number: a number in its place is that.
+pub fn subsystem(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "{text} is not the name of a subsystem: write its NQN first, as farblock status shows \
+             it, and the namespace's number after it"
+        ));
+    }
+    nqn(text)
 }
 
 /// What is to be said of a name that can be used, and is no NQN.
@@ -507,6 +539,21 @@ pub fn fio_block_size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelt_nqn_is_refused_and_another_name_is_not() {
+        for text in ["nqm.2026-11.org.example:h", "NQN.2026-11.org.example:h", "nq:2026-11.org.h"] {
+            assert!(nqn(text).unwrap_err().contains("did you mean nqn.2026-11.org."), "{text}");
+        }
+        for text in ["two words", "a\tb", "", "nqn.2026.org", "a\u{a0}b"] {
+            assert!(nqn(text).is_err(), "{text}");
+        }
+        for text in ["nqn.2026-11.org.example:h", "blktests-subsystem-1", "my-host", "h.2026", "1"]
+        {
+            assert_eq!(nqn(text).as_deref(), Ok(text));
+        }
+        assert!(subsystem("1").unwrap_err().contains("write its NQN first"));
+    }
 
     #[test]
     fn percentages_with_and_without_their_sign() {

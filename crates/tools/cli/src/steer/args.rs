@@ -149,7 +149,7 @@ pub(crate) enum Switch {
 /// Who may connect, and with which key.
 #[derive(Args, Debug)]
 pub(crate) struct AllowHostArgs {
-    #[arg(value_parser = values::nqn)]
+    #[arg(value_parser = values::subsystem)]
     pub(crate) nqn: String,
     #[arg(value_parser = values::nqn)]
     pub(crate) host: String,
@@ -215,7 +215,7 @@ pub(crate) struct DiskArgs {
 /// One more namespace.
 #[derive(Args, Debug)]
 pub(crate) struct AddNamespaceArgs {
-    #[arg(value_parser = values::nqn)]
+    #[arg(value_parser = values::subsystem)]
     pub(crate) nqn: String,
     #[command(flatten)]
     pub(crate) disk: DiskArgs,
@@ -279,7 +279,7 @@ pub(crate) enum Change {
     /// the UUID of the old one only if the data are the same. With the path that it has, the file
     /// that is there now takes the place of one that was moved away or deleted.
     ReplaceNamespace {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -288,7 +288,7 @@ pub(crate) enum Change {
     },
     /// Say which hosts see a namespace; to the others it is not there
     VisibleTo {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -304,14 +304,14 @@ pub(crate) enum Change {
     },
     /// Share a disk no more
     RemoveNamespace {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
     },
     /// Give a namespace another size: a file is made longer if need be, and never shorter
     Resize {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -321,7 +321,7 @@ pub(crate) enum Change {
     },
     /// Refuse writes to a namespace, or accept them
     ReadOnly {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -331,20 +331,20 @@ pub(crate) enum Change {
     AllowHost(AllowHostArgs),
     /// Let a host connect no more; its connections end
     DisallowHost {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nqn)]
         host: String,
     },
     /// Let every host connect, or only those that are listed
     AllowAnyHost {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         switch: Switch,
     },
     /// Offer one more subsystem, for now without namespaces
     AddSubsystem {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         /// Let every host connect
         #[arg(long)]
@@ -358,7 +358,7 @@ pub(crate) enum Change {
     },
     /// Take a subsystem away, with its namespaces
     RemoveSubsystem {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
     },
     /// Listen on one more address
@@ -397,7 +397,7 @@ pub(crate) enum Change {
     ///
     /// Limits that are not named go.
     Limit {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -408,7 +408,7 @@ pub(crate) enum Change {
     ///
     /// Limits that are not named go. Those of the namespaces hold, too.
     LimitHost {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nqn)]
         host: String,
@@ -417,7 +417,7 @@ pub(crate) enum Change {
     },
     /// Make a namespace a member of another ANA group
     AnaGroup {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -426,7 +426,7 @@ pub(crate) enum Change {
     },
     /// Compare all legs of a mirror while it is used, and say where they differ
     Verify {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
@@ -436,7 +436,7 @@ pub(crate) enum Change {
     },
     /// Limit the speed at which a mirror's legs are filled and compared
     CopySpeed {
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
