@@ -222,6 +222,8 @@ pub struct Sharing {
     pub visible_to: Option<BTreeSet<String>>,
     /// Its NGUID, if not the one that its identity gives it.
     pub nguid: Option<[u8; 16]>,
+    /// Its EUI-64, if not the one that its identity gives it.
+    pub eui64: Option<[u8; 8]>,
     /// How many of its blocks are shared, if not all.
     pub blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
@@ -237,6 +239,7 @@ impl Default for Sharing {
             ana_group: USUAL_ANA_GROUP,
             visible_to: None,
             nguid: None,
+            eui64: None,
             blocks: None,
             read_only: false,
             rates: Rates::default(),
@@ -250,6 +253,7 @@ impl Sharing {
         NamespaceInfo {
             ana_group: self.ana_group,
             nguid: self.nguid.unwrap_or(info.nguid),
+            eui64: self.eui64.unwrap_or(info.eui64),
             blocks: self.blocks.map_or(info.blocks, |most| most.min(info.blocks)),
             read_only: info.read_only || self.read_only,
             ..info

@@ -2,8 +2,8 @@
 
 use crate::legs::{AllLegs, Legs, MirrorOrder};
 use crate::patience::{Aside, Patience, Wanted};
-use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;
+use farblock_backends::{FileProblem, OpenError};
 use farblock_block::Namespace as Store;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
@@ -37,13 +37,60 @@ pub struct Opened {
     pub reservations: Option<Arc<dyn ReservationStore>>,
 }
 
+/// Why a disk does not open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotOpened {
+    /// The kind of cause, for programs.
+    pub cause: Cause,
+    /// One sentence, for people.
+    pub sentence: String,
+}
+
+/// The kind of cause of a disk that does not open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Another program, device or disk uses it.
+    InUse,
+    /// It does not exist.
+    NotFound,
+    /// This process has no right to it.
+    Denied,
+    /// Its size, its block size or its name is wrong, or anything else.
+    Invalid,
+}
+
+impl NotOpened {
+    /// The cause of an error of the storage, with the sentence to say.
+    #[must_use]
+    pub fn new(error: &OpenError, sentence: String) -> Self {
+        use FileProblem::{
+            Busy, Immutable, InUse, Locked, MayNotRead, MayNotWrite, NeedsAdministrator, NotFound,
+            ReadOnly,
+        };
+        let OpenError::File { problem, .. } = error else { return Self::from(sentence) };
+        let cause = match problem {
+            Locked { .. } | InUse { .. } | Busy => Cause::InUse,
+            NotFound => Cause::NotFound,
+            MayNotRead | MayNotWrite | NeedsAdministrator | ReadOnly | Immutable => Cause::Denied,
+            _ => Cause::Invalid,
+        };
+        Self { cause, sentence }
+    }
+}
+
+impl From<String> for NotOpened {
+    fn from(sentence: String) -> Self {
+        Self { cause: Cause::Invalid, sentence }
+    }
+}
+
 /// Opens what a document names.
 pub trait Open: Send + Sync {
     /// Opens what stores a namespace.
     ///
     /// # Errors
-    /// One sentence.
-    fn open(&self, namespace: &Namespace) -> Result<Opened, String>;
+    /// One sentence, and its kind of cause.
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened>;
 
     /// Reads the keys that a host has for a subsystem, if it has to prove who it is.
     ///
@@ -328,7 +375,7 @@ impl Live {
         let unlocked = unlocked.to_vec();
         self.patience.while_wanted(Aside::Disk, &namespace.path, move |wanted| {
             unlocked.iter().for_each(|file| file.unlock());
-            let opened = opener.open(&named);
+            let opened = opener.open(&named).map_err(|why| why.sentence);
             if opened.is_ok() && wanted.claim() {
                 return opened;
             }
@@ -615,6 +662,7 @@ pub fn sharing(namespace: &Namespace) -> Sharing {
         ana_group: namespace.ana_group,
         visible_to: namespace.visible_to.clone(),
         nguid: namespace.nguid.map(uuid::Uuid::into_bytes),
+        eui64: namespace.eui64.map(|id| id.0),
         blocks: blocks(namespace),
         read_only: namespace.read_only,
         rates: rates(&namespace.limits),
@@ -679,6 +727,7 @@ fn offered(nqn: &str, subsystem: &farblock_state::Subsystem) -> Subsystem {
     if let Some(model) = &subsystem.model {
         offered.config.model.clone_from(model);
     }
+    offered.config.controller_ids = subsystem.controller_ids();
     offered
 }
 

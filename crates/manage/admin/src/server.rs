@@ -337,7 +337,7 @@ pub(crate) fn ended(result: io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{Open, Opened};
+    use crate::live::{NotOpened, Open, Opened};
     use crate::trial;
     use farblock_state::{Host, Namespace};
     use farblock_target::HostKeys;
@@ -350,7 +350,7 @@ mod tests {
     struct Stuck(Sender<()>, Mutex<Receiver<()>>);
 
     impl Open for Stuck {
-        fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+        fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
             if namespace.path == "mem:2MiB" {
                 return trial::Opener.open(namespace);
             }

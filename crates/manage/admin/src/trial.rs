@@ -1,6 +1,6 @@
 //! A target that is steered, for tests.
 
-use crate::live::{Disks, Open, Opened};
+use crate::live::{Disks, NotOpened, Open, Opened};
 #[cfg(unix)]
 use crate::steering::Configured;
 use crate::steering::Steering;
@@ -17,7 +17,7 @@ const MEM_BYTES: u64 = 1 << 20;
 pub(crate) struct Opener;
 
 impl Open for Opener {
-    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let identity = namespace.path.clone();
         let Some(path) = namespace.path.strip_prefix("file:") else {
             let memory = Mem::new(namespace.block_size, MEM_BYTES);
@@ -25,7 +25,8 @@ impl Open for Opener {
             return Ok(Opened { namespace, file: None, identity, legs: None, reservations: None });
         };
         let file = FileDisk::open(path, &FileOptions::new(namespace.block_size));
-        let file = Arc::new(file.map_err(|error| error.to_string())?);
+        let file = file.map_err(|error| NotOpened::new(&error, error.to_string()))?;
+        let file = Arc::new(file);
         Ok(Opened {
             namespace: file.clone(),
             file: Some(file),

@@ -1,8 +1,10 @@
 //! Checks a document on its own.
 
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
+use crate::eui64::Eui64;
 use crate::json::parse as parse_json;
 use farblock_proto::controller::{SubsystemConfig, limits};
+use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,9 +128,11 @@ impl Document {
         let mut seen = BTreeMap::new();
         for (name, subsystem) in &self.subsystems {
             for (nsid, namespace) in &subsystem.namespaces {
-                for (key, id) in [("uuid", namespace.uuid), ("nguid", namespace.nguid)] {
+                for (key, id) in identifiers(namespace) {
                     let Some(id) = id else { continue };
-                    let Some((other, at)) = seen.insert((key, id), (name, nsid)) else { continue };
+                    let Some((other, at)) = seen.insert((key, id.clone()), (name, nsid)) else {
+                        continue;
+                    };
                     let field = format!("subsystems.{name}.namespaces.{nsid}.{key}");
                     let sentence = format!(
                         "namespace {at} of {other} has it, and hosts take disks of one {key} for \
@@ -140,6 +144,15 @@ impl Document {
         }
         Ok(())
     }
+}
+
+/// By what hosts tell a namespace from others, as far as the document says it.
+fn identifiers(namespace: &Namespace) -> [(&'static str, Option<String>); 3] {
+    [
+        ("uuid", namespace.uuid.map(|id| id.to_string())),
+        ("nguid", namespace.nguid.map(|id| id.to_string())),
+        ("eui64", namespace.eui64.map(|id| id.to_string())),
+    ]
 }
 
 /// Finds a list in place of an object. serde would read it as an object whose fields are in order,
@@ -171,6 +184,11 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
         config.model.clone_from(model);
         config.check().map_err(|error| Problem::new(at(".model"), error))?;
     }
+    config.controller_ids = subsystem.controller_ids();
+    config.check().map_err(|_| {
+        let sentence = format!("use 1 to {CNTLID_MAX}, and no more for min_cntlid than for it");
+        Problem::new(at(".max_cntlid"), sentence)
+    })?;
     if subsystem.allow_any_host && !subsystem.hosts.is_empty() {
         let sentence = "every host may connect, so that a list of hosts would mean nothing: set \
              it to false (farblock ctl allow-any-host NQN off), or list none";
@@ -373,8 +391,13 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         let sentence = format!("{} is not a block size: use 512 or 4096", namespace.block_size);
         return Err(Problem::new(at("block_size"), sentence));
     }
-    for (key, name, id) in [("uuid", "UUID", namespace.uuid), ("nguid", "NGUID", namespace.nguid)] {
-        if id.is_some_and(|id| id.is_nil()) {
+    let zero = [
+        ("uuid", "UUID", namespace.uuid.is_some_and(|id| id.is_nil())),
+        ("nguid", "NGUID", namespace.nguid.is_some_and(|id| id.is_nil())),
+        ("eui64", "EUI-64", namespace.eui64.is_some_and(Eui64::is_nil)),
+    ];
+    for (key, name, is_nil) in zero {
+        if is_nil {
             let sentence =
                 format!("zeroes are not a valid {name}: leave it out for one that is made");
             return Err(Problem::new(at(key), sentence));

@@ -1,9 +1,12 @@
 //! The document: a map by name at each level, so that each thing has one place and one address.
 
+use crate::eui64::Eui64;
 use farblock_proto::controller::USUAL_ANA_GROUP;
+use farblock_wire::fabrics::CNTLID_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use uuid::Uuid;
 
 /// The version of the documents that this program writes, and the only one that it reads.
@@ -172,16 +175,33 @@ pub struct Subsystem {
     /// Model number, up to 40 characters; `farblock` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The smallest controller identifier (CNTLID) that its hosts get; 1 if it is left out. Targets
+    /// that share one subsystem need ranges apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_cntlid: Option<u16>,
+    /// The largest controller identifier that its hosts get; 65519 if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cntlid: Option<u16>,
     /// Whether hosts may connect that are not listed.
     #[serde(default)]
     pub allow_any_host: bool,
     /// The hosts that may connect, by NVMe Qualified Name.
     #[serde(default)]
     pub hosts: BTreeMap<String, Host>,
-    /// The namespaces, by identifier: 1 to 1024.
+    /// The namespaces, by identifier: 1 to 10240.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Namespace>))]
     pub namespaces: BTreeMap<u32, Namespace>,
+}
+
+impl Subsystem {
+    /// The controller identifiers that its hosts get, if it says any.
+    #[must_use]
+    pub fn controller_ids(&self) -> Option<RangeInclusive<u16>> {
+        let is_said = self.min_cntlid.is_some() || self.max_cntlid.is_some();
+        let (least, most) = (self.min_cntlid.unwrap_or(1), self.max_cntlid.unwrap_or(CNTLID_MAX));
+        is_said.then_some(least..=most)
+    }
 }
 
 /// A requirement on a host.
@@ -294,6 +314,11 @@ pub struct Namespace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub nguid: Option<Uuid>,
+    /// Another identifier of it (EUI-64), as 16 hexadecimal digits; made like the NGUID if it is
+    /// left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub eui64: Option<Eui64>,
     /// Its ANA group: 1 to 128; 1 if it is left out.
     #[serde(default = "usual_group", skip_serializing_if = "is_usual_group")]
     pub ana_group: u32,
@@ -374,6 +399,7 @@ impl Namespace {
             size: None,
             uuid: None,
             nguid: None,
+            eui64: None,
             ana_group: USUAL_ANA_GROUP,
             visible_to: None,
             limits: Limits::default(),
@@ -383,7 +409,8 @@ impl Namespace {
 
     /// True if hosts see the same disk in both, changed or not.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
-        let is_named_so = self.uuid == other.uuid && self.nguid == other.nguid;
+        let is_named_so =
+            (self.uuid, self.nguid, self.eui64) == (other.uuid, other.nguid, other.eui64);
         self.path == other.path && self.block_size == other.block_size && is_named_so
     }
 }

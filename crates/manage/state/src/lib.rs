@@ -18,6 +18,7 @@
 mod check;
 mod document;
 mod edit;
+mod eui64;
 mod json;
 mod merge;
 mod reconcile;
@@ -28,6 +29,7 @@ pub use check::{MAX_BURST_MS, MAX_WEIGHT, Problem};
 pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
 pub use document::{Demand, Referral, Subsystem, Tls, VERSION};
 pub use edit::{doors_kept, keys_kept, patch, pointer, tls_inherited};
+pub use eui64::Eui64;
 pub use json::parse as parse_json;
 pub use merge::merge;
 pub use reconcile::{Failed, Running, reconcile, take_all_back};

@@ -40,6 +40,8 @@ fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem
     Subsystem {
         serial: pick(&old.serial, &new.serial, &current.serial),
         model: pick(&old.model, &new.model, &current.model),
+        min_cntlid: pick(&old.min_cntlid, &new.min_cntlid, &current.min_cntlid),
+        max_cntlid: pick(&old.max_cntlid, &new.max_cntlid, &current.max_cntlid),
         allow_any_host,
         hosts,
         namespaces: merge_map(&old.namespaces, &new.namespaces, &current.namespaces),

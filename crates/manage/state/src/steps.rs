@@ -298,7 +298,7 @@ type KeptSubsystems<'a> = BTreeMap<&'a String, (&'a Subsystem, &'a Subsystem)>;
 fn kept_subsystems<'a>(from: &'a Document, to: &'a Document) -> KeptSubsystems<'a> {
     let both = from.subsystems.iter().filter_map(|(nqn, old)| {
         let new = to.subsystems.get(nqn)?;
-        (old.serial == new.serial && old.model == new.model).then_some((nqn, (old, new)))
+        (bare(old) == bare(new)).then_some((nqn, (old, new)))
     });
     both.collect()
 }
@@ -308,6 +308,8 @@ fn bare(subsystem: &Subsystem) -> Subsystem {
     Subsystem {
         serial: subsystem.serial.clone(),
         model: subsystem.model.clone(),
+        min_cntlid: subsystem.min_cntlid,
+        max_cntlid: subsystem.max_cntlid,
         ..Subsystem::default()
     }
 }

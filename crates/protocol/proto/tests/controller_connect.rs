@@ -4,7 +4,7 @@ mod controller_fixture;
 
 use controller_fixture::*;
 use core::mem::offset_of;
-use farblock_proto::controller::{QueueKind, Registry, limits};
+use farblock_proto::controller::{QueueKind, Registry, SubsystemConfig, limits};
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_wire::fabrics::{
     CATTR_DISABLE_SQ_FLOW, CNTLID_STATIC_ANY, ConnectCommand, ConnectData,
@@ -246,6 +246,29 @@ fn controllers_have_a_limit() {
     assert_eq!((refusal.status, refusal.result), (Status::CONNECT_CONTROLLER_BUSY, 0));
     assert!(registry.queue_closed(ControllerId(17), QueueId(0)).is_some());
     assert!(Connect::admin(DISCOVERY_NQN).send(&mut registry, at(0)).is_ok());
+}
+
+#[test]
+fn a_subsystem_can_have_a_range_of_controller_identifiers() {
+    let (mut registry, _) = registry();
+    registry.set_controller_ids(1..=100).unwrap();
+    let name = "nqn.2026-11.org.farblock:ranged";
+    let ranged = |ids| SubsystemConfig {
+        allow_any_host: true,
+        controller_ids: Some(ids),
+        ..SubsystemConfig::new(name, "1")
+    };
+    registry.add_subsystem(ranged(7..=8)).unwrap();
+    assert_eq!(Host::connect(&mut registry, name).id.0, 7);
+    assert_eq!(Host::connect(&mut registry, SUBSYSTEM_NQN).id.0, 1);
+    assert_eq!(Host::connect(&mut registry, name).id.0, 8);
+    let refusal = Connect::admin(name).send(&mut registry, at(0)).unwrap_err();
+    assert_eq!(refusal.status, Status::CONNECT_CONTROLLER_BUSY);
+    registry.queue_closed(ControllerId(7), QueueId(0)).unwrap();
+    assert_eq!(Host::connect(&mut registry, name).id.0, 7);
+    for ids in [0..=5, core::ops::RangeInclusive::new(9, 8)] {
+        assert!(registry.add_subsystem(ranged(ids)).is_err());
+    }
 }
 
 #[test]

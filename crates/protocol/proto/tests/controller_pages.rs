@@ -184,17 +184,23 @@ fn namespace_lists_start_after_what_is_named() {
 }
 
 #[test]
-fn a_full_namespace_list_fits() {
+fn many_namespaces_are_listed_page_by_page() {
     let (mut registry, host) = ready();
     let subsystem = registry.find_subsystem(SUBSYSTEM_NQN).unwrap();
     let info = *registry.namespaces(subsystem).unwrap().find(NamespaceId(7)).unwrap();
-    for id in 1..=limits::MAX_NAMESPACE_ID {
-        let _ = registry.add_namespace(subsystem, NamespaceId(id), info);
-    }
+    let mut add = |ids: std::ops::RangeInclusive<u32>| {
+        for id in ids {
+            let _ = registry.add_namespace(subsystem, NamespaceId(id), info);
+        }
+    };
+    add(1..=1027);
+    add(limits::MAX_NAMESPACE_ID..=limits::MAX_NAMESPACE_ID);
     let page = identify(&host, &mut registry, 0x02, 0).unwrap();
     assert_eq!(list(&page), (1..=1024).collect::<Vec<_>>());
+    let page = identify(&host, &mut registry, 0x02, 1024).unwrap();
+    assert_eq!(list(&page), [1025, 1026, 1027, limits::MAX_NAMESPACE_ID]);
     let changed = host.fetch(&mut registry, log_page(0x04, 0, 4096), 4096).unwrap();
-    assert_eq!(list(&changed).len(), 1021);
+    assert_eq!(list(&changed), [0xffff_ffff], "more changed than the list has room for");
 }
 
 #[test]

@@ -25,6 +25,8 @@ struct Exported {
     info: NamespaceInfo,
     /// Its NGUID, if it was given one.
     nguid: Option<[u8; 16]>,
+    /// Its EUI-64, if it was given one.
+    eui64: Option<[u8; 8]>,
     /// How many of its blocks are shared, if not all.
     blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
@@ -38,8 +40,8 @@ struct Exported {
 impl Exported {
     fn new(backing: Backing, info: NamespaceInfo, sharing: &Sharing) -> Self {
         let rates = Rates::default();
-        let (nguid, blocks, watch) = (None, None, None);
-        let mut new = Self { backing, info, nguid, blocks, protected: false, rates, watch };
+        let (nguid, eui64, blocks, watch) = (None, None, None, None);
+        let mut new = Self { backing, info, nguid, eui64, blocks, protected: false, rates, watch };
         new.share(sharing);
         new
     }
@@ -48,6 +50,7 @@ impl Exported {
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
         self.nguid = sharing.nguid;
+        self.eui64 = sharing.eui64;
         self.blocks = sharing.blocks;
         self.protected = sharing.read_only;
         self.limit(&sharing.rates);
@@ -70,6 +73,7 @@ impl Exported {
             ana_group: self.info.ana_group,
             visible_to: None,
             nguid: self.nguid,
+            eui64: self.eui64,
             blocks: self.blocks,
             read_only: self.protected,
             rates: self.rates,
@@ -357,7 +361,8 @@ impl TargetShared {
         let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
             let before = management.exports.find(subsystem, nsid)?.sharing();
-            let kept = Sharing { nguid: None, blocks: None, read_only: false, ..before };
+            let kept =
+                Sharing { nguid: None, eui64: None, blocks: None, read_only: false, ..before };
             let (rates, registry) = (kept.rates, &mut management.registry);
             let (to, hosts) = match sharing {
                 Some(sharing) => (sharing, sharing.visible_to.clone()),

@@ -1,7 +1,7 @@
 //! What hosts can see of a change while it is made.
 
 use crate::legs::{LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
-use crate::live::{Open, Opened};
+use crate::live::{NotOpened, Open, Opened};
 use crate::steering::Reread;
 use crate::trial::{Opener, start};
 use farblock_state::{Document, Host, Limits, Namespace};
@@ -70,7 +70,7 @@ impl Mirrored for Copies {
 struct Mirrors(Arc<Copies>);
 
 impl Open for Mirrors {
-    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let legs: Option<Legs> = Some(Arc::clone(&self.0) as _);
         Ok(Opened { legs, ..Opener.open(namespace)? })
     }

@@ -4,7 +4,7 @@ use super::bdevs::{Bdev, BdevKind};
 use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcError};
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
-use crate::live::Opened;
+use crate::live::{Cause, Opened};
 use crate::patience::{Aside, Patience};
 use farblock_backends::stripe::Stripe;
 use farblock_block::Namespace as _;
@@ -26,6 +26,7 @@ pub(super) const METHODS: &[Method] = &[
     method("bdev_null_delete", |rpc, table, params| delete(rpc, table, BdevKind::Null, params)),
     method("bdev_aio_create", aio_create),
     method("bdev_aio_delete", |rpc, table, params| delete(rpc, table, BdevKind::Aio, params)),
+    method("bdev_aio_rescan", aio_rescan),
     method("bdev_uring_create", uring_create),
     method("bdev_uring_delete", |rpc, table, params| delete(rpc, table, BdevKind::Uring, params)),
     method("bdev_raid_create", raid_create),
@@ -164,6 +165,27 @@ fn aio_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Rescan {
+    name: String,
+}
+
+/// Takes over the size of a bdev's file or device. The target tells hosts of a namespace that uses
+/// it.
+fn aio_rescan(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: Rescan = parse(params)?;
+    let view = rpc.view();
+    let bdev = view.bdev(&asked.name).filter(|bdev| bdev.kind == BdevKind::Aio);
+    let bdev = bdev.ok_or(RpcError::from(Errno::NoDevice))?;
+    let file = bdev.opened.as_ref().and_then(|opened| opened.file.clone());
+    let file = file.ok_or_else(|| invalid(format!("{}: it is not open", asked.name)))?;
+    let measure = move || Ok(file.measure().map_err(|error| error.to_string()));
+    let measured = table.patience.with(Aside::File, &asked.name, measure);
+    measured.map_err(|sentence| RpcError::from(Errno::Busy).because(sentence))?.map_err(invalid)?;
+    Ok(json!(true))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct UringCreate {
     name: String,
     filename: String,
@@ -228,15 +250,12 @@ fn create(
     uuid: Option<Uuid>,
 ) -> Answer {
     rpc.bdevs.check_name(&name)?;
-    let errno = match kind {
-        BdevKind::Malloc => Errno::OutOfMemory,
-        // It can be opened, so somebody has it.
-        BdevKind::Aio | BdevKind::Uring => Errno::Busy,
-        BdevKind::Null | BdevKind::Raid | BdevKind::Other => Errno::Invalid,
-    };
     let (opener, named) = (Arc::clone(&table.opener), namespace.clone());
-    let opened = table.patience.with(Aside::Disk, &namespace.path, move || opener.open(&named));
-    let opened = opened.map_err(|sentence| RpcError::from(errno).because(sentence))?;
+    let open = move || Ok(opener.open(&named));
+    let opened = table.patience.with(Aside::Disk, &namespace.path, open);
+    let opened = opened.map_err(|sentence| RpcError::from(Errno::Busy).because(sentence))?;
+    let opened =
+        opened.map_err(|why| RpcError::from(errno(kind, why.cause)).because(why.sentence))?;
     let uuid = uuid.unwrap_or_else(|| identity(&opened.identity, &name));
     namespace.uuid = Some(uuid);
     let opened = Some(opened);
@@ -244,6 +263,18 @@ fn create(
     let bdev = Bdev { name: name.clone(), kind, uuid, namespace, opened, bases, strip_kib: 0 };
     rpc.bdevs.add(bdev)?;
     Ok(json!(name))
+}
+
+/// SPDK's number for a disk that does not open.
+fn errno(kind: BdevKind, cause: Cause) -> Errno {
+    match cause {
+        Cause::InUse => Errno::Busy,
+        Cause::NotFound => Errno::NotFound,
+        Cause::Denied => Errno::AccessDenied,
+        // The caller has checked the size.
+        Cause::Invalid if kind == BdevKind::Malloc => Errno::OutOfMemory,
+        Cause::Invalid => Errno::Invalid,
+    }
 }
 
 /// The UUID that is kept with the data, or one of its own.

@@ -2,7 +2,7 @@
 
 use super::limits::{MAX_BDEVS, MAX_NAME};
 use super::message::{Errno, RpcError};
-use crate::live::{Open, Opened};
+use crate::live::{NotOpened, Open, Opened};
 use farblock_state::{Host, Limits, Namespace};
 use farblock_target::HostKeys;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -147,7 +147,7 @@ struct Opener {
 }
 
 impl Open for Opener {
-    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let all = self.bdevs.all();
         // What a RAID bdev is made of is nobody else's.
         let is_part = |name| all.iter().any(|raid| raid.bases.contains(name));
@@ -161,7 +161,7 @@ impl Open for Opener {
         let Some(opened) = opened.filter(fits) else { return self.opener.open(namespace) };
         if let Some(file) = &opened.file {
             // Whoever put it aside has unlocked it.
-            file.lock().map_err(|error| error.to_string())?;
+            file.lock().map_err(|error| NotOpened::new(&error, error.to_string()))?;
         }
         Ok(opened)
     }

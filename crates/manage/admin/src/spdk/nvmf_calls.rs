@@ -8,7 +8,7 @@ use super::view::{View, is_discovery, no_subsystem};
 use super::{Extra, Method, SpdkRpc, Table, listener_calls, method, refused, unsupported};
 use crate::steering::Reread;
 use farblock_proto::controller::{USUAL_ANA_GROUP, limits};
-use farblock_state::{Host, Namespace, Subsystem};
+use farblock_state::{Eui64, Host, Namespace, Subsystem};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub(super) const METHODS: &[Method] = &[
     method("nvmf_subsystem_allow_any_host", allow_any_host),
 ];
 
-/// The controller identifiers that SPDK gives unless it is told otherwise; farblock's own affair.
+/// The controller identifiers that a subsystem gives unless a client asks for others.
 const CONTROLLER_IDS: (u16, u16) = (1, 0xffef);
 
 pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
@@ -171,15 +171,7 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
     unsupported(asked.passthrough, "passthrough: farblock has none, leave it out")?;
     unsupported(asked.enable_nssr, "enable_nssr: farblock has none, leave it out")?;
     unsupported(asked.admin_label.is_some(), "admin_label: farblock has none, leave it out")?;
-    let ids = (
-        asked.min_cntlid.unwrap_or(CONTROLLER_IDS.0),
-        asked.max_cntlid.unwrap_or(CONTROLLER_IDS.1),
-    );
-    if ids != CONTROLLER_IDS {
-        let message = format!("Invalid cntlid range [{}-{}]", ids.0, ids.1);
-        let error = RpcError::new(INVALID_PARAMETERS, message);
-        return Err(error.because("farblock numbers controllers itself: leave the range out"));
-    }
+    let (min_cntlid, max_cntlid) = asked_ids(&asked)?;
     let nqn = asked.nqn;
     let failed = || RpcError::new(INTERNAL_ERROR, format!("Unable to create subsystem {nqn}"));
     if rpc.steering.document().0.subsystems.contains_key(&nqn) {
@@ -188,6 +180,8 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
     let subsystem = Subsystem {
         serial: asked.serial_number,
         model: asked.model_number,
+        min_cntlid,
+        max_cntlid,
         allow_any_host: asked.allow_any_host,
         ..Subsystem::default()
     };
@@ -210,6 +204,18 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
     };
     table.subsystems.insert(nqn, extra);
     Ok(json!(true))
+}
+
+/// The ends of the range of controller identifiers that a client asks for, unless it is all.
+fn asked_ids(asked: &CreateSubsystem) -> Result<(Option<u16>, Option<u16>), RpcError> {
+    let (least, most) = CONTROLLER_IDS;
+    let ids = (asked.min_cntlid.unwrap_or(least), asked.max_cntlid.unwrap_or(most));
+    if ids.0 < least || ids.1 > most || ids.0 > ids.1 {
+        let message = format!("Invalid cntlid range [{}-{}]", ids.0, ids.1);
+        let error = RpcError::new(INVALID_PARAMETERS, message);
+        return Err(error.because(format!("min_cntlid, max_cntlid: use {least} to {most}")));
+    }
+    Ok((Some(ids.0).filter(|id| *id != least), Some(ids.1).filter(|id| *id != most)))
 }
 
 /// The parameters of what is asked about one subsystem.
@@ -276,6 +282,9 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
             "uuid": uuid.to_string(),
             "anagrpid": namespace.ana_group,
         });
+        if let Some(eui64) = namespace.eui64 {
+            shown["eui64"] = json!(eui64_digits(eui64));
+        }
         if let Some(hosts) = &namespace.visible_to {
             shown["no_auto_visible"] = json!(true);
             shown["hosts"] = hosts.iter().map(|host| json!({ "nqn": host })).collect();
@@ -294,8 +303,8 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
         "model_number": offered.model,
         "max_namespaces": max_namespaces(table, nqn),
         "passthrough": false,
-        "min_cntlid": CONTROLLER_IDS.0,
-        "max_cntlid": CONTROLLER_IDS.1,
+        "min_cntlid": subsystem.min_cntlid.unwrap_or(CONTROLLER_IDS.0),
+        "max_cntlid": subsystem.max_cntlid.unwrap_or(CONTROLLER_IDS.1),
         "namespaces": namespaces.collect::<Value>(),
     })
 }
@@ -314,6 +323,11 @@ fn shown_host(keyring: &Keyring, name: &str, host: &Host) -> Value {
 /// An NGUID as SPDK writes it.
 pub(super) fn digits(nguid: Uuid) -> String {
     nguid.simple().to_string().to_uppercase()
+}
+
+/// An EUI-64 as SPDK writes it.
+pub(super) fn eui64_digits(eui64: Eui64) -> String {
+    eui64.to_string().to_uppercase()
 }
 
 /// The subsystem as hosts see it.
@@ -356,7 +370,7 @@ struct AskedNamespace {
     bdev_name: String,
     nsid: Option<u32>,
     nguid: Option<Uuid>,
-    eui64: Option<String>,
+    eui64: Option<Eui64>,
     uuid: Option<Uuid>,
     ptpl_file: Option<String>,
     anagrpid: Option<u32>,
@@ -390,14 +404,19 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     }
     let ana_group = wanted.anagrpid.unwrap_or(USUAL_ANA_GROUP);
     let visible_to = wanted.no_auto_visible.then(BTreeSet::new);
-    let (uuid, nguid) = (Some(uuid), wanted.nguid);
-    let namespace = Namespace { uuid, nguid, ana_group, visible_to, ..bdev.namespace.clone() };
+    let namespace = Namespace {
+        uuid: Some(uuid),
+        nguid: wanted.nguid,
+        eui64: wanted.eui64.filter(|id| !id.is_nil()),
+        ana_group,
+        visible_to,
+        ..bdev.namespace.clone()
+    };
     share(rpc, bdev, &asked.nqn, nsid, &namespace)?;
     Ok(json!(nsid))
 }
 
 fn check_namespace(wanted: &AskedNamespace) -> Result<(), RpcError> {
-    unsupported(wanted.eui64.is_some(), "eui64: farblock has none, leave it out")?;
     unsupported(wanted.ptpl_file.is_some(), "ptpl_file: farblock keeps that with the data")?;
     unsupported(wanted.hide_metadata, "hide_metadata: farblock has none, leave it out")
 }

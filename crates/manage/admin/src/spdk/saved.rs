@@ -133,6 +133,11 @@ fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
     if let Some(most) = most {
         params["max_namespaces"] = json!(most);
     }
+    for (name, id) in [("min_cntlid", subsystem.min_cntlid), ("max_cntlid", subsystem.max_cntlid)] {
+        if let Some(id) = id {
+            params[name] = json!(id);
+        }
+    }
     call("nvmf_create_subsystem", &params)
 }
 
@@ -194,6 +199,9 @@ fn namespace_config(view: &View, nqn: &str, nsid: u32, shared: &Namespace) -> Ve
     });
     if let Some(nguid) = shared.nguid {
         namespace["nguid"] = json!(nvmf_calls::digits(nguid));
+    }
+    if let Some(eui64) = shared.eui64 {
+        namespace["eui64"] = json!(nvmf_calls::eui64_digits(eui64));
     }
     if shared.visible_to.is_some() {
         namespace["no_auto_visible"] = json!(true);

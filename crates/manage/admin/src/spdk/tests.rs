@@ -197,6 +197,68 @@ fn a_bdev_whose_file_others_have_by_now_is_no_part_of_a_raid() {
 }
 
 #[test]
+fn the_number_of_an_error_names_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.file(folder.path(), "a");
+    let odd = folder.path().join("odd");
+    std::fs::write(&odd, [0; 1000]).unwrap();
+    let create = |name: &str, path: &Path| {
+        let params = json!({ "name": name, "filename": path, "block_size": 512 });
+        fixture.answer("bdev_aio_create", &params)
+    };
+    let cases = [
+        ("odd", odd, -22),
+        ("again", folder.path().join("a"), -16),
+        ("none", folder.path().join("none"), -2),
+        ("folder", folder.path().to_owned(), -22),
+    ];
+    for (name, path, code) in cases {
+        let answer = create(name, &path);
+        assert_eq!(answer["error"]["code"], code, "{name}: {answer}");
+    }
+}
+
+#[test]
+fn a_rescan_takes_over_the_size_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    fixture.file(folder.path(), "a");
+    let params = json!({ "nqn": NQN, "namespace": { "bdev_name": "a" } });
+    fixture.ask("nvmf_subsystem_add_ns", &params);
+    let file = std::fs::File::options().write(true).open(folder.path().join("a")).unwrap();
+    file.set_len(2 << 20).unwrap();
+    let name = json!({ "name": "a" });
+    let blocks = || fixture.ask("bdev_get_bdevs", &name)[0]["num_blocks"].clone();
+    assert_eq!(blocks(), 2048);
+    assert_eq!(fixture.ask("bdev_aio_rescan", &name), true);
+    assert_eq!(blocks(), 4096);
+    let answer = fixture.answer("bdev_aio_rescan", &json!({ "name": "b" }));
+    assert_eq!(answer["error"]["code"], -19, "{answer}");
+}
+
+#[test]
+fn controller_identifiers_and_an_eui64_are_kept_and_saved() {
+    let fixture = Fixture::new();
+    let params = json!({ "nqn": NQN, "min_cntlid": 7, "max_cntlid": 9 });
+    fixture.ask("nvmf_create_subsystem", &params);
+    fixture.ask("bdev_null_create", &json!({ "name": "n", "block_size": 512, "num_blocks": 8 }));
+    let namespace = json!({ "bdev_name": "n", "eui64": "abcdef0123456789" });
+    fixture.ask("nvmf_subsystem_add_ns", &json!({ "nqn": NQN, "namespace": namespace }));
+    let shown = fixture.ask("nvmf_get_subsystems", &json!({ "nqn": NQN }));
+    assert_eq!(shown[0]["min_cntlid"], 7);
+    assert_eq!(shown[0]["namespaces"][0]["eui64"], "ABCDEF0123456789");
+    assert_eq!(fixture.saved("nvmf_create_subsystem")[0]["max_cntlid"], 9);
+    assert_eq!(fixture.saved("nvmf_subsystem_add_ns")[0]["namespace"]["eui64"], "ABCDEF0123456789");
+    for (least, most) in [(0, 5), (9, 8), (1, 65520)] {
+        let params = json!({ "nqn": OTHER, "min_cntlid": least, "max_cntlid": most });
+        let answer = fixture.answer("nvmf_create_subsystem", &params);
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+}
+
+#[test]
 fn what_opening_would_wait_for_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");

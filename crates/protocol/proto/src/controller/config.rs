@@ -7,6 +7,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
+use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn::{self, NqnError};
 
 /// Bytes of the serial number field (SN).
@@ -60,6 +62,9 @@ pub struct SubsystemConfig {
     /// The hosts that see a namespace, by name, where only some of the allowed hosts see it: at
     /// most [`limits::MAX_VISIBLE_TO`] different ones.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
+    /// The controller identifiers of its hosts, if not all that the registry has. Identifiers are
+    /// unique in a registry, so that subsystems of one range share it.
+    pub controller_ids: Option<RangeInclusive<u16>>,
     /// Most I/O queues of one controller (the answer to Number of Queues).
     pub max_io_queues: u16,
     /// Entries of the deepest I/O queue (CAP.MQES is one less).
@@ -87,6 +92,7 @@ impl SubsystemConfig {
             allowed_hosts: Vec::new(),
             namespaces: BTreeMap::new(),
             visible_to: BTreeMap::new(),
+            controller_ids: None,
             max_io_queues: 128,
             max_queue_depth: 128,
             max_transfer_bytes: crate::limits::MAX_TRANSFER_BYTES,
@@ -123,9 +129,13 @@ impl SubsystemConfig {
     }
 
     fn check_numbers(&self) -> Result<(), ConfigError> {
+        let is_range = |ids: &RangeInclusive<u16>| {
+            !ids.is_empty() && *ids.start() > 0 && *ids.end() <= CNTLID_MAX
+        };
         let transfer = limits::MIN_TRANSFER_BYTES..=limits::MAX_TRANSFER_BYTES;
         let depth = limits::MIN_QUEUE_DEPTH..=crate::limits::MAX_QUEUE_DEPTH;
         let checks = [
+            ("controller_ids", self.controller_ids.as_ref().is_none_or(is_range)),
             ("max_io_queues", (1..=limits::MAX_IO_QUEUES).contains(&self.max_io_queues)),
             ("max_queue_depth", depth.contains(&self.max_queue_depth)),
             (

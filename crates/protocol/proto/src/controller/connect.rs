@@ -175,8 +175,9 @@ impl Registry {
         if too_many || self.controllers.len() >= limits::MAX_CONTROLLERS {
             return Err(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY));
         }
-        let id =
-            self.unused_controller_id().ok_or(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY))?;
+        let id = self
+            .unused_controller_id(subsystem)
+            .ok_or(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY))?;
         let beginning = Beginning {
             id,
             instance: self.next_instance(),

@@ -24,9 +24,10 @@ pub const MAX_ALLOWED_HOSTS: usize = 1024;
 /// Different hosts that may see namespaces of a subsystem by name: each has its own table.
 pub const MAX_VISIBLE_TO: usize = 256;
 
-/// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN): as
-/// many as fit in one page of a namespace list.
-pub const MAX_NAMESPACE_ID: u32 = 1024;
+/// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN).
+/// Linux uses no ANA if the log page for MNAN namespaces is larger than one transfer: for these it
+/// is smaller than 64 KiB.
+pub const MAX_NAMESPACE_ID: u32 = 10_240;
 
 /// I/O queues that a subsystem may grant a controller.
 pub const MAX_IO_QUEUES: u16 = 1024;

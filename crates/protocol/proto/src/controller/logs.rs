@@ -124,7 +124,6 @@ pub(crate) enum NamespaceChange {
 
 impl ChangedNamespaces {
     pub(crate) fn push(&mut self, id: NamespaceId, change: NamespaceChange) {
-        // There are at most as many identifiers as the list can hold.
         self.ids.insert(id);
         match change {
             NamespaceChange::Went => {
@@ -147,8 +146,14 @@ impl ChangedNamespaces {
         !self.ids.is_empty()
     }
 
-    /// The log page: ascending identifiers, then zeroes.
+    /// The log page: ascending identifiers, then zeroes. If there are too many,
+    /// one entry that says so.
     fn emit(&self) -> Vec<u8> {
+        /// The only entry of a list that overflows.
+        const TOO_MANY: u32 = 0xffff_ffff;
+        if self.ids.len() > NamespaceList::LEN / size_of::<u32>() {
+            return NamespaceList::from_nsids([TOO_MANY]).as_bytes().to_vec();
+        }
         NamespaceList::from_nsids(self.ids.iter().map(|id| id.0)).as_bytes().to_vec()
     }
 }

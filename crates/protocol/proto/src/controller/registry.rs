@@ -62,6 +62,8 @@ pub(super) struct Subsystem {
     pub(super) reserved: BTreeMap<NamespaceId, Reserved>,
     table: Arc<NamespaceTable>,
     counters: SmartCounters,
+    /// Where to look first for an identifier, if the subsystem has a range of its own.
+    next_controller_id: u16,
 }
 
 /// A step that a target takes for a connection other than the caller's.
@@ -271,7 +273,8 @@ impl Registry {
         self.next_subsystem += 1;
         let table = table_of(&config, &self.access, 1);
         let (reserved, counters) = (BTreeMap::new(), SmartCounters::default());
-        self.subsystems.insert(id, Subsystem { config, reserved, table, counters });
+        self.subsystems
+            .insert(id, Subsystem { config, reserved, table, counters, next_controller_id: 0 });
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         Ok(id)
     }
@@ -651,14 +654,23 @@ impl Registry {
         self.actions.push_back(action);
     }
 
-    /// An unused identifier, among them the least recently used.
-    pub(super) fn unused_controller_id(&mut self) -> Option<ControllerId> {
-        let (first, last) = self.controller_ids.clone().into_inner();
+    /// An unused identifier, among them the least recently used. `None` if the subsystem has none.
+    pub(super) fn unused_controller_id(
+        &mut self,
+        subsystem: Option<SubsystemId>,
+    ) -> Option<ControllerId> {
+        let (mut first, mut last) = self.controller_ids.clone().into_inner();
+        let mut next = &mut self.next_controller_id;
+        if let Some(own) = subsystem.and_then(|id| self.subsystems.get_mut(&id))
+            && let Some(ids) = &own.config.controller_ids
+        {
+            (first, last) = (first.max(*ids.start()), last.min(*ids.end()));
+            next = &mut own.next_controller_id;
+        }
         let is_unused = |id: &u16| !self.controllers.contains_key(&ControllerId(*id));
-        let id = (self.next_controller_id..=last)
-            .chain(first..self.next_controller_id)
-            .find(is_unused)?;
-        self.next_controller_id = if id == last { first } else { id + 1 };
+        let from = (*next).max(first);
+        let id = (from..=last).chain(first..from.min(last)).find(is_unused)?;
+        *next = if id == last { first } else { id + 1 };
         Some(ControllerId(id))
     }
 

@@ -2,7 +2,8 @@
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_secure::{Group, Hash};
-use farblock_state::{Ana, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls};
+use farblock_state::{Ana, Eui64, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls};
+use farblock_wire::fabrics::CNTLID_MAX;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -153,9 +154,12 @@ impl Reader {
         if is_discovery(nqn) {
             return;
         }
+        let cntlid = |name: &str| number(&params[name]).and_then(|id| u16::try_from(id).ok());
         let subsystem = Subsystem {
             serial: said(&params["serial_number"]).map(ToOwned::to_owned),
             model: said(&params["model_number"]).map(ToOwned::to_owned),
+            min_cntlid: cntlid("min_cntlid").filter(|id| *id != 1),
+            max_cntlid: cntlid("max_cntlid").filter(|id| *id != CNTLID_MAX),
             allow_any_host: is_on(&params["allow_any_host"]),
             ..Subsystem::default()
         };
@@ -230,11 +234,10 @@ impl Reader {
         namespace.ana_group = group.unwrap_or(namespace.ana_group);
         namespace.visible_to = is_on(&asked["no_auto_visible"]).then(Default::default);
         namespace.nguid = id("nguid").filter(|nguid| !nguid.is_nil());
+        let eui64 = said(&asked["eui64"]).and_then(|text| text.parse::<Eui64>().ok());
+        namespace.eui64 = eui64.filter(|id| !id.is_nil());
         subsystem.namespaces.insert(nsid, namespace);
         let what = format!("namespace {nsid} of {nqn}");
-        if said(&asked["eui64"]).is_some() {
-            self.imported.note(format!("{what} has an EUI-64, and here it has none"));
-        }
         if said(&asked["ptpl_file"]).is_some() {
             self.imported.note(format!("{what} has reservations that were kept: they begin anew"));
         }

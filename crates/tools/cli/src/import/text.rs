@@ -100,6 +100,11 @@ fn subsystem(text: &mut String, nqn: &str, it: &Subsystem) {
             let _ = writeln!(text, "{key} = {}", quoted(value));
         }
     }
+    for (key, id) in [("min_cntlid", it.min_cntlid), ("max_cntlid", it.max_cntlid)] {
+        if let Some(id) = id {
+            let _ = writeln!(text, "{key} = {id}");
+        }
+    }
     match it.allow_any_host {
         true => text.push_str("allow_any_host = true\n"),
         false => {
@@ -143,6 +148,9 @@ fn namespace(text: &mut String, nsid: u32, it: &Namespace) {
     }
     if let Some(nguid) = it.nguid {
         let _ = writeln!(text, "nguid = {}", quoted(nguid));
+    }
+    if let Some(eui64) = it.eui64 {
+        let _ = writeln!(text, "eui64 = {}", quoted(eui64));
     }
     if it.read_only {
         text.push_str("read_only = true\n");

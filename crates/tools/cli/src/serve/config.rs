@@ -16,8 +16,9 @@ use farblock_backends::Spec;
 use farblock_proto::controller::{AddressFamily, Referral, USUAL_ANA_GROUP, limits};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::Polling;
-use farblock_state::{Ana, Document, Limits, Listener, Namespace};
+use farblock_state::{Ana, Document, Eui64, Limits, Listener, Namespace};
 use farblock_target::{Subsystem, TargetConfig};
+use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -25,7 +26,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
 use uuid::Uuid;
@@ -93,6 +94,10 @@ struct SubsystemConfig {
     nqn: Spanned<String>,
     serial: Option<Spanned<String>>,
     model: Option<Spanned<String>>,
+    #[serde(alias = "min-cntlid")]
+    min_cntlid: Option<Spanned<u16>>,
+    #[serde(alias = "max-cntlid")]
+    max_cntlid: Option<Spanned<u16>>,
     #[serde(alias = "allow-any-host")]
     allow_any_host: Option<Spanned<bool>>,
     #[serde(default, alias = "allowed-hosts")]
@@ -121,6 +126,7 @@ struct NamespaceConfig {
     copy_bytes_per_second: Option<u64>,
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<Uuid>>,
+    eui64: Option<Spanned<Eui64>>,
 }
 
 /// A namespace that is about to be opened.
@@ -402,6 +408,7 @@ fn subsystem(
         }
         field.clone_from(value.as_ref());
     }
+    offered.controller_ids = controller_ids(source, key, config)?;
     offered.allow_any_host = config.allow_any_host.as_ref().is_some_and(|any| *any.as_ref());
     for (index, host) in config.allowed_hosts.iter().enumerate() {
         let key = of(&format!("allowed_hosts[{index}]"));
@@ -486,6 +493,30 @@ fn disk(
     Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
 }
 
+/// The controller identifiers that a subsystem's hosts get, if it says any.
+fn controller_ids(
+    source: &Source<'_>,
+    key: &str,
+    config: &SubsystemConfig,
+) -> Result<Option<RangeInclusive<u16>>, String> {
+    let said = |id: &Option<Spanned<u16>>| id.as_ref().map(|id| *id.as_ref());
+    let described = farblock_state::Subsystem {
+        min_cntlid: said(&config.min_cntlid),
+        max_cntlid: said(&config.max_cntlid),
+        ..farblock_state::Subsystem::default()
+    };
+    let ids = described.controller_ids();
+    let fits =
+        |ids: &RangeInclusive<u16>| !ids.is_empty() && *ids.start() > 0 && *ids.end() <= CNTLID_MAX;
+    match (&config.max_cntlid, &config.min_cntlid) {
+        (Some(id), _) | (None, Some(id)) if !ids.as_ref().is_none_or(fits) => {
+            let what = format!("use 1 to {CNTLID_MAX}, the smaller number for min_cntlid");
+            Err(source.error(id.span(), &format!("{key}.max_cntlid"), what))
+        }
+        _ => Ok(ids),
+    }
+}
+
 /// How a namespace is shared.
 fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Namespace, String> {
     let ana_group = match &config.ana_group {
@@ -513,7 +544,12 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
     };
     let uuid = identifier(&config.uuid, "UUID")?;
     let nguid = identifier(&config.nguid, "NGUID")?;
-    let mut terms = Namespace { ana_group, visible_to, uuid, nguid, ..Namespace::new("") };
+    if let Some(id) = config.eui64.as_ref().filter(|id| id.as_ref().is_nil()) {
+        let what = "zeroes are not a valid EUI-64: leave it out for one that is made";
+        return Err(source.error(id.span(), &format!("{key}.eui64"), what));
+    }
+    let eui64 = config.eui64.as_ref().map(|id| *id.as_ref());
+    let mut terms = Namespace { ana_group, visible_to, uuid, nguid, eui64, ..Namespace::new("") };
     terms.copy_bytes_per_second = config.copy_bytes_per_second;
     if let Some(limits) = &config.limits {
         terms.limits = *limits.as_ref();

@@ -99,6 +99,8 @@ pub(super) fn of(config: &TargetConfig) -> Document {
         let described = farblock_state::Subsystem {
             serial: Some(given.serial.clone()).filter(|serial| *serial != usual.serial),
             model: Some(given.model.clone()).filter(|model| *model != usual.model),
+            min_cntlid: given.controller_ids.as_ref().map(|ids| *ids.start()),
+            max_cntlid: given.controller_ids.as_ref().map(|ids| *ids.end()),
             allow_any_host: given.allow_any_host,
             hosts: hosts.collect(),
             namespaces: BTreeMap::new(),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 23] = [
+const EXAMPLES: [(&str, &str); 26] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
     ("poll", "poll = true"),
@@ -28,6 +28,9 @@ const EXAMPLES: [(&str, &str); 23] = [
     ("nsid", "nsid = 1"),
     ("block_size", "block_size = 4096"),
     ("uuid", "uuid = \"01234567-89ab-cdef-0123-456789abcdef\""),
+    ("min_cntlid", "min_cntlid = 1"),
+    ("max_cntlid", "max_cntlid = 1000"),
+    ("eui64", "eui64 = \"0123456789abcdef\""),
     ("nguid", "nguid = \"0123456789abcdef0123456789abcdef\""),
     ("visible_to", "visible_to = [\"nqn.2014-08.org.nvmexpress:uuid:...\"]"),
     ("limits", "limits = { iops = 5000, bytes = 209715200 }"),

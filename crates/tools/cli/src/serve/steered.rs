@@ -10,7 +10,8 @@ use crate::error::{Failure, Result, listening, os};
 use crate::signals::Hangup;
 use crate::steer;
 use farblock_admin::{
-    Bdevs, Configured, Disks, Keys, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer, Steering,
+    Bdevs, Configured, Disks, Keys, NotOpened, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer,
+    Steering,
 };
 use farblock_admin::{serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
@@ -54,10 +55,11 @@ impl Steered {
 struct Opener;
 
 impl Open for Opener {
-    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let spec = disks::parse(&namespace.path)?;
         let opened = disks::open(&spec, namespace.uuid, namespace.block_size, namespace.read_only);
-        let opened = opened.map_err(|error| disks::refused(&error, "read_only = true"))?;
+        let opened = opened
+            .map_err(|error| NotOpened::new(&error, disks::refused(&error, "read_only = true")))?;
         let identity = disks::identity(&spec, &mut |text| tracing::info!("{text}"));
         Ok(Opened { identity, ..opened })
     }
@@ -121,6 +123,7 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
         if let Some(model) = &described.model {
             offered.model.clone_from(model);
         }
+        offered.controller_ids = described.controller_ids();
         offered.allow_any_host = described.allow_any_host;
         offered.allowed_hosts = described.hosts.keys().cloned().collect();
         for (host, entry) in &described.hosts {
@@ -134,8 +137,8 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
     let described = shares.document.subsystems.clone();
     for (index, (nqn, subsystem)) in described.iter().enumerate() {
         for (nsid, namespace) in &subsystem.namespaces {
-            let opened = Opener.open(namespace).map_err(|problem| {
-                Failure::run(format_args!("namespace {nsid} of {nqn}: {problem}"))
+            let opened = Opener.open(namespace).map_err(|why| {
+                Failure::run(format_args!("namespace {nsid} of {nqn}: {}", why.sentence))
             })?;
             let identity = namespace.uuid.map_or(opened.identity, |uuid| uuid.to_string());
             shares.add(index, NamespaceId(*nsid), Opened { identity, ..opened });
