@@ -201,6 +201,8 @@ impl<'a> Run<'a> {
             outcome: Outcome::default(),
         };
         run.heal(0);
+        // The first fill of a new leg is no fault that was noticed.
+        run.outcome.noticed = 0;
         run
     }
 
