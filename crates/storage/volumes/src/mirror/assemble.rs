@@ -26,6 +26,8 @@ pub(crate) enum What {
         /// The end, and what comes first, are zeroes.
         end_is_empty: bool,
         start_is_empty: bool,
+        /// The size of a file system or volume at its start.
+        content: Option<u64>,
     },
     Unusable(Unreadable),
 }
@@ -320,6 +322,7 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
              mirror's record, and room for data"
         ));
     };
+    keeps_its_data(&found[0], &geometries, &record)?;
     record.max_blocks =
         geometries.iter().map(|leg| leg.max_blocks).filter(|&max| max > 0).min().unwrap_or(0);
     record.deallocate = geometries.iter().all(|leg| leg.deallocate);
@@ -334,6 +337,37 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     }
     let in_sync = (0..found.len()).map(|leg| leg == 0).collect();
     Ok(Plan { record, named: (0..found.len()).collect(), in_sync })
+}
+
+/// The data of the first leg must fit into the mirror, which is smaller than that leg. If their
+/// size is not known, no leg may be smaller than the first.
+fn keeps_its_data(
+    first: &Found,
+    geometries: &[Geometry],
+    record: &Record,
+) -> Result<(), MirrorError> {
+    let What::Unmarked { start_is_empty: false, content, .. } = &first.what else { return Ok(()) };
+    let (name, size) = (&first.name, geometries[0].capacity_bytes());
+    let room = record.blocks * u64::from(record.block_size);
+    match content {
+        Some(content) if *content > room => refuse(format!(
+            "{name} has a file system or volume of {content} bytes, and the mirror would have \
+             {room}: give each leg at least {} bytes first",
+            content + RESERVED_BYTES
+        )),
+        None if room + RESERVED_BYTES < size => refuse(format!(
+            "{name} has {size} bytes and data, and the mirror would have {room}: give each other \
+             leg at least {size} bytes"
+        )),
+        Some(_) => Ok(()),
+        None => {
+            tracing::warn!(
+                "the mirror has {room} bytes, 1 MiB less than {name}, and the size of what is on \
+                 it is not known: make sure that nothing needs its last MiB"
+            );
+            Ok(())
+        }
+    }
 }
 
 /// Random bytes, the world's in a simulation.
@@ -371,9 +405,18 @@ mod tests {
 
     fn blank(bytes: u64, empty: bool) -> Found {
         let geometry = Geometry::new(512, bytes / 512);
-        let (claimed, end_is_empty, start_is_empty) = (None, empty, empty);
-        let what = What::Unmarked { geometry, claimed, end_is_empty, start_is_empty };
+        let (claimed, end_is_empty, start_is_empty, content) = (None, empty, empty, None);
+        let what = What::Unmarked { geometry, claimed, end_is_empty, start_is_empty, content };
         Found { name: "blank".to_owned(), what }
+    }
+
+    /// A disk with data, whose size is known or not.
+    fn full(bytes: u64, of: Option<u64>) -> Found {
+        let mut found = blank(bytes, true);
+        if let What::Unmarked { start_is_empty, content, .. } = &mut found.what {
+            (*start_is_empty, *content) = (false, of);
+        }
+        found
     }
 
     fn in_sync(found: &[Found]) -> Vec<bool> {
@@ -406,6 +449,30 @@ mod tests {
     fn legs_may_be_named_in_any_order() {
         let plan = assemble(&[marked(1, 4, "bi"), absent(0)], false, false).unwrap();
         assert_eq!((plan.named, plan.in_sync), (vec![1, 0], vec![false, true]));
+    }
+
+    #[test]
+    fn a_new_mirror_has_room_for_the_data_of_its_first_leg() {
+        const MIB: u64 = 1 << 20;
+        for (first, second, content, is_made) in [
+            (16, 16, Some(15), true),
+            (16, 16, Some(16), false),
+            (16, 10, Some(9), true),
+            (16, 10, Some(10), false),
+            (16, 10, None, false),
+            (16, 16, None, true),
+            (16, 20, None, true),
+        ] {
+            let content = content.map(|it| it * MIB);
+            let legs = [full(first * MIB, content), blank(second * MIB, true)];
+            if is_made {
+                assert!(assemble(&legs, true, false).is_ok(), "{first} {second} {content:?}");
+            } else {
+                refused(&legs, true, false, "the mirror would have");
+            }
+        }
+        let legs = [blank(16 * MIB, true), blank(10 * MIB, true)];
+        assert!(assemble(&legs, true, false).is_ok(), "without data, any size is good");
     }
 
     #[test]

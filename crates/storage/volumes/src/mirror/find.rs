@@ -6,10 +6,10 @@ use farblock_block::{Namespace, Op};
 use farblock_reactor::Buffer;
 
 use super::assemble::What;
-use super::claim;
 use super::pages::Bitmap;
 use super::panel::Panel;
 use super::record::{self, USED_BYTES, Unreadable};
+use super::{claim, content};
 use crate::limits::RESERVED_BYTES;
 
 /// How much of the beginning is looked at to see whether a leg is empty.
@@ -41,6 +41,7 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
             claimed: None,
             end_is_empty: true,
             start_is_empty: true,
+            content: None,
         });
     }
     let reserved = geometry.blocks - RESERVED_BYTES / block_size;
@@ -57,12 +58,14 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
             let rest = pieces(panel, leg, namespace, reserved, RESERVED_BYTES);
             let start = START_BYTES.min(geometry.capacity_bytes() - RESERVED_BYTES);
             let start = pieces(panel, leg, namespace, 0, start);
+            let content = start.as_deref().ok().and_then(content::bytes);
             let is_empty = |read: Result<Vec<u8>, _>| read.is_ok_and(|b| b.iter().all(|&b| b == 0));
             Read::without(What::Unmarked {
                 geometry,
                 claimed: rest.as_deref().ok().and_then(claim::parse),
                 end_is_empty: is_empty(rest),
                 start_is_empty: is_empty(start),
+                content,
             })
         }
         Err(unreadable) => Read::without(What::Unusable(unreadable)),

@@ -4,6 +4,7 @@ mod assemble;
 mod audit;
 mod choice;
 mod claim;
+mod content;
 mod copy;
 mod find;
 mod keeper;
