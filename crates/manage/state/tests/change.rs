@@ -245,9 +245,9 @@ fn what_is_wrong_is_said_with_its_field() {
         ),
         (
             &["subsystems", "nqn.2026-11.s:two", "namespaces"],
-            r#"{"2000": {"path": "x"}}"#,
-            "subsystems.nqn.2026-11.s:two.namespaces.2000",
-            "use 1 to 1024",
+            r#"{"20000": {"path": "x"}}"#,
+            "subsystems.nqn.2026-11.s:two.namespaces.20000",
+            "use 1 to 10240",
         ),
         (
             &["subsystems", "nqn.2026-11.s:two", "namespaces", "1"],

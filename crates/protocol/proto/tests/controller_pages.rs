@@ -79,14 +79,14 @@ fn identify_controller() {
     assert_eq!(u16_at(&page, 320), 10, "KAS");
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
     assert_eq!(u16_at(&page, 514), 128, "MAXCMD");
-    assert_eq!(u32_at(&page, 516), 1024, "NN");
+    assert_eq!(u32_at(&page, 516), 10_240, "NN");
     let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
     assert_eq!(u16_at(&page, 520), oncs, "ONCS");
     assert_eq!((u16_at(&page, 522), u16_at(&page, 532)), (1, 0), "FUSES, ACWU: one block");
     assert_eq!(page[525], 0b111, "VWC");
     assert_eq!(u16_at(&page, 534), 1 | 1 << 2, "OCFS");
     assert_eq!(u32_at(&page, 536), 1 | 1 << 20 | 1 << 21, "SGLS");
-    assert_eq!(u32_at(&page, 540), 1024, "MNAN");
+    assert_eq!(u32_at(&page, 540), 10_240, "MNAN");
     assert_eq!(text(&page, 768, 256), SUBSYSTEM_NQN);
     assert_eq!(page[768 + SUBSYSTEM_NQN.len()], 0);
     assert_eq!(u32_at(&page, 1792), (64 + 65536) / 16, "IOCCSZ");

@@ -149,8 +149,8 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     let before = scratch.run(["config", "show"]).ok().out();
     scratch.ctl(&["add-namespace", NQN, "none.img"]).fails(1, &["none.img", "does not exist"]);
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB", "--nsid", "1"]).fails(1, &["already"]);
-    let wrong = ["add-namespace", NQN, "mem:1MiB", "--nsid", "2000"];
-    scratch.ctl(&wrong).fails(2, &["--nsid", "write 1 to 1024"]);
+    let wrong = ["add-namespace", NQN, "mem:1MiB", "--nsid", "20000"];
+    scratch.ctl(&wrong).fails(2, &["--nsid", "write 1 to 10240"]);
     scratch.ctl(&["resize", NQN, "1", "2MiB"]).fails(1, &["cannot have 4096"]);
     scratch.ctl(&["resize", NQN, "1", "100"]).fails(1, &["whole number of blocks"]);
     scratch

@@ -168,12 +168,13 @@ fn open(
 ) -> Result<Shares> {
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
-            let opened = disks::open(&disk.spec, disk.terms.uuid, disk.block_size, disk.read_only);
+            let (uuid, read_only) = (disk.terms.uuid, disk.read_only);
+            let opened = disks::open(&disk.spec, uuid, disk.block_size, read_only, note);
             let opened = opened.map_err(|error| {
                 let what = disks::refused(&error, "read_only = true");
                 Failure::Run(source.error(disk.span.clone(), &disk.key, what))
             })?;
-            let identity = match disk.terms.uuid {
+            let identity = match uuid {
                 Some(uuid) => uuid.to_string(),
                 None => disks::identity(&disk.spec, note),
             };

@@ -44,14 +44,16 @@ pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk, which has no identity yet but the one that it may be `given`.
+/// Opens a disk, which has no identity yet but the one that it may be `given`. `note` is told what a
+/// person should know.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
     block_size: u32,
     read_only: bool,
+    note: &mut dyn FnMut(String),
 ) -> Result<Opened, OpenError> {
-    slow::named(&name(spec), || open_now(spec, given, block_size, read_only))
+    slow::named(&name(spec), || open_now(spec, given, block_size, read_only, note))
 }
 
 fn open_now(
@@ -59,6 +61,7 @@ fn open_now(
     given: Option<Uuid>,
     block_size: u32,
     read_only: bool,
+    note: &mut dyn FnMut(String),
 ) -> Result<Opened, OpenError> {
     let whole = |namespace: Arc<dyn Namespace>| Opened {
         namespace,
@@ -83,9 +86,9 @@ fn open_now(
         Ok(file) => {
             // While the file is open, so that of two targets at once one sees the other.
             if given.is_none()
-                && let Some(kept) = identity::of(path)
+                && let Some(uuid) = of_file(path, note)
             {
-                identity::announce(path, kept.uuid).map_err(OpenError::Set)?;
+                identity::announce(path, uuid).map_err(OpenError::Set)?;
             }
             let file = Arc::new(file);
             Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
@@ -193,13 +196,7 @@ fn file(spec: &Spec) -> Option<&Path> {
 /// make it another.
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     match spec {
-        Spec::File(path) => {
-            // The attributes of a new identity may take a block.
-            let was_empty = is_empty(path);
-            let found = identity::of(path)?;
-            tell(path, &found, was_empty, note);
-            Some(found.uuid)
-        }
+        Spec::File(path) => of_file(path, note),
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             kept(inner, note)
         }
@@ -228,6 +225,14 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
         Spec::Remote(url) => Some(mirrored::remote_identity(url)),
         Spec::Mem { .. } | Spec::Null { .. } => None,
     }
+}
+
+fn of_file(path: &Path, note: &mut dyn FnMut(String)) -> Option<Uuid> {
+    // The attributes of a new identity may take a block.
+    let was_empty = is_empty(path);
+    let found = identity::of(path)?;
+    tell(path, &found, was_empty, note);
+    Some(found.uuid)
 }
 
 fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnMut(String)) {

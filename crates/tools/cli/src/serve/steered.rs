@@ -57,10 +57,11 @@ struct Opener;
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let spec = disks::parse(&namespace.path)?;
-        let opened = disks::open(&spec, namespace.uuid, namespace.block_size, namespace.read_only);
-        let opened = opened
+        let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
+        let Namespace { uuid, block_size, read_only, .. } = *namespace;
+        let opened = disks::open(&spec, uuid, block_size, read_only, note)
             .map_err(|error| NotOpened::new(&error, disks::refused(&error, "read_only = true")))?;
-        let identity = disks::identity(&spec, &mut |text| tracing::info!("{text}"));
+        let identity = disks::identity(&spec, note);
         Ok(Opened { identity, ..opened })
     }
 
