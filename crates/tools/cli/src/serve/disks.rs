@@ -44,8 +44,8 @@ pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk, which has no identity yet but the one that it may be `given`. `note` is told what a
-/// person should know.
+/// Opens a disk, which has no identity yet but the one that it may be `given`. `note` is told what
+/// a person should know.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
