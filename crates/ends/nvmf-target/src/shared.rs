@@ -14,6 +14,7 @@ pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 pub use stats::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
+pub(crate) use subsystems::warn_of_same_serial;
 
 use crate::admissions::{Admissions, Reason};
 use crate::authentication::Authenticator;

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, Mailbox, TargetShared, describe, entry};
+use crate::shared::{Exports, Mailbox, TargetShared, describe, entry, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
@@ -449,6 +449,7 @@ fn register(
         if offered.in_capsule_bytes != IN_CAPSULE_BYTES {
             return Err(StartError::NotOffered(nqn, "in_capsule_bytes other than the default"));
         }
+        warn_of_same_serial(&registry, &offered);
         let id = registry
             .add_subsystem(offered)
             .map_err(|error| StartError::Subsystem(nqn.clone(), error))?;

@@ -186,6 +186,25 @@ fn listen_goes_with_a_configuration() {
 }
 
 #[test]
+fn one_serial_number_in_two_subsystems_is_told() {
+    let scratch = Scratch::new();
+    let subsystem = |name: &str, serial: &str| {
+        format!(
+            "[[subsystems]]\nnqn = \"nqn.2026-11.s:{name}\"\nserial = \"{serial}\"\n\
+             allow-any-host = true\nnamespaces = [{{ path = \"mem:1MiB\" }}]\n"
+        )
+    };
+    for (other, count) in [("SN1", 1), ("SN2", 0)] {
+        let text =
+            ["listeners = [\"127.0.0.1:0\"]\n", &subsystem("a", "SN1"), &subsystem("b", other)];
+        let config = scratch.file("farblock.toml", text.concat().as_bytes());
+        let server = support::Server::start(scratch.command(["serve", "--config", &config]));
+        let said = server.stop().stderr;
+        assert_eq!(said.matches("both have the serial number SN1").count(), count, "{said}");
+    }
+}
+
+#[test]
 fn the_example_is_served() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/farblock.toml");

@@ -6,11 +6,26 @@ use crate::config::Subsystem;
 use crate::control::{ChangeError, Removal};
 use crate::events::Event;
 use farblock_proto::controller::{
-    ConfigError, ControllerSummary, HostChannel, Referral, Registry, SubsystemId, Teardown,
+    ConfigError, ControllerSummary, HostChannel, Referral, Registry, SubsystemConfig, SubsystemId,
+    Teardown,
 };
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Two subsystems may have one serial number, but hosts tell disks by it.
+pub(crate) fn warn_of_same_serial(registry: &Registry, added: &SubsystemConfig) {
+    let mut others = registry.subsystems().map(|(_, config)| config);
+    if let Some(other) = others.find(|config| config.serial == added.serial) {
+        tracing::warn!(
+            "the subsystems {} and {} both have the serial number {}, by which hosts and \
+             /dev/disk/by-id tell disks: give one of them another",
+            other.nqn,
+            added.nqn,
+            added.serial
+        );
+    }
+}
 
 impl TargetShared {
     pub(crate) fn add_subsystem(
@@ -28,6 +43,7 @@ impl TargetShared {
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
+            warn_of_same_serial(&management.registry, &config);
             let id = management.registry.add_subsystem(config).map_err(wrong)?;
             for (host, keys) in &subsystem.keys {
                 management.registry.set_host_channel(Some(id), host, keys.channel());
