@@ -23,8 +23,10 @@ rm -rf "$stage/usr/include" "$stage"/usr/lib/{libfarblock*,pkgconfig}
 mkdir -p "$stage/usr/share/zsh/vendor-completions" "$stage/src"
 mv "$stage"/usr/share/zsh/{site-functions,vendor-completions}/_farblock
 "$here/doc.sh" "$stage/usr/share/doc/farblock"
+install -m 644 "$here/../CHANGELOG.md" "$stage/usr/share/doc/farblock/changelog"
 "$here/dist.sh" --notices >"$stage/usr/share/doc/farblock/NOTICES.txt"
-gzip --no-name -9 "$stage"/usr/share/man/man1/*.1 "$stage/usr/share/doc/farblock/NOTICES.txt"
+gzip --no-name -9 "$stage"/usr/share/man/man1/*.1 \
+    "$stage"/usr/share/doc/farblock/{NOTICES.txt,changelog}
 
 version=$("$release/farblock" --version | cut -d' ' -f2)
 : "${SOURCE_DATE_EPOCH:=$(git -C "$here" log -1 --format=%ct)}"
@@ -32,7 +34,7 @@ export SOURCE_DATE_EPOCH
 cat >"$stage/changelog" <<CHANGELOG
 farblock ($version-1) unstable; urgency=medium
 
-  * What changed is in CHANGELOG.md of the sources.
+  * See changelog.gz for the changes of this version.
 
  -- The farblock contributors <farblock@example.org>  \
 $(LC_ALL=C date --utc --rfc-email --date="@$SOURCE_DATE_EPOCH")

@@ -16,8 +16,9 @@ SOURCE = re.compile(r'(src|srcset)="([^":]+)"')
 
 
 def is_page(path: Path) -> bool:
-    """Pages for users: docs without the decisions, and the pages beside the README."""
-    if not path.is_file() or not path.is_relative_to(tree):
+    """Pages for users: docs without the decisions, and the pages beside the README. A package has
+    the changelog in a file of the name that its system wants."""
+    if not path.is_file() or not path.is_relative_to(tree) or path == tree / "CHANGELOG.md":
         return False
     place = path.relative_to(tree)
     return len(place.parts) == 1 or place.parts[0] == "docs" and "decisions" not in place.parts

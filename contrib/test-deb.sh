@@ -19,7 +19,7 @@ lintian --allow-root --fail-on error,warning "$deb" || die "lintian is not conte
 dpkg-deb --extract "$deb" "$work/root"
 for file in usr/bin/farblock lib/systemd/system/farblock{,-attach@}.service \
     lib/systemd/system/farblock.socket usr/share/man/man1/farblock-serve.1.gz \
-    usr/share/doc/farblock/{farblock.toml,copyright,changelog.Debian.gz,NOTICES.txt.gz}; do
+    usr/share/doc/farblock/{farblock.toml,copyright,changelog{,.Debian}.gz,NOTICES.txt.gz}; do
     [ -f "$work/root/$file" ] || die "there is no $file"
 done
 grep -q 'Permission is hereby granted' "$work/root/usr/share/doc/farblock/copyright"

@@ -330,7 +330,8 @@ pub(crate) fn bind_within(
 /// The address families of a listener's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
-    /// The system's default: a listener on `[::]` takes IPv4 as well.
+    /// A listener on `[::]` takes IPv4 as well, unless the system's administrator forbids that
+    /// (Linux: `net.ipv6.bindv6only`).
     Usual,
     /// IPv6 alone, since another listener has the port for IPv4.
     OnlyV6,
@@ -369,8 +370,9 @@ fn bind(address: SocketAddr, families: Families) -> Result<ListenSocket, StartEr
         // On Windows the option means something else: two programs on one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
-        if families == Families::OnlyV6 {
-            socket.set_only_v6(true)?;
+        // Windows has the opposite default.
+        if families == Families::OnlyV6 || cfg!(windows) && address.is_ipv6() {
+            socket.set_only_v6(families == Families::OnlyV6)?;
         }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;

@@ -39,7 +39,7 @@ impl Default for Extent {
 
 impl Extent {
     pub(super) fn new(file: &File, kind: FileKind, path: &Path) -> Extent {
-        let is_near = kind == FileKind::Regular && is_near(file);
+        let is_near = kind == FileKind::Regular && is_near(file, path);
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
@@ -87,7 +87,7 @@ impl Extent {
 
 /// Whether a file system answers for a size from memory.
 #[cfg(target_os = "linux")]
-fn is_near(file: &File) -> bool {
+fn is_near(file: &File, _: &Path) -> bool {
     const EXT: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
     const BTRFS: u64 = 0x9123_683e;
@@ -99,8 +99,18 @@ fn is_near(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| near.contains(&(found.f_type as u64)))
 }
 
-#[cfg(not(target_os = "linux"))]
-fn is_near(_: &File) -> bool {
+/// Windows resolves a network drive to the share that it stands for, `\\?\UNC\SERVER\SHARE`.
+#[cfg(windows)]
+fn is_near(_: &File, path: &Path) -> bool {
+    use std::path::{Component, Prefix};
+
+    let resolved = path.canonicalize();
+    let prefix = resolved.as_ref().ok().and_then(|path| path.components().next());
+    matches!(prefix, Some(Component::Prefix(it)) if matches!(it.kind(), Prefix::VerbatimDisk(_)))
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+fn is_near(_: &File, _: &Path) -> bool {
     false
 }
 
