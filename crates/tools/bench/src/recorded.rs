@@ -42,9 +42,11 @@ impl RecordedLatencies {
             return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
         }
         let bytes = STANDARD.decode(&self.histogram).map_err(|error| error.to_string())?;
-        // Cookie, length, offset, digits: others than ours could make it take a lot of memory.
-        let digits = bytes.get(12..16).map(|digits| u32::from_be_bytes(digits.try_into().unwrap()));
-        if digits != Some(u32::from(LATENCY_DIGITS)) {
+        // The reader takes as much memory as the header says, so the header is checked first.
+        if header_field(&bytes, 4) != Some(bytes.len().saturating_sub(HEADER_BYTES) as u32) {
+            return Err("a histogram of another length than its header says".to_owned());
+        }
+        if header_field(&bytes, 12) != Some(u32::from(LATENCY_DIGITS)) {
             return Err("a histogram with other digits than ours".to_owned());
         }
         let read = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice());
@@ -56,6 +58,14 @@ impl RecordedLatencies {
         latencies.max_ns = self.max_ns;
         Ok(latencies)
     }
+}
+
+/// The header of the V2 encoding: cookie, length of the counts, offset, digits (four bytes each),
+/// lowest and highest value, ratio (eight bytes each).
+const HEADER_BYTES: usize = 40;
+
+fn header_field(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).map(|field| u32::from_be_bytes(field.try_into().expect("four bytes")))
 }
 
 #[cfg(test)]
@@ -97,6 +107,9 @@ mod tests {
         for end in 0..bytes.len() - 1 {
             assert!(with(&bytes[..end]).is_err(), "{end} bytes");
         }
+        let mut length = bytes.clone();
+        length[4] = 0xff;
+        assert!(with(&length).is_err_and(|error| error.contains("length")));
         let mut digits = bytes.clone();
         digits[15] = 5;
         assert!(with(&digits).is_err_and(|error| error.contains("digits")));
