@@ -65,7 +65,8 @@
 //!
 //! # Not implemented
 //!
-//! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY`, half-closing
+//! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY` and
+//! the congestion control, half-closing
 //! a stream, cancelling a single operation, deadlines of single operations, zero-copy sends,
 //! registered buffers and descriptors.
 
@@ -102,6 +103,7 @@ pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, ParsePollingError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use reactor::Reactor;
+pub use socket::Congestion;
 pub use task_map::TaskMap;
 pub use waker::Waker;
 

@@ -1,25 +1,188 @@
 //! The socket options of every stream, for all engines.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::OnceLock;
 
 use socket2::SockRef;
 
-/// Congestion control on loopback. Loopback has no congestion, but Linux still paces BBR (the
-/// default on some systems). That cost a quarter of the throughput, and half of the operations per
-/// second at depth one.
-#[cfg(target_os = "linux")]
-const LOOPBACK_CONGESTION: [&[u8]; 2] = [b"cubic", b"reno"];
+/// The congestion control of all streams, if the process has chosen one.
+static CHOSEN: OnceLock<Congestion> = OnceLock::new();
 
-/// Sets the options of a connected stream and ignores failures: the next operation reports a socket
-/// that its peer has already reset.
+/// A TCP congestion control, by the name that Linux has for it: `cubic`, `reno`, `dctcp`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Congestion(String);
+
+impl Congestion {
+    /// Whether the process has chosen one.
+    #[must_use]
+    pub fn is_chosen() -> bool {
+        CHOSEN.get().is_some()
+    }
+
+    /// Uses it for all later streams of the process.
+    ///
+    /// # Errors
+    /// A sentence, if the system does not have it or does not let this user choose it.
+    pub fn choose(self) -> Result<(), String> {
+        self.try_on_a_socket()?;
+        let name = self.0.clone();
+        let chosen = CHOSEN.get_or_init(|| self);
+        match chosen.0 == name {
+            true => Ok(()),
+            false => Err(format!("the congestion control is {chosen} already")),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn try_on_a_socket(&self) -> Result<(), String> {
+        use socket2::{Domain, Socket, Type};
+
+        let set = Socket::new(Domain::IPV4, Type::STREAM, None)
+            .and_then(|socket| socket.set_tcp_congestion(self.0.as_bytes()));
+        let list = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+        set.map_err(|_| {
+            format!(
+                "this user may not choose the congestion control {self}: take one of {} \
+                 (net.ipv4.tcp_allowed_congestion_control)",
+                list().unwrap_or_default().trim().replace(' ', ", ")
+            )
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn try_on_a_socket(&self) -> Result<(), String> {
+        Err("only Linux lets a program choose the congestion control: leave it out".to_owned())
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for Congestion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Congestion, String> {
+        /// Linux's `TCP_CA_NAME_MAX` counts the zero at the end.
+        const MAX_BYTES: usize = 15;
+        let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if text.is_empty() || text.len() > MAX_BYTES || !is_name {
+            return Err(format!("{text:?} is no congestion control: take cubic or reno"));
+        }
+        Ok(Congestion(text.to_owned()))
+    }
+}
+
+/// Sets the options of a stream and ignores failures: the next operation reports a socket that its
+/// peer has already reset.
 pub(crate) fn tune<'a>(socket: impl Into<SockRef<'a>>, peer: Option<SocketAddr>) {
     let socket = socket.into();
     let _ = socket.set_tcp_nodelay(true);
     #[cfg(target_os = "linux")]
-    if peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
-        // Linux allows the second one to every user.
-        let _ = LOOPBACK_CONGESTION.iter().any(|name| socket.set_tcp_congestion(name).is_ok());
-    }
+    congestion::begin(&socket, peer);
     #[cfg(not(target_os = "linux"))]
     let _ = peer;
+}
+
+/// Sets the options that depend on the path to the peer, once the stream is connected.
+pub(crate) fn settle<'a>(socket: impl Into<SockRef<'a>>) {
+    #[cfg(target_os = "linux")]
+    congestion::settle(&socket.into());
+    #[cfg(not(target_os = "linux"))]
+    let _ = socket;
+}
+
+#[cfg(target_os = "linux")]
+mod congestion {
+    use super::CHOSEN;
+    use socket2::SockRef;
+    use std::mem::{MaybeUninit, size_of};
+    use std::net::SocketAddr;
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    /// The congestion control where BBR only costs. Linux allows the second one to every user.
+    const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
+
+    /// A path with a shorter round trip stays within a site. BBR, the default of some systems,
+    /// paces there as well: between two network namespaces that cost a third of the rate. Over
+    /// longer paths its pacing is what the administrator chose it for.
+    const NEAR: Duration = Duration::from_millis(1);
+
+    pub(super) fn begin(socket: &SockRef<'_>, peer: Option<SocketAddr>) {
+        if let Some(chosen) = CHOSEN.get() {
+            let _ = socket.set_tcp_congestion(chosen.0.as_bytes());
+        } else if peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
+            // Loopback has no congestion at all.
+            unpace(socket);
+        }
+    }
+
+    pub(super) fn settle(socket: &SockRef<'_>) {
+        let paces = || socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
+        if CHOSEN.get().is_none() && paces() && round_trip(socket).is_some_and(|it| it < NEAR) {
+            unpace(socket);
+        }
+    }
+
+    fn unpace(socket: &SockRef<'_>) {
+        let _ = UNPACED.iter().any(|name| socket.set_tcp_congestion(name).is_ok());
+    }
+
+    /// What the kernel measured at the handshake.
+    pub(super) fn round_trip(socket: &SockRef<'_>) -> Option<Duration> {
+        let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: `info` has room for `length` bytes, and both outlive the call. All bit patterns
+        // are values of `tcp_info`, and the bytes that the kernel does not write are zero.
+        let info = unsafe {
+            let place = info.as_mut_ptr().cast();
+            let level = libc::IPPROTO_TCP;
+            let fd = socket.as_raw_fd();
+            let result = libc::getsockopt(fd, level, libc::TCP_INFO, place, &raw mut length);
+            (result == 0).then(|| info.assume_init())?
+        };
+        (info.tcpi_rtt > 0).then(|| Duration::from_micros(u64::from(info.tcpi_rtt)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!("cubic".parse::<Congestion>().unwrap().to_string(), "cubic");
+        for name in ["", "a name", "a_name_of_16_byte", "../x"] {
+            assert!(name.parse::<Congestion>().unwrap_err().contains("take cubic"), "{name}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_the_system_lacks_is_refused() {
+        let refused = Congestion("none_such".to_owned()).choose().unwrap_err();
+        assert!(refused.contains("none_such") && refused.contains("reno"), "{refused}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_connected_stream_has_a_round_trip() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        for socket in [&stream, &accepted] {
+            assert!(congestion::round_trip(&socket.into()).is_some());
+            tune(socket, socket.peer_addr().ok());
+            settle(socket);
+            let name = SockRef::from(socket).tcp_congestion().unwrap();
+            assert!(!name.starts_with(b"bbr"), "{name:?} paces over loopback");
+        }
+        let apart = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        assert_eq!(congestion::round_trip(&(&apart.unwrap()).into()), None);
+    }
 }

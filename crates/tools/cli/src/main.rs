@@ -110,6 +110,9 @@ fn spins_one_way(global: &Global) -> Result<()> {
 fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
     spins_one_way(global)?;
+    if let Some(congestion) = &global.congestion {
+        congestion.clone().choose().map_err(Failure::usage)?;
+    }
     has_json(&cli)?;
     match cli.command {
         Command::Serve(mut args) => {

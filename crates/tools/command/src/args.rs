@@ -3,7 +3,7 @@
 use crate::values;
 use clap::{ArgAction, Args, ValueHint};
 use farblock_host::HostId;
-use farblock_reactor::{Config, EngineKind, Polling};
+use farblock_reactor::{Config, Congestion, EngineKind, Polling};
 use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -45,6 +45,14 @@ pub struct Global {
     #[arg(long, global = true, conflicts_with = "spin")]
     #[arg(help_heading = "Global options")]
     pub poll: bool,
+
+    /// TCP congestion control of all connections, for example cubic (Linux)
+    ///
+    /// Without it a connection has the system's, but bbr gives way to cubic where the round trip is
+    /// shorter than a millisecond: within a site its pacing only costs.
+    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(help_heading = "Global options")]
+    pub congestion: Option<Congestion>,
 
     /// Say more on the standard error; twice for still more
     ///

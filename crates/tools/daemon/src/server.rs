@@ -171,6 +171,9 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
     let Offered { folder, order, kept, .. } = offered;
     let settings: Settings =
         folder.read_json("settings.json").ok_or("there are no settings to be read".to_owned())?;
+    if let Some(congestion) = &settings.congestion {
+        congestion.clone().choose()?;
+    }
     let saved = folder.read_json::<Saved>(STATE).filter(|_| order.resume);
     let predecessor = saved.map(|saved| Predecessor { state: saved.state, kept });
     let name = folder.name();

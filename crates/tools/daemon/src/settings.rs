@@ -11,7 +11,7 @@ use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
 use farblock_host::{Group, Hash, HostId, Options, TcpOptions, url::Url};
-use farblock_reactor::{EngineKind, Polling};
+use farblock_reactor::{Congestion, EngineKind, Polling};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -88,6 +88,8 @@ pub(crate) struct Settings {
     pub(crate) engine: Option<EngineKind>,
     #[serde(deserialize_with = "text", serialize_with = "as_text")]
     pub(crate) spin: Option<Polling>,
+    #[serde(deserialize_with = "text", serialize_with = "as_text")]
+    pub(crate) congestion: Option<Congestion>,
 }
 
 fn texts<'de, D: Deserializer<'de>, T: FromStr>(from: D) -> Result<Vec<T>, D::Error>
@@ -241,6 +243,7 @@ impl Settings {
             self.engine = Some(global.engine);
         }
         over(&mut self.spin, &global.spin());
+        over(&mut self.congestion, &global.congestion);
     }
 
     /// What can be said before anything is tried.
@@ -308,6 +311,7 @@ impl Settings {
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
             // The kernel's own host has no such options.
             ("spin", self.spin.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
+            ("congestion", self.congestion.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi]),
             ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
         ] {
             if given && !ways.contains(&way) {

@@ -26,7 +26,7 @@ use crate::config::{CallBytes, Config};
 use crate::engine::{Context, Wait};
 use crate::event::{Event, FileOp, ListenerId, TaskId};
 use crate::slab::{Key, Slab};
-use crate::socket::tune;
+use crate::socket::{settle, tune};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
@@ -270,6 +270,7 @@ impl Portable {
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
         stream.set_nonblocking(true)?;
         tune(&stream, stream.peer_addr().ok());
+        settle(&stream);
         let stream = Stream::open(task, mio::net::TcpStream::from_std(stream));
         self.insert(stream)
     }

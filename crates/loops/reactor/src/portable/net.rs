@@ -11,6 +11,7 @@ use crate::config::CallBytes;
 use crate::engine::{ACCEPT_PAUSE, Context, recv_bytes};
 use crate::event::{Event, StreamId, TaskId};
 use crate::slab::Key;
+use crate::socket::settle;
 use farblock_mem::Buffer;
 
 /// Pieces gathered into one system call.
@@ -211,6 +212,9 @@ impl Stream {
                 result => result.map(drop),
             },
         };
+        if result.is_ok() {
+            settle(&self.socket);
+        }
         self.state = if result.is_ok() { SocketState::Open } else { SocketState::Failed };
         self.readable = true;
         cx.deliver(self.task, Event::Connected { stream: StreamId(key), result });

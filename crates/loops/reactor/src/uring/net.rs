@@ -20,7 +20,7 @@ use crate::batch::{Cursor, SendBatch};
 use crate::engine::{ACCEPT_PAUSE, Context, recv_bytes};
 use crate::event::{Event, ListenerId, StreamId, TaskId};
 use crate::slab::Key;
-use crate::socket::tune;
+use crate::socket::{settle, tune};
 use farblock_mem::Buffer;
 
 /// Pieces that one `sendmsg` takes (`UIO_MAXIOV`).
@@ -165,6 +165,7 @@ impl Uring {
         // For a non-blocking socket the kernel would not wait.
         stream.set_nonblocking(false)?;
         tune(&stream, stream.peer_addr().ok());
+        settle(&stream);
         Ok(self.streams.insert(Stream::new(task, stream, SocketState::Open)))
     }
 
@@ -396,6 +397,9 @@ impl Uring {
         let result = completion.result().map(drop).map_err(|error| stream_error(error, closing));
         if !closing {
             stream.state = if result.is_ok() { SocketState::Open } else { SocketState::Failed };
+        }
+        if result.is_ok() {
+            settle(&stream.socket);
         }
         cx.deliver(stream.task, Event::Connected { stream: StreamId(key), result });
         self.end_operation(cx, key);

@@ -15,7 +15,7 @@ use farblock_admin::Opened;
 use farblock_backends::Spec;
 use farblock_proto::controller::{AddressFamily, Referral, USUAL_ANA_GROUP, limits};
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::Polling;
+use farblock_reactor::{Congestion, Polling};
 use farblock_state::{Ana, Document, Eui64, Limits, Listener, Namespace};
 use farblock_target::{Subsystem, TargetConfig};
 use farblock_wire::fabrics::CNTLID_MAX;
@@ -37,6 +37,7 @@ use uuid::Uuid;
 struct FileConfig {
     engine: Option<Spanned<String>>,
     spin: Option<Spanned<String>>,
+    congestion: Option<Spanned<String>>,
     #[serde(default)]
     poll: bool,
     cores: Option<Spanned<String>>,
@@ -304,6 +305,14 @@ fn check(
         config.polling = parsed.map_err(|error| source.error(spin.span(), "spin", error))?;
     } else if file.poll {
         config.polling = Polling::Always;
+    }
+    if let Some(congestion) = &file.congestion {
+        let refused = |problem| source.error(congestion.span(), "congestion", problem);
+        let parsed: Congestion = congestion.as_ref().parse().map_err(refused)?;
+        // The command line has chosen already, or the file is read anew.
+        if !Congestion::is_chosen() {
+            parsed.choose().map_err(refused)?;
+        }
     }
     if let Some(cores) = &file.cores {
         let parsed = values::cores(cores.as_ref());

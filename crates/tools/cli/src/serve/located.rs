@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 26] = [
+const EXAMPLES: [(&str, &str); 27] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
+    ("congestion", "congestion = \"cubic\""),
     ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
     ("memory", "memory = \"64MiB\""),
