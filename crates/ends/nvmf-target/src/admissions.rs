@@ -1,5 +1,4 @@
-//! Who came, who was let in, and why others were not: counted where it happens, which is never for
-//! an I/O.
+//! Counters of accepted, refused and authenticated peers, by reason. Never updated for an I/O.
 
 use farblock_proto::controller::Refusal as QueueRefusal;
 use farblock_proto::host::{ConnectError, refused};
@@ -11,46 +10,46 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So many of each, by reason. A reason that can be named is there from the start, with none.
+/// Counts by reason. Every named reason is present from the start, with zero.
 pub type ByReason = BTreeMap<&'static str, u64>;
 
-/// What was counted.
+/// A snapshot of the counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdmissionCounts {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections and queues that were refused.
+    /// Refused connections and queues.
     pub refused: ByReason,
-    /// Connections that broke the protocol, and data that came damaged.
+    /// Protocol violations, and damaged data, by kind.
     pub faults: ByReason,
-    /// Queues whose hosts have authenticated.
+    /// Queues whose host has authenticated.
     pub authenticated: u64,
-    /// Queues whose hosts could not.
+    /// Queues whose host failed to authenticate.
     pub not_authenticated: ByReason,
 }
 
 /// Why a connection or a queue was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
-    /// There are as many connections as there can be.
+    /// The connection limit is reached.
     Full,
-    /// One address has as many as it may.
+    /// The peer's address has reached its connection limit.
     AddressShare,
-    /// The system did not give what a connection needs.
+    /// The operating system refused a resource that the connection needs.
     NotServed,
-    /// No Connect command came in time.
+    /// No Connect command arrived in time.
     Late,
-    /// Others needed the memory that waited for it.
+    /// The connection was evicted: others needed the memory that it held.
     Memory,
-    /// It came without TLS and has to use it.
+    /// The host connected without TLS, which it must use.
     TlsMissing,
-    /// There is no key for TLS of the identity that it offered.
+    /// No TLS key is known for the identity that the host offered.
     TlsUnknownIdentity,
-    /// It has another key for its identity.
+    /// The host has a different key for its identity.
     TlsWrongKey,
-    /// Its key for TLS is another host's, or for another subsystem.
+    /// The host's TLS key belongs to another host or another subsystem.
     TlsOtherHost,
-    /// TLS failed in another way.
+    /// TLS failed for another reason.
     TlsFailed,
 }
 
@@ -138,7 +137,7 @@ impl Tally {
     }
 }
 
-/// See the module's text.
+/// The counters of [`AdmissionCounts`].
 pub(crate) struct Admissions {
     accepted: AtomicU64,
     refused: Tally,
@@ -179,7 +178,7 @@ impl Admissions {
         self.faults.count(if is_digest { HEADER_DIGEST } else { PROTOCOL });
     }
 
-    /// The host says that we broke the protocol.
+    /// Counts a protocol error of ours that a host reported (H2CTermReq).
     pub(crate) fn terminated(&self) {
         self.faults.count(PROTOCOL);
     }
@@ -192,7 +191,7 @@ impl Admissions {
         self.authenticated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A host could not authenticate; no reason if it took too long.
+    /// Counts a failed authentication; `None`: it timed out.
     pub(crate) fn not_authenticated(&self, reason: Option<FailureReason>) {
         let name = |reason| {
             let found = FAILURES.into_iter().find(|(one, _)| *one == reason);

@@ -14,7 +14,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Pins the calling thread to processor `cpu` of its processor group, which has 64 at most.
+/// Pins the calling thread to processor `cpu` of its processor group (at most 64 processors).
 #[cfg(windows)]
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     use core_affinity::{CoreId, set_for_current};
@@ -25,7 +25,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Does nothing.
+/// This system cannot pin threads.
 #[cfg(not(any(target_os = "linux", windows)))]
 pub(crate) fn pin(_cpu: usize) -> io::Result<()> {
     Ok(())

@@ -1,14 +1,14 @@
-//! When connections of a core want to be called.
+//! Timers of a core's connections.
 
 use crate::session::ConnectionKey;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// Moments, and whose they are.
+/// Deadlines with their connections.
 #[derive(Default)]
 pub(crate) struct Alarms {
     set: BTreeSet<(Instant, u32)>,
-    /// The first was another one when that was last asked.
+    /// The earliest deadline changed since [`Self::take_news`].
     is_news: bool,
 }
 
@@ -18,22 +18,21 @@ impl Alarms {
         self.set.insert((at, key.0));
     }
 
-    /// It does not want to be called then any more.
     pub(crate) fn unset(&mut self, at: Instant, key: ConnectionKey) {
         self.set.remove(&(at, key.0));
     }
 
-    /// The first moment.
+    /// The earliest deadline.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.set.first().map(|(at, _)| *at)
     }
 
-    /// Whether there is an earlier one than when this was last asked.
+    /// Whether the earliest deadline has moved forward since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
 
-    /// Whose moment has come.
+    /// The next connection whose deadline has passed.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<ConnectionKey> {
         let (at, _) = self.set.first()?;
         if *at > now {

@@ -1,10 +1,10 @@
-//! Who has to authenticate, and the thread that calculates for it.
+//! Hosts that must authenticate, and the thread that does the cryptography.
 //!
-//! An exchange costs milliseconds of big numbers, which a core has not to spare: others' I/O would
-//! wait for strangers. A session hands its machine to the one thread of the target, which works
-//! through them, and gets it back in its core's mailbox. What waits there is one
-//! message of a connection at most, and connections are limited. It calculates nothing for those
-//! that are closed: else strangers that come and go would keep it busy for ever.
+//! An exchange takes milliseconds of modular exponentiation, for which other hosts' I/O must not
+//! wait. A session therefore hands its state machine to the target's one authentication thread and
+//! gets it back through its core's mailbox. Each connection queues at most one message there, and
+//! connections are limited. The thread skips messages of closed connections: otherwise strangers
+//! that connect and disconnect would keep it busy for ever.
 
 mod backlog;
 
@@ -26,35 +26,35 @@ use std::net::IpAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How a host of a subsystem has to prove who it is.
+/// How a host of a subsystem must prove its identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostKeys {
-    /// Its secret for DH-HMAC-CHAP, which it has to authenticate with; two while one takes the
-    /// other's place. None if TLS alone has to prove who it is.
+    /// DH-HMAC-CHAP secrets, of which the host must use one: two while a key is being rotated.
+    /// Empty if TLS alone proves the identity.
     pub host: Vec<Secret>,
-    /// The controller's own secret, if hosts may ask it to prove itself as well.
+    /// The controller's secret, if hosts may authenticate the controller as well.
     pub controller: Option<Secret>,
-    /// Hash functions that are accepted, the best first.
+    /// Accepted hash functions, best first.
     pub hashes: Vec<Hash>,
-    /// Diffie-Hellman groups that are accepted, the best first.
+    /// Accepted Diffie-Hellman groups, best first.
     pub groups: Vec<Group>,
-    /// Its host identifier (HOSTID), if it has to give that one and nobody else may: reservations
-    /// know hosts by it.
+    /// The host identifier (HOSTID) that this host must use and no other host may: reservations
+    /// identify hosts by it.
     pub id: Option<[u8; 16]>,
-    /// Its key for TLS, which it has to use; two while one takes the other's place.
+    /// TLS keys, of which the host must use one: two while a key is being rotated.
     pub tls: Vec<TlsKey>,
-    /// What it has to do besides.
+    /// Whether the host needs a secure channel, too.
     pub demand: Demand,
 }
 
 impl HostKeys {
-    /// With a secret, and whatever hash function and group the host knows.
+    /// One secret, with every hash function and group.
     #[must_use]
     pub fn new(host: Secret) -> Self {
         Self { host: vec![host], ..Self::of_tls(Vec::new()) }
     }
 
-    /// With keys for TLS alone.
+    /// TLS keys alone.
     #[must_use]
     pub fn of_tls(tls: Vec<TlsKey>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
@@ -62,12 +62,12 @@ impl HostKeys {
         Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls, demand }
     }
 
-    /// Whether it has to authenticate.
+    /// Whether the host must authenticate.
     fn authenticates(&self) -> bool {
         !self.host.is_empty()
     }
 
-    /// How it has to come.
+    /// The channel that the host must use.
     pub(crate) fn channel(&self) -> HostChannel {
         match self.demand {
             _ if !self.tls.is_empty() => HostChannel::Tls,
@@ -89,14 +89,14 @@ impl HostKeys {
     }
 }
 
-/// What a session has the thread do.
+/// A message for the authentication thread.
 pub(crate) struct Job {
     route: Route,
     slot: SlotId,
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// Gone with the session: nobody waits for the answer any more.
+    /// Dead once the session has closed.
     waits: Weak<()>,
 }
 
@@ -111,7 +111,7 @@ impl backlog::Work for Job {
 }
 
 impl Job {
-    /// A message for a machine, for as long as `waits` is there.
+    /// A message for `machine`, dropped once `waits` is.
     pub(crate) fn new(
         (route, slot): (Route, SlotId),
         machine: Box<Controller>,
@@ -122,11 +122,11 @@ impl Job {
         Self { route, slot, machine, message, cost, waits: Arc::downgrade(waits) }
     }
 
-    /// Gives what the session is told, if it is still there.
+    /// Handles the message and returns the reply to the session, if it still exists.
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
-        // The library is loaded for whoever asks for TLS, and not before.
+        // Load the TLS library only when a host asks for TLS.
         if asks_for_tls(&message) && farblock_tls::available().is_err() {
             machine = Box::new(machine.offering(Concatenation::NONE));
         }
@@ -135,7 +135,7 @@ impl Job {
     }
 }
 
-/// Whether this is an AUTH_Negotiate that wants TLS to come of the authentication.
+/// Whether this is an AUTH_Negotiate that requests secure channel concatenation.
 fn asks_for_tls(message: &[u8]) -> bool {
     let common = MessageHead::parse(message).filter(|head| {
         (head.auth_type, head.auth_id) == (MessageType::COMMON.0, CommonMessage::NEGOTIATE.0)
@@ -143,20 +143,20 @@ fn asks_for_tls(message: &[u8]) -> bool {
     common.and_then(|_| Negotiate::parse(message)).is_some_and(|head| head.sc_c != 0)
 }
 
-/// See the module's text.
+/// Authentication state of the target.
 #[derive(Default)]
 pub(crate) struct Authenticator {
-    /// By the names of subsystem and host.
+    /// By subsystem name and host name.
     terms: Mutex<HashMap<(String, String), Arc<ControllerTerms>>>,
-    /// The hosts whose identifiers are theirs alone, by the subsystem's name and the identifier.
+    /// The owners of exclusive host identifiers, by subsystem name and identifier.
     ids: Mutex<HashMap<(String, [u8; 16]), String>>,
-    /// Addresses from which hosts have proved who they are.
+    /// Addresses from which hosts have authenticated.
     known: Mutex<Known>,
     jobs: Mutex<Option<Sender<(Origin, Job)>>>,
 }
 
 impl Authenticator {
-    /// Has the hosts of a subsystem authenticate that are to, and no others.
+    /// Replaces the authentication terms of a subsystem's hosts.
     pub(crate) fn require(&self, subsystem: &Subsystem) {
         let nqn = &subsystem.config.nqn;
         let mut all = self.terms.lock().expect("no holder panics");
@@ -168,7 +168,7 @@ impl Authenticator {
         subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
     }
 
-    /// Has an identifier be this host's alone, or none.
+    /// Makes an identifier exclusive to this host; `None`: no identifier.
     fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
         let mut ids = self.ids.lock().expect("no holder panics");
         ids.retain(|(owner, _), name| owner != subsystem || name != host);
@@ -186,14 +186,14 @@ impl Authenticator {
         }
     }
 
-    /// Whether it is said whose this identifier is.
+    /// Whether this identifier belongs exclusively to some host.
     pub(crate) fn is_said(&self, subsystem: &str, id: [u8; 16]) -> bool {
         self.ids.lock().expect("no holder panics").contains_key(&(subsystem.to_owned(), id))
     }
 
-    /// Has a host authenticate like this from now on, or not at all. Gives whether one that is
-    /// connected may stay: it has proved that it has a secret that is good still, and what is
-    /// demanded of it now was demanded before; or it need not prove anything.
+    /// Sets how a host must authenticate; `None`: not at all. Returns whether connected queues may
+    /// stay: either nothing is required now, or one of the secrets they proved is still valid and
+    /// the requirements did not become stricter.
     pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
         self.bind(subsystem, host, keys.and_then(|keys| keys.id));
         let names = (subsystem.to_owned(), host.to_owned());
@@ -214,20 +214,20 @@ impl Authenticator {
         })
     }
 
-    /// A subsystem is gone.
+    /// Removes a subsystem.
     pub(crate) fn forget(&self, subsystem: &str) {
         self.terms.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// What a machine's host has to prove by now, if that has changed.
+    /// The current terms for the machine's host, if they have changed.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;
         (!Arc::ptr_eq(&now, then)).then_some(now)
     }
 
-    /// The fingerprints of the secrets that are good for the hosts of a subsystem.
+    /// Fingerprints of the valid secrets of a subsystem's hosts.
     pub(crate) fn fingerprints(&self, subsystem: &str) -> BTreeMap<String, Vec<String>> {
         let all = self.terms.lock().expect("no holder panics");
         let ours = all.iter().filter(|((owner, _), _)| owner == subsystem);
@@ -236,7 +236,7 @@ impl Authenticator {
         ours.map(|((_, host), terms)| (host.clone(), shown(terms))).collect()
     }
 
-    /// How this host has to authenticate, if it has to.
+    /// How this host must authenticate; `None`: it need not.
     pub(crate) fn terms(&self, subsystem: &str, host: &str) -> Option<Arc<ControllerTerms>> {
         let all = self.terms.lock().expect("no holder panics");
         if all.is_empty() {
@@ -245,16 +245,15 @@ impl Authenticator {
         all.get(&(subsystem.to_owned(), host.to_owned())).map(Arc::clone)
     }
 
-    /// A host has proved who it is: its address is known from now on.
+    /// Remembers the address of a host that has authenticated.
     pub(crate) fn proved(&self, peer: IpAddr) {
         self.known.lock().expect("no holder panics").insert(origin(peer));
     }
 
-    /// Has the machine handle the message that came from this peer; it comes back as
-    /// [`Message::Authenticated`].
+    /// Queues the job of this peer. The reply is [`Message::Authenticated`].
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start the thread.
     pub(crate) fn submit(shared: &Arc<TargetShared>, peer: IpAddr, job: Job) -> io::Result<()> {
         let this = &shared.authenticator;
         let address = origin(peer);
@@ -264,13 +263,13 @@ impl Authenticator {
             Some(sender) => sender,
             none => none.insert(start(shared)?),
         };
-        // If it has ended, so has the target, and nobody waits for an answer.
+        // If the thread has ended, the target has stopped and needs no answer.
         let _ = sender.send((Origin { address, is_known }, job));
         Ok(())
     }
 }
 
-/// Starts the thread, when it is needed first. It ends when nobody has `shared` any more.
+/// Starts the thread at first use. It ends once `shared` has no owners.
 fn start(shared: &Arc<TargetShared>) -> io::Result<Sender<(Origin, Job)>> {
     let (sender, jobs) = mpsc::channel();
     let weak = Arc::downgrade(shared);
@@ -285,7 +284,7 @@ fn start(shared: &Arc<TargetShared>) -> io::Result<Sender<(Origin, Job)>> {
     Ok(sender)
 }
 
-/// Whose turn it is, of all that have come by now; none when nobody will come any more.
+/// The next job, after queueing those that have arrived; `None` once all senders are gone.
 fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Job> {
     loop {
         jobs.try_iter().for_each(|(origin, job)| backlog.push(origin, job));
@@ -298,10 +297,10 @@ fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Jo
     }
 }
 
-/// Random bytes of the system, or of the simulation.
+/// Random bytes from the system or the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
-        // It gave some when the target was started.
+        // The system delivered random bytes when the target started.
         getrandom::fill(bytes).expect("the system gives random numbers");
     }
 }

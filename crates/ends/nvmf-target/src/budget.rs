@@ -1,32 +1,31 @@
-//! [`Budget`]: how much memory, and how many cores and connections, a target takes of what its
-//! process may use.
+//! [`Budget`]: how many cores, connections and bytes a target uses of those its process may use.
 
 use crate::config::TargetConfig;
 use crate::limits;
 use farblock_reactor::allowance::{self, Source};
 use farblock_reactor::os;
 
-/// Memory, cores and connections of a target, and the limit behind them.
+/// Memory, cores and connections of a target, and the limits behind them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Memory that peers may make all cores hold together, in bytes: buffers of commands, and
-    /// answers that hosts do not take.
+    /// Bytes that peers may make all cores hold together: command buffers, and responses that hosts
+    /// do not receive.
     pub buffer_bytes: u64,
     /// Whether the user set `buffer_bytes`.
     pub is_set: bool,
     /// Event loops.
     pub cores: usize,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Memory that the process may use, in bytes, and what limits it. `None`: not known.
+    /// Bytes that the process may use, and the source of that limit. `None`: unknown.
     pub allowed: Option<(u64, String)>,
 }
 
-/// The processors that run event loops: the configured ones, or as many unpinned threads as the
+/// The processors of the event loops: the configured ones, or as many unpinned threads as the
 /// process has processors, threads and memory for.
 pub(crate) fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
     if !config.cores.is_empty() {
-        // A simulation's cores are all the same thread.
+        // All simulated cores run on the same thread.
         return config.cores.iter().map(|&core| (!os::is_simulated()).then_some(core)).collect();
     }
     let bytes = config.buffer_bytes.or(allowed_bytes().map(|bytes| bytes / 4));
@@ -39,12 +38,12 @@ fn cores_within(loops: usize, bytes: Option<u64>) -> usize {
     loops.min(most).max(1)
 }
 
-/// Memory that the process may use. A simulated machine has as much as a target wants.
+/// Bytes that the process may use. A simulated machine has no limit.
 fn allowed_bytes() -> Option<u64> {
     if os::is_simulated() { None } else { allowance::memory().map(|it| it.amount) }
 }
 
-/// Memory that peers may make each of `cores` cores hold, in bytes.
+/// Bytes that peers may make each of `cores` cores hold.
 pub(crate) fn core_bytes(config: &TargetConfig, cores: usize) -> usize {
     if let Some(bytes) = config.core_buffer_bytes {
         return bytes;
@@ -62,7 +61,7 @@ fn core_bytes_of(set: Option<u64>, allowed: Option<u64>, cores: usize) -> usize 
     }
 }
 
-/// Connections that the process has memory for.
+/// Connections for which the process has memory.
 pub(crate) fn connections() -> usize {
     allowed_bytes().map_or(usize::MAX, connections_within)
 }

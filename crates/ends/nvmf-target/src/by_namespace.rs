@@ -1,9 +1,8 @@
-//! Something for each of some namespaces, found by their numbers: few most often, but a subsystem
-//! may have a thousand.
+//! A map from namespace numbers: mostly few, but a subsystem may have a thousand.
 
 use farblock_proto::ids::NamespaceId;
 
-/// See the module's text; by rising numbers.
+/// Sorted by number.
 #[derive(Clone, Debug)]
 pub(crate) struct ByNamespace<T>(Vec<(NamespaceId, T)>);
 
@@ -22,7 +21,7 @@ impl<T> ByNamespace<T> {
         self.place(nsid).ok().map(|place| &self.0[place].1)
     }
 
-    /// What there is, or what is made now.
+    /// The entry of `nsid`, inserted if absent.
     pub(crate) fn find_or_insert(&mut self, nsid: NamespaceId, make: impl FnOnce() -> T) -> &T {
         let place = self.place(nsid).unwrap_or_else(|place| {
             self.0.insert(place, (nsid, make()));

@@ -1,14 +1,14 @@
-//! How often I/O commands were answered with each status that is no success: of the whole target,
-//! since a table of every status is too much for each namespace or host.
+//! Counts I/O responses by error status, for the whole target: a table of every status is too large
+//! for each namespace or host.
 
 use farblock_wire::Status;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One for each Status Code Type and Status Code.
+/// All values of Status Code Type and Status Code.
 const CODES: usize = 1 << 11;
 
-/// See the module's text.
+/// One counter for each status.
 pub(crate) struct ByStatus(Box<[AtomicU64]>);
 
 impl Default for ByStatus {
@@ -24,7 +24,7 @@ impl ByStatus {
         }
     }
 
-    /// Those that there were.
+    /// The counts that are not zero.
     pub(crate) fn counts(&self) -> BTreeMap<u16, u64> {
         let counts = (0..).zip(&self.0).map(|(code, it)| (code, it.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

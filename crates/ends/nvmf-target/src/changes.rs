@@ -1,4 +1,4 @@
-//! What else than namespaces a [`Control`] changes, and what it tells.
+//! Changes by a [`Control`] to everything except namespaces, and its reports.
 
 use crate::authentication::HostKeys;
 use crate::config::{Subsystem, TlsPolicy};
@@ -13,13 +13,14 @@ impl Control {
     /// Offers a subsystem, with its namespaces, on every listener.
     ///
     /// # Errors
-    /// If its name is taken, or it or one of its namespaces cannot be offered; then nothing is.
+    /// If its name is taken, or the target cannot offer it or one of its namespaces. Nothing
+    /// changes then.
     pub fn add_subsystem(&self, subsystem: &Subsystem) -> Result<(), ChangeError> {
         self.shared.add_subsystem(subsystem)
     }
 
-    /// Takes a subsystem away: its namespaces as [`Control::remove_namespace`] does, then the
-    /// controllers that hosts have there.
+    /// Removes a subsystem: first its namespaces, like [`Control::remove_namespace`], then the
+    /// controllers of its hosts.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -27,15 +28,15 @@ impl Control {
         self.shared.remove_subsystem(nqn)
     }
 
-    /// Lets a host use a subsystem.
+    /// Allows a host to use a subsystem.
     ///
     /// # Errors
-    /// If there is no such subsystem, or the name is none.
+    /// If there is no such subsystem, or the host name is not valid.
     pub fn allow_host(&self, nqn: &str, host: &str) -> Result<(), ChangeError> {
         self.shared.allow_host(nqn, host)
     }
 
-    /// Lets a host use a subsystem no more, unless any may: its controllers there end at once.
+    /// Withdraws a host's permission and closes its controllers there, unless any host is allowed.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -43,14 +44,13 @@ impl Control {
         self.shared.disallow_host(nqn, host)
     }
 
-    /// Has a host of a subsystem authenticate and use TLS with these keys from now on, or not at
-    /// all; whether it is allowed is another matter, so that a new one gets its keys first. Its
-    /// controllers stay if one of its secrets was good before, too (one takes another's place), or
-    /// if none is asked for any more, and if one of its keys for TLS was good before, or it had and
-    /// has none; otherwise they end at once.
+    /// Sets the keys with which a host of a subsystem authenticates and uses TLS; `None`: without.
+    /// It does not allow the host, so that a new host can get its keys first. The host's
+    /// controllers stay if one of the secrets stays valid, or none is required now, and one of the
+    /// TLS keys stays valid, or the host had and has none. Otherwise they close at once.
     ///
     /// # Errors
-    /// If there is no such subsystem, or no library for TLS.
+    /// If there is no such subsystem, or no TLS library.
     pub fn set_host_keys(
         &self,
         nqn: &str,
@@ -60,8 +60,8 @@ impl Control {
         self.shared.set_host_keys(nqn, host, keys)
     }
 
-    /// Lets every host use a subsystem, or only those that are listed: the others' controllers
-    /// there end at once.
+    /// Allows every host to use a subsystem, or only listed hosts: closes the controllers of the
+    /// others.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -69,11 +69,11 @@ impl Control {
         self.shared.set_allow_any_host(nqn, allow)
     }
 
-    /// Listens on one more address; port 0 takes a free one. Gives the address. `access` says how
-    /// namespaces can be reached there, and `tls` who has to use TLS.
+    /// Listens on one more address and returns it; port 0 takes a free one. `access` says how hosts
+    /// reach namespaces there, and `tls` who must use TLS.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the target cannot listen there.
     pub fn listen(
         &self,
         address: SocketAddr,
@@ -94,30 +94,29 @@ impl Control {
         Ok(bound)
     }
 
-    /// Says who has to use TLS where a listener is from now on. Once everybody has to, who came in
-    /// there without is disconnected.
+    /// Sets who must use TLS on a listener. If everyone must, connections without TLS close.
     ///
     /// # Errors
-    /// If the target does not listen there, or there is no library for TLS.
+    /// If the target does not listen there, or there is no TLS library.
     pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
         self.shared.set_tls(address, tls)
     }
 
-    /// Says how namespaces can be reached by a listener from now on (ANA), and tells the hosts that
-    /// came in there. What was handed to a namespace runs to its end and is answered.
+    /// Sets how hosts reach namespaces via a listener (ANA), and notifies the hosts connected
+    /// there. Submitted operations complete and get their responses.
     ///
     /// # Errors
-    /// If the target does not listen there, or there is no such group.
+    /// If the target does not listen there, or an ANA group does not exist.
     pub fn set_access(&self, address: SocketAddr, access: &PortAccess) -> Result<(), ChangeError> {
         self.shared.set_access(address, access)
     }
 
-    /// Listens on an address no more. The connections that came in there are closed.
+    /// Stops listening on an address and closes the connections accepted there.
     ///
     /// # Errors
-    /// If the target does not listen there, or it is the last address of those that it was started
-    /// with: hosts that lost a controller know by these whether its process has ended, so another
-    /// process must not get all of them while this one runs.
+    /// If the target does not listen there, or it is the last address that the target started with.
+    /// By those addresses, a host that lost a controller detects whether the process has ended. So
+    /// no other process may get all of them while this one runs.
     pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         self.shared.unlisten(address)
     }
@@ -125,12 +124,12 @@ impl Control {
     /// Points hosts to another discovery service.
     ///
     /// # Errors
-    /// If its fields do not fit the discovery log page, or it is there already.
+    /// If its fields do not fit the discovery log page, or the referral exists already.
     pub fn add_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.add_referral(referral)
     }
 
-    /// Points them there no more.
+    /// Removes a referral.
     ///
     /// # Errors
     /// If there is no such referral.
@@ -138,30 +137,31 @@ impl Control {
         self.shared.remove_referral(referral)
     }
 
-    /// What the target does at the moment.
+    /// The target's current state.
     #[must_use]
     pub fn report(&self) -> Report {
         self.shared.report()
     }
 
-    /// What the target has counted.
+    /// The target's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// Has `observer` told of everything that happens from now on, and nobody else; or nobody.
+    /// Sets the one observer of all events; `None`: no observer.
     pub fn observe(&self, observer: Option<Observer>) {
         self.shared.observed.set(observer);
     }
 
-    /// Has it measured how long commands take, which costs a look at the clock for each; or not.
+    /// Turns latency measurement on or off. It costs one clock read per command.
     pub fn measure_latency(&self, measure: bool) {
         self.shared.meters.measure_latency(measure);
     }
 }
 
-/// Why an address of IPv4 cannot be listened on beside one that has the connections of IPv4, too.
+/// Why the target cannot listen on an IPv4 address: a `[::]` listener already takes its
+/// connections.
 fn both_families(address: SocketAddr, others: &[SocketAddr]) -> Option<String> {
     let is_any = |it: &&SocketAddr| it.is_ipv6() && it.ip().is_unspecified();
     let any = others.iter().filter(is_any).find(|it| it.port() == address.port())?;

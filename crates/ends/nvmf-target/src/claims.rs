@@ -1,5 +1,5 @@
-//! Blocks that one command has for itself for a moment: what a fused Compare and Write compares
-//! must be the same until it is written.
+//! Blocks reserved for one command: a fused Compare and Write needs the compared blocks unchanged
+//! until it has written them.
 //!
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
@@ -7,11 +7,11 @@
 //!                    each core: changes that come now are parked, those under way end;  they go on
 //! ```
 //!
-//! A namespace has one claim at a time, so that none waits for another in a circle: what a claim
-//! waits for is with the namespace, and ends by itself. Reads go on. A queue has one claim in the
-//! line, however many commands it has that need one: lines are fair between queues.
+//! Each namespace has one active claim, so that claims cannot deadlock: a claim waits only for
+//! operations that the namespace already has. Reads continue. A queue has one claim in the line,
+//! however many of its commands need one, so that lines are fair between queues.
 //!
-//! Without claims it is one branch for each change of a namespace.
+//! Without claims, each write costs one branch.
 
 use crate::backings::BackingId;
 use crate::shared::{Mailbox, Message, Route};
@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Blocks of a namespace that nobody else is to change.
+/// A range of blocks that only one connection may change.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     id: u64,
@@ -30,19 +30,19 @@ pub(crate) struct Claim {
     pub(crate) subsystem: SubsystemId,
     pub(crate) namespace: NamespaceId,
     pub(crate) blocks: Range<u64>,
-    /// Whose it is.
+    /// The connection that holds it.
     route: Route,
 }
 
-/// A namespace's claims, the first one's turn.
+/// A namespace's claims; the first is active.
 #[derive(Default)]
 struct Line {
     claims: VecDeque<Arc<Claim>>,
-    /// Cores on which changes of what the first claims are under way.
+    /// Cores that still have changes of the first claim's blocks under way.
     cores_left: usize,
 }
 
-/// See the module's text.
+/// All claims of the target, by store.
 #[derive(Default)]
 pub(crate) struct Claims {
     lines: Mutex<HashMap<BackingId, Line>>,
@@ -54,7 +54,7 @@ impl Claims {
         self.lines.lock().expect("no holder panics")
     }
 
-    /// Claims blocks; when they are granted, the connection hears of it.
+    /// Queues a claim; the connection receives a message once it is granted.
     pub(crate) fn claim(
         &self,
         mailboxes: &[Mailbox],
@@ -74,12 +74,12 @@ impl Claims {
         claim
     }
 
-    /// A core parks changes of what is claimed, and has none under way.
+    /// A core now parks changes of the claimed blocks and has none under way.
     pub(crate) fn heeded(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };
         if line.claims.front() != Some(claim) {
-            // It was given up meanwhile.
+            // The connection gave it up meanwhile.
             return;
         }
         line.cores_left -= 1;
@@ -89,7 +89,7 @@ impl Claims {
         }
     }
 
-    /// A claim is not needed any more, whether it was granted or not.
+    /// Gives up a claim, granted or not.
     pub(crate) fn give_up(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };

@@ -1,4 +1,4 @@
-//! What a target is started with, and why it may not start.
+//! Configuration of a target, and the errors that keep it from starting.
 
 use crate::authentication::HostKeys;
 use farblock_block::Namespace;
@@ -23,30 +23,30 @@ use crate::reservations::ReservationStore;
 /// A namespace that a subsystem shares.
 #[derive(Clone)]
 pub struct Export {
-    /// What stores it.
+    /// Its store.
     pub namespace: Arc<dyn Namespace>,
-    /// What tells it apart from other disks, for identifiers that stay the same over restarts. A
-    /// UUID becomes the namespace's own, wherever it is shared; from anything else, a path for
-    /// example, identifiers are made that hang on the subsystem and the number, too.
+    /// Identifies the disk, so that its identifiers stay the same over restarts. A UUID becomes the
+    /// namespace's UUID wherever it is shared. Any other text, for example a path, is combined with
+    /// the subsystem's name and the namespace number.
     pub identity: String,
 }
 
-/// A subsystem and what it shares.
+/// A subsystem and its namespaces.
 #[derive(Clone)]
 pub struct Subsystem {
     /// Name, limits and allowed hosts. Its `namespaces` are filled in from `exports`.
     pub config: SubsystemConfig,
     /// Its namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
-    /// How namespaces are shared, where it is not the usual way.
+    /// How namespaces are shared, where it differs from the default.
     pub sharing: BTreeMap<NamespaceId, Sharing>,
-    /// What single hosts, by name, may do with all of them in a second.
+    /// Rate limits of single hosts, by name, over all namespaces.
     pub host_rates: BTreeMap<String, Rates>,
-    /// Where reservations of namespaces are kept that can persist through a power loss. Others
-    /// have none that persist, and say so.
+    /// Stores for persistent reservations (persist through power loss). Namespaces without one
+    /// report that they do not support them.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
-    /// Hosts, by name, that have to prove who they are. Those may connect whether they are among
-    /// the allowed ones or not.
+    /// Hosts, by name, that must prove their identity. They may connect even if they are not among
+    /// the allowed hosts.
     pub keys: BTreeMap<String, HostKeys>,
 }
 
@@ -74,7 +74,7 @@ impl Subsystem {
         sharing
     }
 
-    /// What is offered: those who have to authenticate may connect.
+    /// The configuration given to the registry: hosts with keys are allowed.
     pub(crate) fn offered(&self) -> SubsystemConfig {
         let mut offered = self.config.clone();
         for host in self.keys.keys().filter(|_| !self.config.allow_any_host) {
@@ -86,57 +86,54 @@ impl Subsystem {
     }
 }
 
-/// Who may connect without TLS where a listener is. A host that has a key for TLS never may.
+/// Who may connect to a listener without TLS. A host with a TLS key never may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsPolicy {
-    /// Hosts that have no key for TLS, and there is no TLS for others: they are refused.
+    /// Hosts without a TLS key. The listener has no TLS and refuses hosts that have a key.
     Plain,
-    /// Hosts that have no key for TLS.
+    /// Hosts without a TLS key.
     Allowed,
-    /// Nobody.
+    /// No host.
     Required,
 }
 
-/// What a target is started with.
+/// Configuration of a target.
 #[derive(Clone)]
 pub struct TargetConfig {
-    /// What it shares.
     pub subsystems: Vec<Subsystem>,
-    /// Where it listens; port 0 takes a free one.
+    /// Listen addresses; port 0 takes a free port.
     pub listeners: Vec<SocketAddr>,
-    /// How namespaces can be reached by the listeners, by their places in `listeners`; of which
-    /// nothing is said here, each at its best.
+    /// ANA access by index in `listeners`. Other listeners reach every namespace optimally.
     pub access: BTreeMap<usize, PortAccess>,
-    /// Identifiers that controllers may get. Targets that offer the same subsystem need ranges of
-    /// their own, as hosts know controllers by these.
+    /// Controller identifiers to allocate. Targets that offer the same subsystem need disjoint
+    /// ranges, since hosts identify controllers by them.
     pub controller_ids: RangeInclusive<u16>,
-    /// Hosts, by name, that have to use TLS for every subsystem and discovery, each with its key,
-    /// or with two while one takes the other's place. Who may use what is said elsewhere.
+    /// Hosts, by name, that must use TLS for every subsystem and for discovery, with their keys:
+    /// two while a key is being rotated. These keys do not allow a host.
     pub tls_keys: BTreeMap<String, Vec<TlsKey>>,
-    /// Who may connect without TLS, where `tls_listeners` does not say it: unless it is said,
-    /// nobody if there are `tls_keys`, and otherwise hosts that have no key.
+    /// Who may connect without TLS to listeners that `tls_listeners` does not name. `None`: no host
+    /// if there are `tls_keys`, otherwise hosts without a key.
     pub tls: Option<TlsPolicy>,
-    /// The same by listener, by their places in `listeners`.
+    /// The same by index in `listeners`.
     pub tls_listeners: BTreeMap<usize, TlsPolicy>,
-    /// Other discovery services to point hosts to.
+    /// Referrals to other discovery services.
     pub referrals: Vec<Referral>,
-    /// One reactor thread for each, pinned to this processor; empty: one unpinned thread for
-    /// each processor.
+    /// Processors: one pinned reactor thread for each. Empty: one unpinned thread per processor.
     pub cores: Vec<usize>,
-    /// The event loop.
+    /// The event loop engine.
     pub engine: EngineKind,
-    /// What a core does before it sleeps.
+    /// How long a core polls before it sleeps.
     pub polling: Polling,
-    /// No limit, but for measuring.
+    /// Set only to measure; the default is no limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
-    /// Memory that peers may make all cores hold together, in bytes. `None`: 512 MiB, or 32 MiB a
-    /// core if that is more, but at most a quarter of what the process may use.
+    /// Bytes that peers may make all cores hold together. `None`: 512 MiB, or 32 MiB a core if that
+    /// is more, but at most a quarter of the memory that the process may use.
     pub buffer_bytes: Option<u64>,
-    /// Memory that peers may make each core hold, in bytes; but for tests.
+    /// Bytes that peers may make each core hold; for tests only.
     #[doc(hidden)]
     pub core_buffer_bytes: Option<usize>,
-    /// Connections that there may be, if fewer than [`MAX_CONNECTIONS`]; but for tests.
+    /// Maximum number of connections, if below [`MAX_CONNECTIONS`]; for tests only.
     ///
     /// [`MAX_CONNECTIONS`]: crate::limits::MAX_CONNECTIONS
     #[doc(hidden)]
@@ -165,34 +162,34 @@ impl Default for TargetConfig {
     }
 }
 
-/// Why a target did not start; nothing of it runs then.
+/// Why a target did not start; no part of it runs then.
 #[derive(Debug)]
 pub enum StartError {
-    /// An address could not be listened on.
+    /// The target cannot listen on this address.
     Listen(SocketAddr, io::Error),
-    /// An address is given twice.
+    /// An address is listed twice.
     Twice(SocketAddr),
-    /// The event loop could not be made.
+    /// The reactor could not be created.
     Reactor(EngineKind, io::Error),
-    /// The system gave no random numbers.
+    /// The system returned no random numbers.
     Random(io::Error),
     /// A thread could not be started.
     Thread(io::Error),
     /// The thread could not be pinned to this processor.
     Core(usize, io::Error),
-    /// A subsystem cannot be offered like this.
+    /// The subsystem is not valid.
     Subsystem(String, ConfigError),
-    /// A listener or referral cannot be offered like this.
+    /// A listener or referral is not valid.
     Address(String, ConfigError),
-    /// The subsystem asks for something that this target does not do.
+    /// The subsystem requires a feature that this target lacks.
     NotOffered(String, &'static str),
-    /// These cannot be controllers' identifiers.
+    /// The controller identifiers are not valid.
     ControllerIds(ConfigError),
-    /// The reservations of this namespace that were kept cannot be used.
+    /// The stored reservations of this namespace cannot be used.
     Reservations(String, NamespaceId, io::Error),
-    /// There is nothing to listen on.
+    /// There is no listener.
     NoListener,
-    /// Hosts have to use TLS, and there is no library for it.
+    /// Hosts must use TLS, and there is no TLS library.
     Tls(TlsError),
 }
 

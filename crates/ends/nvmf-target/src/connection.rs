@@ -1,4 +1,4 @@
-//! A core's connections: sessions, each on the transport that it came by.
+//! A core's connections: sessions, each on its transport.
 
 use crate::backings::Backings;
 use crate::claims::Claim;
@@ -19,7 +19,7 @@ use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::Status;
 use std::sync::Arc;
 
-/// One connection. A transport more is a variant more; with one there is nothing to choose.
+/// One connection. Each further transport adds a variant; with one, nothing is dispatched.
 #[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second"))]
 pub(crate) enum Connection {
     Tcp(Session<Tcp>),
@@ -27,7 +27,7 @@ pub(crate) enum Connection {
     Memory(Session<Memory>),
 }
 
-/// Has the session do what the core asks for; see there what that is.
+/// Forwards calls to the session, which documents them.
 macro_rules! forward {
     ($(fn $name:ident(&mut self $(, $argument:ident: $kind:ty)*) $(-> $given:ty)?;)*) => {
         impl Connection {

@@ -1,4 +1,4 @@
-//! Changing a target while it runs, from any thread that is none of its cores.
+//! Changes to a running target, from any thread except its cores.
 
 use crate::config::Export;
 use crate::pace::Rates;
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
-/// Changes a running target: from any thread, and for as long as the target runs. Hosts are told of
-/// every change by the events that they asked for.
+/// Changes a running target, from any thread. Hosts learn of every change by the events that they
+/// enabled.
 ///
-/// A change is made when the call returns: whoever connects then, or asks, finds it. The cores hear
-/// of it in their mailboxes, and carry out by the old state what hosts send until then.
+/// A change is made when the call returns, and every later Connect or query sees it. Each core
+/// receives it in its mailbox, and executes commands that arrive before by the old state.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<TargetShared>,
@@ -40,10 +40,10 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, &Sharing::default(), None)
     }
 
-    /// The same, and from its first moment it is shared like this.
+    /// Adds a namespace that is shared like this from the start.
     ///
     /// # Errors
-    /// Those of [`Control::add_namespace`], and if it cannot be shared like this.
+    /// As for [`Control::add_namespace`], and if it cannot be shared like this.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
@@ -54,11 +54,10 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, sharing, None)
     }
 
-    /// The same, and its reservations are kept in `store`: those that were kept there hold from its
-    /// first moment.
+    /// The same, with its reservations in `store`: those already stored there hold from the start.
     ///
     /// # Errors
-    /// Those of [`Control::add_namespace_as`], and if what was kept cannot be taken up.
+    /// As for [`Control::add_namespace_as`], and if the stored reservations cannot be used.
     pub fn add_namespace_kept(
         &self,
         nqn: &str,
@@ -70,12 +69,12 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, sharing, store)
     }
 
-    /// Changes how a namespace is shared, all of it at once: no host sees a part of the change, or
-    /// what only the old and the new together would allow it.
+    /// Changes how a namespace is shared, atomically: no host sees part of the change, or gains
+    /// access from a mix of the old and new settings.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or it cannot be shared like this: then it stays
-    /// as it was.
+    /// If there is no such subsystem or namespace, or it cannot be shared like this. It stays
+    /// unchanged then.
     pub fn set_sharing(
         &self,
         nqn: &str,
@@ -85,11 +84,11 @@ impl Control {
         self.shared.set_sharing(nqn, nsid, sharing)
     }
 
-    /// Says which hosts see a namespace from now on, by name; `None`: all that may connect. To the
-    /// others it is inactive. What was handed to it already runs to its end.
+    /// Sets the hosts, by name, that see a namespace; `None`: all that may connect. To other hosts
+    /// it is inactive. Submitted operations complete.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or these cannot be hosts.
+    /// If there is no such subsystem or namespace, or a host name is not valid.
     pub fn set_visible_to(
         &self,
         nqn: &str,
@@ -99,7 +98,7 @@ impl Control {
         self.shared.set_visible_to(nqn, nsid, hosts)
     }
 
-    /// Makes a namespace a member of another ANA group.
+    /// Moves a namespace to another ANA group.
     ///
     /// # Errors
     /// If there is no such subsystem, namespace or group.
@@ -112,9 +111,9 @@ impl Control {
         self.shared.set_ana_group(nqn, nsid, ana_group)
     }
 
-    /// Takes a namespace away. What was handed to it runs to its end and is answered; what hosts
-    /// sent besides, and send from now on, is answered with Invalid Namespace or Format, also if
-    /// the number is given to another namespace at once.
+    /// Removes a namespace. Submitted operations complete and get their responses. All other
+    /// commands fail with Invalid Namespace or Format, even if another namespace gets the number at
+    /// once.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -122,13 +121,13 @@ impl Control {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Puts another namespace in a namespace's place. For hosts it is another one behind the same
-    /// number (unless its identity is the same), and for what they have sent the old one was
-    /// removed. The size and the protection that were set are not kept.
+    /// Replaces a namespace by another under the same number. For hosts it is a new namespace,
+    /// unless its identity is the same, and their commands for the old one see it removed. The set
+    /// size and write protection do not carry over.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the new one cannot be shared: then the old
-    /// one stays.
+    /// If there is no such subsystem or namespace, or the new one cannot be shared. The old one
+    /// stays then.
     pub fn replace_namespace(
         &self,
         nqn: &str,
@@ -138,10 +137,10 @@ impl Control {
         self.shared.replace_namespace(nqn, nsid, export, None)
     }
 
-    /// The same, and from its first moment the new one is shared like this.
+    /// Replaces a namespace by one that is shared like this from the start.
     ///
     /// # Errors
-    /// Those of [`Control::replace_namespace`] and [`Control::set_sharing`].
+    /// As for [`Control::replace_namespace`] and [`Control::set_sharing`].
     pub fn replace_namespace_as(
         &self,
         nqn: &str,
@@ -152,10 +151,10 @@ impl Control {
         self.shared.replace_namespace(nqn, nsid, export, Some(sharing))
     }
 
-    /// Shares only the first `blocks` blocks of a namespace, or all that there are.
+    /// Shares only the first `blocks` blocks of a namespace; `None`: all.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or it has not so many blocks.
+    /// If there is no such subsystem or namespace, or it has fewer blocks.
     pub fn resize_namespace(
         &self,
         nqn: &str,
@@ -165,8 +164,7 @@ impl Control {
         self.shared.resize_namespace(nqn, nsid, blocks)
     }
 
-    /// Protects a namespace from being written to, or ends that. Writes that were handed to it
-    /// already run to their end.
+    /// Sets or clears a namespace's write protection. Submitted writes complete.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -179,9 +177,8 @@ impl Control {
         self.shared.set_read_only(nqn, nsid, read_only)
     }
 
-    /// Limits what a host may do with a subsystem's namespaces in a second, with all of them
-    /// together and through all of its controllers; with the default, it is not limited. What the
-    /// namespaces' own limits say holds, too.
+    /// Limits the rates of one host over all namespaces and controllers of a subsystem; the default
+    /// has no limit. The limits of each namespace apply as well.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -189,9 +186,8 @@ impl Control {
         self.shared.set_host_rates(nqn, host, rates)
     }
 
-    /// Limits what hosts may do with a namespace in a second, all of them together; with the
-    /// default, nothing is limited. What waits at the moment asks anew; the same limits as before
-    /// go on as they are.
+    /// Limits the rates of a namespace over all hosts; the default has no limit. Waiting commands
+    /// book again. Setting the same limits keeps their consumption.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -204,10 +200,10 @@ impl Control {
         self.shared.set_rates(nqn, nsid, rates)
     }
 
-    /// Looks at a namespace's size and abilities again, and tells the hosts if they changed.
+    /// Rereads a namespace's size and abilities, and notifies hosts of changes.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or it cannot be shared as it has become.
+    /// If there is no such subsystem or namespace, or its new properties cannot be shared.
     pub fn refresh_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<(), ChangeError> {
         self.shared.refresh_namespace(nqn, nsid)
     }
@@ -220,20 +216,20 @@ pub struct Sharing {
     pub ana_group: u32,
     /// The hosts that see it, by name; `None`: all that may connect.
     pub visible_to: Option<BTreeSet<String>>,
-    /// Its NGUID, if not the one that its identity gives it.
+    /// Its NGUID, if not derived from its identity.
     pub nguid: Option<[u8; 16]>,
-    /// Its EUI-64, if not the one that its identity gives it.
+    /// Its EUI-64, if not derived from its identity.
     pub eui64: Option<[u8; 8]>,
-    /// How many of its blocks are shared, if not all.
+    /// The number of shared blocks; `None`: all.
     pub blocks: Option<u64>,
-    /// It is not to be written to, whether it can be or not.
+    /// Whether it is write-protected, even if its store is writable.
     pub read_only: bool,
-    /// What hosts may do with it in a second, all of them together.
+    /// Its rate limits over all hosts.
     pub rates: Rates,
 }
 
 impl Default for Sharing {
-    /// All of it, in the usual group, for all hosts, without limits.
+    /// All blocks, the default ANA group, all hosts, no limits.
     fn default() -> Self {
         Self {
             ana_group: USUAL_ANA_GROUP,
@@ -248,7 +244,7 @@ impl Default for Sharing {
 }
 
 impl Sharing {
-    /// What hosts are told of a namespace that is like this by itself.
+    /// The properties that hosts see of a namespace with the properties `info`.
     pub(crate) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
         NamespaceInfo {
             ana_group: self.ana_group,
@@ -261,15 +257,14 @@ impl Sharing {
     }
 }
 
-/// A core's share of a [`Removal`]: given back by being dropped.
+/// A core's handle on a [`Removal`]; dropped when the core has closed its queue.
 pub(crate) type Share = Sender<Infallible>;
 
-/// A namespace that is being taken away: its last operations end.
+/// A namespace that is being removed: its last operations complete.
 ///
-/// It is gone when every core has closed its queue into it and this is dropped or
-/// [waited](Self::wait) for: then its file is closed and unlocked, unless somebody else holds the
-/// namespace, too. What closes a namespace may take long, so it should not happen on a core: keep
-/// this until it [is over](Self::is_over).
+/// Once every core has closed its queue into it, and this value is dropped or [waited](Self::wait)
+/// for, its file closes and unlocks, unless it has other owners. Closing may take long, so do not
+/// drop this on a core: keep it until it [is over](Self::is_over).
 #[must_use = "the namespace is in use until this is over"]
 pub struct Removal {
     shares: Receiver<Infallible>,
@@ -281,16 +276,16 @@ impl Removal {
         Self { shares, namespace }
     }
 
-    /// Whether the target has nothing of the namespace any more.
+    /// Whether the target has released the namespace.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shares.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// Waits until the target has nothing of the namespace any more, and drops it.
+    /// Waits until the target has released the namespace, and drops it.
     ///
     /// # Errors
-    /// Itself, if that takes longer than `timeout`: a slow disk may take what it likes.
+    /// Returns itself after `timeout`: a slow disk takes unbounded time.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
         match os::recv_timeout(&self.shares, timeout) {
             Err(RecvTimeoutError::Disconnected) => Ok(()),
@@ -306,30 +301,30 @@ impl fmt::Debug for Removal {
     }
 }
 
-/// Why a running target was not changed.
+/// Why a change to a running target failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The target does not share a subsystem with this name.
+    /// The target has no subsystem with this name.
     NoSubsystem(String),
     /// The subsystem cannot be shared, or changed, like this.
     Subsystem(String, ConfigError),
-    /// The address cannot be listened on, referred to or given up, and why.
+    /// The address cannot be added, referred to or removed, and why.
     Address(String, String),
     /// The namespace cannot be shared, or changed, like this.
     Namespace(NamespaceId, ConfigError),
-    /// The namespace has fewer blocks than are to be shared.
+    /// The namespace has fewer blocks than requested.
     TooFewBlocks {
-        /// Which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// How many were asked for.
+        /// Requested blocks.
         wanted: u64,
-        /// How many it has.
+        /// Existing blocks.
         blocks: u64,
     },
-    /// What was kept of the namespace's reservations cannot be taken up, and why.
+    /// The stored reservations of the namespace cannot be used, and why.
     Reservations(NamespaceId, String),
-    /// Hosts would have to use TLS, and there is no library for it.
+    /// Hosts would have to use TLS, and there is no TLS library.
     Tls(TlsError),
     /// The target is stopping.
     Stopping,

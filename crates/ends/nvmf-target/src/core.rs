@@ -1,7 +1,7 @@
 //! A core: one thread, one reactor, its connections and its queues into the namespaces.
 //!
-//! A tick: events of connections → block operations → completions → answers, all batched; then one
-//! send for each connection that has something to say.
+//! Each tick batches connection events → block operations → completions → responses, then does one
+//! send for each connection with output.
 
 use crate::admissions::Reason;
 use crate::affinity;
@@ -31,63 +31,62 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What connections need of their core.
+/// The parts of a core that its connections use.
 pub(crate) struct Context {
     pub(crate) index: usize,
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<TargetShared>,
     pub(crate) volumes: Volumes,
-    /// It is to be known how long commands take.
+    /// Whether command latency is measured.
     pub(crate) measures_latency: bool,
-    /// When it was, if anything in this tick has asked.
+    /// The time of this tick, once read.
     now: Cell<Option<Instant>>,
-    /// What peers make this core hold.
+    /// Memory that peers make this core hold.
     pub(crate) memory: Account,
-    /// What is carried out in place, in turns.
+    /// Commands executed in place, in turns.
     pub(crate) in_place: InPlace,
-    /// What hosts take of this core.
+    /// Host shares of this core.
     pub(crate) shares: Shares,
-    /// When connections want to be called.
+    /// Timers of connections.
     pub(crate) alarms: Alarms,
-    /// What a namespace lends to one command; empty in between.
+    /// Buffers that a namespace lends to one command; empty in between.
     pub(crate) lent: Vec<Buffer>,
-    /// Connections with something to do at the tick's end. `frontend::Turns` is the same for those
-    /// that may name a connection which is gone, and so has a table of marks. Here each mark is in
-    /// its connection, which every command has at hand: no look-up for it. What is left to share is
-    /// two vectors.
+    /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
+    /// may name a closed connection, and so keeps a table of marks. Here each mark is in its
+    /// connection, which every command has at hand, so no lookup is needed.
     listed: Vec<ConnectionKey>,
-    /// Connections with commands that wait for buffers, or that are not received from for now.
+    /// Connections that wait for buffers or have stopped receiving.
     starved: VecDeque<ConnectionKey>,
-    /// Buffers came back in this tick.
+    /// Whether buffers were released in this tick.
     released: bool,
-    /// What pages end with.
+    /// Zeroes that pad log pages.
     zeroes: Option<Arc<SharedBuffer>>,
 }
 
 impl Context {
-    /// The time: one look at the clock for all that asks in a tick, and none if nothing does.
+    /// The time, read at most once per tick.
     pub(crate) fn now(&self) -> Instant {
         let now = self.now.get().unwrap_or_else(os::now);
         self.now.set(Some(now));
         now
     }
 
-    /// Logs something about a peer, or counts it if there was much of it.
+    /// Logs a notice about a peer, or counts it once there are many.
     pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
         if self.shared.notices.say(kind, peer, self.now(), log) {
-            // The first core keeps the time.
+            // Core 0 runs the timers.
             self.shared.mailboxes()[0].wake();
         }
     }
 
-    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
+    /// Schedules the connection's `finish_tick`. `listed` is the connection's own mark.
     pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
         if !std::mem::replace(listed, true) {
             self.listed.push(key);
         }
     }
 
-    /// Buffers of so many zeroes in all, which cost nothing.
+    /// Buffers with `bytes` zeroes in all, without a new allocation.
     pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
         let zeroes = self
             .zeroes
@@ -97,13 +96,13 @@ impl Context {
         starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
     }
 
-    /// Buffers of this many bytes are not held any more.
+    /// Releases memory of this many buffer bytes.
     pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
         self.memory.release(holder, bytes);
         self.released = true;
     }
 
-    /// Has the connection listed again when buffers come back. `starving` is its own mark.
+    /// Lists the connection again once buffers are released. `starving` is its own mark.
     pub(crate) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push_back(key);
@@ -111,31 +110,31 @@ impl Context {
     }
 }
 
-/// See the module's text.
+/// A core and its connections.
 pub(crate) struct Core {
     cx: Context,
     task: TaskId,
     listeners: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// Where connections came in, by serial number.
+    /// The listener address of each connection, by serial number.
     entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
     free: Vec<ConnectionKey>,
     by_task: TaskMap<ConnectionKey>,
     next_core: usize,
     stopping: bool,
-    /// It has served its last connection.
+    /// Whether it has served its last connection.
     is_done: bool,
-    /// Connections whose tick is being finished.
+    /// Connections whose `finish_tick` is running.
     finishing: Vec<ConnectionKey>,
-    /// Starved connections that have not tried again since buffers came back.
+    /// Starved connections that have not retried since the last release of buffers.
     hungry: usize,
-    /// When the keep-alive timers are looked at.
+    /// When to check the keep-alive timers.
     tick_at: Option<Instant>,
-    /// What changes of reservations wait for.
+    /// Operations that reservation changes wait for.
     barriers: Barriers<u64>,
-    /// And what claims wait for.
+    /// Operations that claims wait for.
     claims: Barriers<Arc<Claim>>,
-    /// When it is looked who holds memory, while much is held.
+    /// When to look for the biggest memory holders, while much is held.
     sweep_at: Option<Instant>,
 }
 
@@ -184,7 +183,7 @@ impl Core {
         }
     }
 
-    /// Pins the thread, if that is wanted.
+    /// Pins the thread to `cpu`, if set.
     pub(crate) fn pin(cpu: Option<usize>) -> std::io::Result<()> {
         cpu.map_or(Ok(()), affinity::pin)
     }
@@ -203,7 +202,7 @@ impl Core {
         Ok(())
     }
 
-    /// Accepts nobody there any more, and has every core close whom it accepted there.
+    /// Stops accepting there, and closes the connections accepted there on every core.
     fn unlisten(&mut self, address: SocketAddr) {
         let Some(index) = self.listeners.iter().position(|(at, _)| *at == address) else { return };
         let (_, listener) = self.listeners.swap_remove(index);
@@ -224,7 +223,7 @@ impl Core {
         }
     }
 
-    /// Runs until it is told to stop and everything accepted is done.
+    /// Runs until it is stopped and all accepted work is done.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         self.cx.shared.cores_seen.runs(self.cx.index);
         for backings in self.cx.shared.all_backings() {
@@ -259,7 +258,7 @@ impl Core {
         Ok(())
     }
 
-    /// Hosts have their parts of the core again; those first that wait for that.
+    /// Refills the host shares, and first resumes connections that wait for theirs.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -269,7 +268,7 @@ impl Core {
         }
     }
 
-    /// Whether nobody is to be served any more, here or elsewhere.
+    /// Whether no core has connections left to serve.
     fn is_over(&mut self) -> bool {
         let is_done = self.stopping && self.by_task.is_empty();
         if is_done && !std::mem::replace(&mut self.is_done, true) {
@@ -278,8 +277,8 @@ impl Core {
         is_done && self.cx.shared.all_done()
     }
 
-    /// Opens namespaces that are not open yet: later there may be no descriptors left. What does
-    /// not open is tried again when it is used.
+    /// Opens namespaces that are not open yet, since descriptors may run out later. Failures are
+    /// retried at first use.
     fn open_volumes(&mut self, backings: &Backings) {
         let Context { volumes, reactor, .. } = &mut self.cx;
         for (NamespaceId(nsid), backing) in backings.iter() {
@@ -294,7 +293,7 @@ impl Core {
         let (_, connection) =
             self.connections[key.0 as usize].as_mut().expect("its task is registered");
         if events.is_empty() {
-            // Its transport has woken it, not the reactor.
+            // Its transport woke it, not the reactor.
             connection.list(&mut self.cx);
         }
         for event in events.drain(..) {
@@ -302,7 +301,7 @@ impl Core {
         }
     }
 
-    /// Completions to connections and answers to hosts. True if there is more to do at once.
+    /// Delivers completions to connections and responses to hosts. True if more work is ready.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         self.cx.in_place.tick();
         for _ in 0..limits::ROUNDS_PER_TICK {
@@ -337,7 +336,7 @@ impl Core {
                 let waits = self.cx.in_place.is_put_off() || self.cx.shares.is_waited_for();
                 return self.hungry > 0 || waits;
             }
-            // Two vectors change places, so that neither is allocated again.
+            // Swap the two vectors, so that neither is allocated again.
             std::mem::swap(&mut self.cx.listed, &mut self.finishing);
             for index in 0..self.finishing.len() {
                 self.finish_tick(self.finishing[index]);
@@ -347,7 +346,7 @@ impl Core {
         true
     }
 
-    /// Begins what is carried out in place, as far as there is room for it.
+    /// Starts commands executed in place, as far as there is room.
     fn give_turns(&mut self) {
         while let Some((line, key)) = self.cx.in_place.next() {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
@@ -356,7 +355,7 @@ impl Core {
         }
     }
 
-    /// Buffers came back: whoever waits for some may try again, some at a time and in turn.
+    /// After a release of buffers, lets starved connections retry, some at a time and in turn.
     fn wake_starved(&mut self) {
         for _ in 0..self.hungry.min(limits::WOKEN_AT_ONCE) {
             self.hungry -= 1;
@@ -390,7 +389,7 @@ impl Core {
         }
     }
 
-    /// The core's own events: new connections, messages, the time.
+    /// Handles the core's own events: new connections, messages, timers.
     fn control(&mut self, events: &mut Vec<Event>) {
         self.cx.reactor.take_events(self.task, events);
         for event in std::mem::take(events) {
@@ -433,7 +432,7 @@ impl Core {
         self.cx.reactor.set_timer(self.task, next);
     }
 
-    /// While peers make the core hold much, it looks now and then who does.
+    /// Schedules a look at memory holders while peers hold much.
     fn watch_memory(&mut self) {
         if self.sweep_at.is_none() && self.cx.memory.is_pressed() {
             self.sweep_at = Some(self.cx.now() + limits::PRESSED_PERIOD);
@@ -441,8 +440,8 @@ impl Core {
         }
     }
 
-    /// Gives back what is only kept, and closes the connections of the biggest holders that keep
-    /// others waiting.
+    /// Frees cached memory, and closes the connections of the biggest holders that keep others
+    /// waiting.
     fn sweep(&mut self) {
         let cx = &mut self.cx;
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -451,7 +450,7 @@ impl Core {
         if let Some(wanted_bytes) = cx.memory.next_epoch() {
             self.evict(wanted_bytes);
         }
-        // Whoever still has to wait says so again.
+        // Connections that still starve will list themselves again.
         self.hungry = self.cx.starved.len();
         let cx = &mut self.cx;
         let is_over = cx.memory.is_calm();
@@ -488,7 +487,7 @@ impl Core {
             return;
         }
         let serial = shared.next_serial();
-        // A statement of its own, so that the lock is not held for longer.
+        // A separate statement, so that the lock is released at once.
         let admitted = shared.slots().admit(serial, peer.ip());
         match admitted {
             Ok(None) => {}
@@ -552,7 +551,7 @@ impl Core {
             }
             Message::Claimed(claim) => self.heed_claim(claim),
             Message::Granted(route, claim) => {
-                // If it is closed, it has given it up.
+                // A closed connection has given its claim up.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
             }
             Message::Unclaimed(claim) => {
@@ -564,7 +563,7 @@ impl Core {
                 self.with(route, |connection, cx| connection.hear(cx, news));
             }
             Message::Listen(socket, address, answer) => {
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _ = answer.send(self.listen_at(address, socket));
             }
             Message::Unlisten(address) => self.unlisten(address),
@@ -573,7 +572,7 @@ impl Core {
         }
     }
 
-    /// Lets nobody in any more, and those who are there finish.
+    /// Stops accepting, and lets connected hosts finish.
     fn wind_up(&mut self) {
         self.stopping = true;
         for (_, listener) in self.listeners.drain(..) {
@@ -584,7 +583,8 @@ impl Core {
         }
     }
 
-    /// Has a connection abort a command; where there is none any more, nothing was aborted.
+    /// Aborts a command of a connection; if the connection is closed, reports that nothing was
+    /// aborted.
     fn abort(&mut self, route: Route, command: CommandId, asking: Asking) {
         let mut is_there = false;
         self.with(route, |connection, cx| {
@@ -598,7 +598,7 @@ impl Core {
         }
     }
 
-    /// Has every connection heed a change of reservations.
+    /// Applies a reservation change to every connection.
     fn heed(&mut self, change: &AccessChange) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -612,7 +612,7 @@ impl Core {
         }
     }
 
-    /// Parks changes of these blocks, and waits for those that are under way.
+    /// Parks changes of the claimed blocks, and waits for those under way.
     fn heed_claim(&mut self, claim: Arc<Claim>) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -660,7 +660,7 @@ impl Core {
         if let Some(stream) = stream.tcp() {
             let socket = socket2::SockRef::from(stream);
             socket.set_tcp_keepalive(&keepalive)?;
-            // A host that takes nothing of what it is sent holds buffers that others need.
+            // A host that does not receive holds buffers that others need.
             #[cfg(target_os = "linux")]
             socket.set_tcp_user_timeout(Some(limits::TRANSFER_TIMEOUT))?;
         }
@@ -683,7 +683,7 @@ impl Core {
         Ok(())
     }
 
-    /// Has a connection begin whose events are those of `task`.
+    /// Starts a connection on the events of `task`.
     fn begin(&mut self, task: TaskId, serial: u64, connection: impl FnOnce(Route) -> Connection) {
         let key = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -695,7 +695,7 @@ impl Core {
         self.cx.shared.cores_seen.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
-            // It had to make room before it was here.
+            // The connection was evicted before it arrived here.
             connection.end(&mut self.cx);
         }
         self.connections[key.0 as usize] = Some((serial, connection));
@@ -714,8 +714,8 @@ impl Core {
     }
 }
 
-/// Whether a connection to `local` came in by a listener on `address`. An accepted socket is of its
-/// listener's family: that of every IPv4 address has nobody who came by IPv6.
+/// Whether a connection to `local` was accepted by a listener on `address`. An accepted socket has
+/// its listener's address family: an IPv4 wildcard listener accepts no IPv6.
 pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
     let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
     // Two interfaces may have the same link-local address.

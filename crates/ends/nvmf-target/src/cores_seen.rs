@@ -1,17 +1,17 @@
-//! What each core is at the moment, to those who look from outside.
+//! State of each core that other threads may read.
 
 use farblock_reactor::os;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// See the module's text.
+/// The state of all cores.
 #[derive(Default)]
 pub(crate) struct CoresSeen(Mutex<Vec<Seen>>);
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
     connections: usize,
-    /// The number that the system gave its thread.
+    /// The system's identifier of its thread.
     thread: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl CoresSeen {
         change(&mut all[core]);
     }
 
-    /// A core runs on the calling thread.
+    /// Registers the calling thread as this core's.
     pub(crate) fn runs(&self, core: usize) {
         let thread = (!os::is_simulated()).then(this_thread).flatten();
         self.with(core, |seen| seen.thread = thread);
@@ -42,7 +42,7 @@ impl CoresSeen {
         self.with(core, |seen| seen.connections -= 1);
     }
 
-    /// Connections of a core, and the processor time of its thread, if the system tells that.
+    /// The core's connections, and its thread's processor time, if the system reports that.
     pub(crate) fn look(&self, core: usize) -> (usize, Option<Duration>) {
         let seen = self.lock().get(core).copied().unwrap_or_default();
         (seen.connections, seen.thread.and_then(processor_time))
@@ -59,7 +59,7 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// Nanoseconds on a processor are what the file begins with.
+/// The file starts with the nanoseconds spent on a processor.
 fn processor_time(thread: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)

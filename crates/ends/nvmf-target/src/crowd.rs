@@ -1,32 +1,33 @@
-//! When most of a crowd has gone, the memory that it had is given back to the system: the C
-//! library's allocator keeps it for the next ones, who may never come.
+//! Returns memory to the system when most connections have closed. Otherwise the C library's
+//! allocator keeps it for later connections, which may never arrive.
 
 use farblock_reactor::{os, trim_heap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Fewer connections are none.
+/// The smallest peak of connections that counts.
 const LEAST: usize = 256;
-/// How many times as many there were.
+/// The peak has to exceed the remaining connections by this factor.
 const TIMES: usize = 4;
 
-/// Those that go with the last ones are waited for.
+/// Waits for connections that close together with the last one.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How many connections there were at most since the last time.
+/// The peak number of connections since the last trim.
 #[derive(Default)]
 pub(crate) struct Crowd(AtomicUsize);
 
 impl Crowd {
-    /// There are so many now.
+    /// A connection was opened; `connections` are open now.
     pub(crate) fn has_come(&self, connections: usize) {
         self.0.fetch_max(connections, Ordering::Relaxed);
     }
 
-    /// So many are left.
+    /// A connection was closed; `connections` are left.
     pub(crate) fn goes(&self, connections: usize) {
         if self.has_gone(connections) {
-            // A core does not wait for it. Without a thread it is kept until the next time.
+            // A separate thread, since trimming blocks. If it cannot start, the memory stays until
+            // the next drop.
             let trim = || {
                 os::sleep(PAUSE);
                 trim_heap();
@@ -35,7 +36,7 @@ impl Crowd {
         }
     }
 
-    /// Whether most have gone with this one. It is said once for each quarter.
+    /// Whether this connection's close left a quarter of the peak; true once per drop.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

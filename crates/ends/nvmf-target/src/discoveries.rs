@@ -1,4 +1,4 @@
-//! Discovery controllers: anybody may have one, nobody all of them.
+//! Discovery controllers: available to every host, within a limit per address.
 
 use crate::limits;
 use crate::notices::origin;
@@ -7,13 +7,13 @@ use farblock_proto::ids::ControllerId;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Those that there are, the oldest first, with where their hosts are.
+/// Discovery controllers with their hosts' addresses, oldest first.
 #[derive(Default)]
 pub(crate) struct Discoveries(VecDeque<(ControllerId, IpAddr)>);
 
 impl Discoveries {
-    /// Which one is to end before a host at `peer` gets another: the oldest of its address if that
-    /// has its share, or, if no more can be, the oldest of the address that has most.
+    /// The controller to close before a host at `peer` gets one: the oldest of its address, if that
+    /// has reached its limit; if the total is reached, the oldest of the address with most.
     pub(crate) fn victim(&self, peer: IpAddr) -> Option<ControllerId> {
         let of = |wanted: IpAddr| self.0.iter().filter(move |(_, from)| *from == wanted);
         let own = origin(peer);

@@ -1,16 +1,15 @@
-//! What happens to a target that somebody who looks after it wants to know: each is a line in the
-//! log, and whoever observes the target hears of it.
+//! Events of a target for its operator: each is logged and passed to the observer.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-/// A host's controller, as its administrator knows it.
+/// A host's controller, as operators know it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Visitor {
     /// The host's name.
     pub host: String,
-    /// Where it is.
+    /// The host's address.
     pub address: IpAddr,
     /// The subsystem's name.
     pub subsystem: String,
@@ -18,30 +17,30 @@ pub struct Visitor {
     pub controller: u16,
 }
 
-/// Something that happened. Its text is a sentence for people.
+/// An event. Its text is one sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A host connected, and has authenticated if it has to.
+    /// A host connected, and has authenticated if it must.
     Connected(Visitor),
-    /// Its controller ended, and why.
+    /// Its controller was closed, and why.
     Ended(Visitor, &'static str),
-    /// A host was refused: its name, where it is, what it wanted, and why not.
+    /// A host was refused.
     Refused {
-        /// The host's name, as far as it said one; nothing if it did not.
+        /// The host's name, or empty if it gave none.
         host: String,
-        /// Where it is.
+        /// The host's address.
         address: IpAddr,
-        /// The subsystem that it wanted, as far as it said.
+        /// The subsystem that it requested, or empty.
         subsystem: String,
-        /// A few words.
+        /// The reason in a few words.
         reason: String,
     },
-    /// A namespace is shared from now on.
+    /// A namespace was added to a subsystem.
     NamespaceAdded(String, u32),
-    /// A namespace is not shared any more.
+    /// A namespace was removed from a subsystem.
     NamespaceRemoved(String, u32),
-    /// A namespace has another size, protection or store.
+    /// A namespace has a new size, write protection or store.
     NamespaceChanged {
         /// The subsystem's name.
         subsystem: String,
@@ -52,21 +51,21 @@ pub enum Event {
         /// Whether writes are refused.
         read_only: bool,
     },
-    /// A subsystem is offered from now on.
+    /// A subsystem was added.
     SubsystemAdded(String),
-    /// A subsystem is not offered any more.
+    /// A subsystem was removed.
     SubsystemRemoved(String),
-    /// The target listens there from now on.
+    /// The target started to listen on this address.
     ListenerAdded(SocketAddr),
-    /// The target does not listen there any more.
+    /// The target stopped listening on this address.
     ListenerRemoved(SocketAddr),
-    /// What stores a namespace failed; the first of many.
+    /// A namespace's store failed; only the first of many failures.
     StorageFailed {
         /// The namespace.
         nsid: u32,
-        /// The host whose command it was.
+        /// The host that sent the command.
         host: String,
-        /// A sentence.
+        /// The error in one sentence.
         what: String,
     },
 }
@@ -112,11 +111,11 @@ impl fmt::Display for Event {
     }
 }
 
-/// Hears of every event. It may be called by cores, and with locks held: it must not wait, nor call
-/// the target.
+/// Receives every event. Cores may call it, with locks held: it must not block, nor call the
+/// target.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// Who observes the target, if anybody does.
+/// The target's observer, if it has one.
 #[derive(Default)]
 pub(crate) struct Observed(Mutex<Option<Observer>>);
 
@@ -125,7 +124,7 @@ impl Observed {
         *self.0.lock().expect("no holder panics") = observer;
     }
 
-    /// Tells of an event.
+    /// Passes an event to the observer.
     pub(crate) fn tell(&self, event: &Event) {
         let observer = self.0.lock().expect("no holder panics").clone();
         if let Some(observer) = observer {
@@ -133,14 +132,13 @@ impl Observed {
         }
     }
 
-    /// The same, with a line in the log.
+    /// Logs an event and passes it to the observer.
     pub(crate) fn log(&self, event: &Event) {
         tracing::info!("{event}");
         self.tell(event);
     }
 
-    /// The same of what somebody has asked for: whoever makes the change for them logs it, and who
-    /// they are.
+    /// The same for a requested change: the requester logs it together with the user's name.
     pub(crate) fn log_change(&self, event: &Event) {
         tracing::debug!("{event}");
         self.tell(event);

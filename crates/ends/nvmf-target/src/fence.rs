@@ -1,11 +1,11 @@
-//! What is left of a host's queues that ended, and what has to wait for it.
+//! Changes left over from a host's closed queues, and commands that must wait for them.
 //!
-//! An operation that a namespace has cannot be taken back. If its queue ends (lost, reset, or with
-//! its controller), the host does not learn what became of it, and sends it again through another
-//! queue: then the first attempt must not be carried out after the second. So a queue that a host
-//! connects while changes of its earlier queues are under way is *fenced*: its commands for the
-//! blocks that those change wait, reads too, and all others go on. The host sees slow blocks, which
-//! they are, and not a refused Connect. See decision 14.
+//! An operation submitted to a namespace cannot be recalled. If its queue closes (lost, reset, or
+//! with its controller), the host does not learn the outcome and resends the command on another
+//! queue. The first attempt must not execute after the second. So a queue is *fenced* if its host
+//! connects it while changes of earlier queues are under way: its commands for the affected blocks
+//! wait, reads included, and all others proceed. The host sees slow blocks instead of a refused
+//! Connect. See decision 14.
 //!
 //! ```text
 //!   open --- torn down ---> ending, changes unknown --- closed --> changes known --- ended -->
@@ -13,9 +13,9 @@
 //!     \__________________ the host closed it ________________________/   (or none at all)
 //! ```
 //!
-//! A host may have thousands of queues of either kind. So what is left of its earlier ones is in
-//! one place, which all its fenced queues look at; and only who has a command that waits is told of
-//! news. A command waits for the last of its obstacles: what began last most often ends last.
+//! A host may have thousands of closed and fenced queues. So one shared list per host holds the
+//! remains of its closed queues, and only fenced queues with waiting commands receive news. A
+//! command waits for its latest obstacle: the last to start mostly ends last.
 
 use crate::shared::Route;
 use farblock_proto::capsule::SlotId;
@@ -34,15 +34,15 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// What a command changes, if anything.
+    /// The blocks that a command changes, if any.
     pub(crate) fn of(command: &IoCommand) -> Option<Self> {
         let (namespace, blocks) = blocks_of(command)?;
         command.changes().then_some(Self { namespace, blocks })
     }
 }
 
-/// The blocks that a command is about: of a deallocation, which names many, all that there are; of
-/// a Copy, what it may write.
+/// The blocks that a command touches. A deallocation names many ranges and counts as all blocks; a
+/// Copy counts as its destination.
 fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     match *command {
         IoCommand::Read { namespace, lba, blocks, .. }
@@ -61,12 +61,12 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     }
 }
 
-/// What the operations of a queue change that are under way.
+/// Blocks that a queue's operations under way change.
 #[derive(PartialEq, Eq, Debug)]
 struct Changes(Box<[Change]>);
 
 impl Changes {
-    /// These, in rising order; what overlaps or adjoins is one.
+    /// Sorts these, and joins changes that overlap or adjoin.
     fn new(mut changes: Vec<Change>) -> Self {
         changes.sort_unstable_by_key(|change| (change.namespace, change.blocks.start));
         changes.dedup_by(|next, first| {
@@ -87,15 +87,15 @@ impl Changes {
     }
 }
 
-/// One of a host's queues that ended, in the order of their ends.
+/// A closed queue of a host; ordered by close.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct EndingId(u64);
 
-/// What is left of a queue that ended.
+/// The remains of a closed queue.
 struct Ending {
-    /// What it still changes, once that is known.
+    /// Blocks that it still changes, once known.
     changes: Option<Changes>,
-    /// Queues with commands that wait for this.
+    /// Queues with commands that wait for it.
     waiters: Vec<Route>,
 }
 
@@ -105,7 +105,7 @@ impl Ending {
     }
 }
 
-/// What is left of all of a host's queues that ended.
+/// The remains of all closed queues of a host.
 #[derive(Default)]
 struct Endings {
     next: u64,
@@ -113,14 +113,14 @@ struct Endings {
 }
 
 impl Endings {
-    /// The last queue among these that a command has to wait for.
+    /// The latest queue among these that a command must wait for.
     fn obstacle(
         &self,
         among: impl std::ops::RangeBounds<EndingId>,
         command: &IoCommand,
     ) -> Option<EndingId> {
         let (namespace, blocks) = blocks_of(command)?;
-        // What a Copy reads may be anywhere.
+        // A Copy may read anywhere.
         let reads_any = matches!(command, IoCommand::Copy { .. });
         let mut endings = self.by_id.range(among).rev();
         let is_obstacle = |ending: &Ending| reads_any || ending.is_obstacle(namespace, &blocks);
@@ -129,8 +129,8 @@ impl Endings {
     }
 }
 
-/// [`Endings`] that a host's queues share. The lock is a host's own, and I/O takes it only on
-/// fenced queues, to read; to write, when a command has to wait.
+/// [`Endings`] that a host's queues share. Each host has its own lock. I/O takes it only on fenced
+/// queues: to read, or to write when a command must wait.
 #[derive(Clone, Default)]
 struct SharedEndings(Arc<RwLock<Endings>>);
 
@@ -143,7 +143,7 @@ impl SharedEndings {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue ends, and what it changes is not known yet.
+    /// Records a queue that closes, with its changes still unknown.
     fn begin(&self) -> EndingId {
         let mut endings = self.write();
         let id = EndingId(endings.next);
@@ -152,7 +152,7 @@ impl SharedEndings {
         id
     }
 
-    /// Notes what an ended queue still changes; gives those that wait for it.
+    /// Records the remaining changes of a closed queue; returns its waiters.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -160,35 +160,35 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Nothing is left of it; gives those that wait for it.
+    /// Removes a closed queue that has nothing left; returns its waiters.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }
 }
 
-/// What becomes of a command on a fenced queue.
+/// What a fenced queue does with a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passage {
-    /// It waits; the fence has it.
+    /// The command waits in the fence.
     Held,
-    /// It goes on.
+    /// The command proceeds.
     Free,
-    /// It goes on, as all others will: the fence can go.
+    /// The command proceeds, as all later ones will: the fence can be removed.
     Open,
 }
 
-/// What a fenced queue waits for.
+/// A fenced queue's waiting commands.
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// Queues that ended before this are its affair.
+    /// Only queues closed before this one matter.
     before: EndingId,
-    /// Commands that wait, by the queue that they wait for, in order.
+    /// Waiting commands in order, by the queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,
 }
 
 impl Fence {
-    /// Whether a command has to wait: then it is held.
+    /// Holds a command if it must wait.
     pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
         let endings = self.endings.read();
         if endings.obstacle(..self.before, command).is_some() {
@@ -199,7 +199,7 @@ impl Fence {
         if is_over && self.held.is_empty() { Passage::Open } else { Passage::Free }
     }
 
-    /// Has a command wait, unless what it would wait for is over by now.
+    /// Holds a command, unless its obstacle ended meanwhile.
     fn hold(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
         let endings = self.endings.clone();
         let mut endings = endings.write();
@@ -208,7 +208,7 @@ impl Fence {
         Passage::Held
     }
 
-    /// Keeps a command. Of each earlier queue's news, this one is told once for all that wait.
+    /// Keeps a command. Each earlier queue notifies this one once for all its commands.
     fn wait(&mut self, endings: &mut Endings, id: EndingId, command: (SlotId, IoCommand)) {
         let held = self.held.entry(id).or_insert_with(|| {
             let ending = endings.by_id.get_mut(&id).expect("found just now");
@@ -218,20 +218,20 @@ impl Fence {
         held.push(command);
     }
 
-    /// A command does not wait any more, if it did. The news is told all the same: who withdraws
-    /// one after the other is to be told once.
+    /// Removes a command that no longer waits. The fence stays registered as a waiter, so that
+    /// repeated withdrawals do not register it twice.
     pub(crate) fn withdraw(&mut self, slot: SlotId) {
         self.held.values_mut().for_each(|held| held.retain(|(waits, _)| *waits != slot));
     }
 
-    /// There is news of an earlier queue. Gives the commands that need not wait any more.
+    /// Handles news of an earlier queue. Returns the commands that may proceed.
     pub(crate) fn hear(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
         let Some(held) = self.held.remove(&news) else { return released };
         let endings = self.endings.clone();
         let mut endings = endings.write();
         for (slot, command) in held {
-            // Those after it were no obstacles: what a queue changes only becomes less.
+            // Later queues were no obstacles: a closed queue's changes only shrink.
             match endings.obstacle(..=news, &command) {
                 Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),
@@ -241,7 +241,7 @@ impl Fence {
     }
 }
 
-/// A host at a subsystem: names as they are in the Connect command's data.
+/// A host at a subsystem, with names as in the Connect data.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],
@@ -255,7 +255,7 @@ impl HostKey {
     }
 }
 
-/// A host that has controllers.
+/// A host with controllers.
 struct Host {
     endings: SharedEndings,
     lives: usize,
@@ -264,9 +264,9 @@ struct Host {
 /// One life of a controller.
 struct Life {
     host: Arc<HostKey>,
-    /// Its queues, those included that were closed but have operations left with a namespace.
+    /// Its queues, including closed ones with operations left in a namespace.
     queues: usize,
-    /// Those that ended and may have changes under way.
+    /// Its closed queues that may have changes under way.
     ending: usize,
 }
 
@@ -279,11 +279,11 @@ pub(crate) struct Queues {
     ending: HashMap<u64, (ControllerId, Instance, EndingId)>,
 }
 
-/// Who is to be told of an ended queue, and which that is.
+/// The queues to notify of a closed queue, and that queue.
 pub(crate) type News = (Vec<Route>, EndingId);
 
 impl Queues {
-    /// A queue was connected. An I/O queue may be fenced.
+    /// Adds a connected queue. An I/O queue may be fenced.
     pub(crate) fn connected(
         &mut self,
         host: HostKey,
@@ -316,7 +316,7 @@ impl Queues {
         (life, host)
     }
 
-    /// A queue is to be closed: whether it has changes under way is not known before it is.
+    /// A queue is being closed; its changes under way are known only once it is.
     pub(crate) fn torn_down(&mut self, serial: u64) {
         if let Some((controller, instance)) = self.open.remove(&serial) {
             let (life, host) = self.life(instance);
@@ -326,7 +326,7 @@ impl Queues {
         }
     }
 
-    /// A queue is closed, and has these changes under way. Gives who is to be told.
+    /// A queue has closed with these changes under way. Returns the queues to notify.
     pub(crate) fn closed(&mut self, serial: u64, changes: Vec<Change>) -> Option<News> {
         self.torn_down(serial);
         if changes.is_empty() {
@@ -336,7 +336,7 @@ impl Queues {
         Some((self.life(instance).1.endings.know(id, Changes::new(changes)), id))
     }
 
-    /// A closed queue's last change ended.
+    /// The last change of a closed queue ended.
     fn ended(&mut self, serial: u64) -> Option<News> {
         let (_, instance, id) = self.ending.remove(&serial)?;
         let (life, host) = self.life(instance);
@@ -344,7 +344,7 @@ impl Queues {
         Some((host.endings.end(id), id))
     }
 
-    /// Nothing is left of a closed queue, and of what it had handed to namespaces.
+    /// Neither a closed queue nor its submitted operations are left.
     pub(crate) fn gone(&mut self, instance: Instance, serial: u64) -> Option<News> {
         let news = self.ended(serial);
         let (life, host) = self.life(instance);
@@ -360,12 +360,12 @@ impl Queues {
         news
     }
 
-    /// Whether nothing is left of any queue of a controller's life.
+    /// Whether no queue of a controller's life is left.
     pub(crate) fn is_gone(&self, instance: Instance) -> bool {
         !self.lives.contains_key(&instance)
     }
 
-    /// The controller of a queue that ended.
+    /// The controller of a closed queue.
     pub(crate) fn controller_of(&self, serial: u64) -> Option<(ControllerId, Instance)> {
         let (controller, instance, _) = self.ending.get(&serial)?;
         Some((*controller, *instance))
@@ -415,7 +415,7 @@ mod tests {
         Route { core: 0, key: ConnectionKey(serial as u32), serial }
     }
 
-    /// Connects an I/O queue of the one host that there is.
+    /// Connects an I/O queue of the only host.
     fn connect(queues: &mut Queues, serial: u64) -> Option<Box<Fence>> {
         let host = HostKey { subsystem: [1; 256], nqn: [2; 256], id: [3; 16] };
         queues.connected(host, LIFE, route(serial), true)
@@ -494,7 +494,7 @@ mod tests {
         (0..ENDED).for_each(|serial| queues.torn_down(serial));
         let mut fences: Vec<_> =
             (0..FENCED).map(|at| connect(&mut queues, ENDED + at).expect("fenced")).collect();
-        // All change the same block. Half of the new queues want it, the others another.
+        // All change the same block. Half of the new queues want that block, the others another.
         let mut messages = 0;
         let mut tell = |fences: &mut Vec<Box<Fence>>, news: Option<News>| {
             let (told, id) = news.expect("it was open");
@@ -517,7 +517,8 @@ mod tests {
         for serial in 0..ENDED {
             tell(&mut fences, queues.gone(LIFE.1, serial));
         }
-        // Once when the last is known, and half of them once when it is over.
+        // One message each when the changes of the last one are known, and one for each waiting
+        // half.
         assert_eq!(messages as u64, FENCED + FENCED / 2);
         assert!(fences.iter().all(|fence| fence.held.is_empty()));
         for at in 0..FENCED {

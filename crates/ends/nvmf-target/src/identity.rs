@@ -1,4 +1,4 @@
-//! Names that stay the same over restarts, derived from what is shared.
+//! Names that stay the same over restarts, derived from the shared objects.
 
 use farblock_proto::controller::HostMark;
 use farblock_reactor::os;
@@ -13,8 +13,8 @@ pub(crate) struct NamespaceIdentity {
     pub(crate) eui64: [u8; 8],
 }
 
-/// The identity of what `subsystem` shares as number `id`: `content` if that is a UUID, and made
-/// from all three otherwise, so that a host never takes another disk for the one it knew.
+/// The identity of namespace `id` of `subsystem`: `content` if that is a UUID, otherwise derived
+/// from all three, so that a host never mistakes one disk for another.
 pub(crate) fn namespace(subsystem: &str, id: u32, content: &str) -> NamespaceIdentity {
     let own = Uuid::try_parse(content).ok().filter(|uuid| !uuid.is_nil());
     let (uuid, name) = match own {
@@ -35,14 +35,14 @@ pub(crate) fn serial(subsystem: &str) -> String {
     uuid.simple().to_string()[..20].to_owned()
 }
 
-/// What reservations keep of the name of a host that has proved it.
+/// The digest of a proved host name, for stored reservations.
 pub(crate) fn mark(host: &str) -> HostMark {
     let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, host.as_bytes()).into_bytes();
     HostMark(u64::from_be_bytes(uuid[8..].try_into().expect("eight of sixteen bytes")))
 }
 
-/// Where a target is that listens on `addresses`: a host that lost one of its controllers knows by
-/// it that the process has ended when another one is found at the same place.
+/// The origin of a target that listens on `addresses`. When another controller appears at the same
+/// origin, a host that lost its controller knows that the old process has ended.
 pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
     let boot = boot();
     let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -59,7 +59,7 @@ fn place(network: &str, listeners: &[String]) -> [u8; 16] {
     Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes()
 }
 
-/// What names the boot of this machine, where the system has a name for it.
+/// The identifier of this machine's boot, if the system has one.
 fn boot() -> Option<String> {
     if let Some(boot) = os::simulated_boot() {
         return Some(boot);
@@ -68,8 +68,8 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// What names the network that addresses are of, on this boot of this machine: a container may
-/// have one of its own.
+/// The identifier of the network namespace on this boot of this machine: a container may have its
+/// own.
 fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
         return Some(format!("{}\nsimulated", boot?));
@@ -83,20 +83,20 @@ fn system_network(boot: Option<&str>) -> Option<String> {
     Some(format!("{}\n{}", boot?, network.to_string_lossy()))
 }
 
-/// Windows has no such name, so the first who needs one makes it up. Once, as all targets of a
-/// process are of one network.
+/// Windows has no such name, so the first process to need one creates it. Once, since all targets
+/// of a process are in one network.
 #[cfg(windows)]
 fn system_network(_: Option<&str>) -> Option<String> {
     use std::sync::OnceLock;
     use windows_registry::{CURRENT_USER, LOCAL_MACHINE};
     static NAME: OnceLock<Option<String>> = OnceLock::new();
-    // Only administrators and services may write where everybody looks.
+    // Only administrators and services may write where every process reads.
     NAME.get_or_init(|| registered(LOCAL_MACHINE).or_else(|| registered(CURRENT_USER))).clone()
 }
 
-/// A random name in a key that the system only has in memory: it is gone with the boot, or with the
-/// user's session, and a container has a registry of its own. Whoever finds it is where whoever
-/// made it up was. Two that make one up at once may differ, for which hosts just wait.
+/// A random name in a volatile registry key, which lasts until reboot or the end of the user's
+/// session. A container has its own registry. So processes that read the same name share a machine.
+/// Two that create it at once may differ, in which case hosts only wait.
 #[cfg(windows)]
 fn registered(root: &windows_registry::Key) -> Option<String> {
     const KEY: &str = r"SOFTWARE\farblock-boot";

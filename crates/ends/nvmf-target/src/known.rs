@@ -1,10 +1,10 @@
-//! Addresses that are remembered, the last so many.
+//! A bounded set of recently seen addresses.
 
 use crate::limits;
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 
-/// See the module's text.
+/// The set, in order of arrival.
 #[derive(Default)]
 pub(crate) struct Known {
     all: HashSet<IpAddr>,
@@ -16,7 +16,7 @@ impl Known {
         self.all.contains(&address)
     }
 
-    /// Remembers an address, and forgets the one that was remembered first if there are too many.
+    /// Adds an address, and drops the oldest if there are too many.
     pub(crate) fn insert(&mut self, address: IpAddr) {
         if !self.all.insert(address) {
             return;

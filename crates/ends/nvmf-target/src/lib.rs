@@ -1,19 +1,19 @@
 //! The NVMe/TCP target: subsystems and controllers on reactor cores.
 //!
-//! **What it is.** [`Target::start`] binds listeners and starts one thread per core, each with a
-//! reactor of its own. A connection (one queue pair) belongs to one core from accept to close;
-//! so do the queues that a core opens into each namespace. What I/O does on a core touches no
-//! lock. Connect, admin commands and teardown go through one [`Registry`] behind a mutex.
+//! **Design.** [`Target::start`] binds listeners and starts one thread per core, each with its own
+//! reactor. A connection (one queue pair) belongs to one core from accept to close, and so do the
+//! queues that a core opens into each namespace. I/O on a core takes no lock. Connect, admin
+//! commands and teardown share one [`Registry`] behind a mutex.
 //!
-//! **Contract.** Whatever a peer sends, it gets the status or terminate PDU that the specification
-//! names, and no other connection notices: memory is bounded per connection and per core
-//! ([`limits`]), and a connection that does not finish what it began is closed. An operation that
-//! was handed to a namespace runs to its end, also when its connection is gone.
+//! **Contract.** For every input, a peer gets the status or terminate PDU that the specification
+//! names, and no other connection notices. Memory is bounded per connection and per core
+//! ([`limits`]). The target closes a connection that does not finish a started exchange in time. A
+//! namespace completes every submitted operation, even after its connection has closed.
 //!
-//! **Changes.** Subsystems, hosts, listeners and referrals come and go, and namespaces are added,
-//! removed, replaced, resized and protected while it runs, through a [`Control`]. What was handed
-//! to a namespace that goes runs to its end; what is parsed and waits gets Invalid Namespace or
-//! Format; its store is closed when its last operation has ended.
+//! **Changes.** Through a [`Control`], a running target adds and removes subsystems, hosts,
+//! listeners and referrals, and adds, removes, replaces, resizes and write-protects namespaces.
+//! When a namespace is removed, submitted operations complete and waiting commands fail with
+//! Invalid Namespace or Format. The store closes after its last operation.
 //!
 //! **Not implemented.** Moving a connection to another core.
 //!

@@ -1,11 +1,11 @@
-//! What waits for the thread that calculates, in the order in which it gets on.
+//! The queue of the authentication thread.
 //!
-//! Who has had least comes first: the address for which least will have been calculated lately,
-//! with what it has asked for first; of those with as much, the one that has come last, for whoever
-//! has waited long gives up soon. An exchange counts when it begins, so that it goes on. A host
-//! that comes is ahead of strangers that have come before, whatever they ask for and however
-//! many of them wait. Every other turn is one of the addresses from which hosts have proved who
-//! they are: strangers that have ever new addresses share the rest.
+//! The address with the least recent work comes first, including the work of its next request.
+//! Among equals, the latest arrival comes first, since a peer that has waited long soon gives up.
+//! An exchange is charged when it starts, so that it can finish. A new host therefore overtakes
+//! strangers that were there before, whatever they request and however many they are. Every other
+//! turn belongs to addresses from which hosts have authenticated; strangers with ever new addresses
+//! share the rest.
 
 use crate::limits;
 use farblock_secure::Cost;
@@ -14,49 +14,48 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Something to do, for somebody who may be gone.
+/// A request whose owner may have disconnected.
 pub(super) trait Work {
-    /// Whether anybody waits for it still.
+    /// Whether its owner still waits for it.
     fn is_awaited(&self) -> bool;
 
-    /// What it takes.
     fn cost(&self) -> Cost;
 }
 
-/// Where work comes from.
+/// The source of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) address: IpAddr,
-    /// Whether a host has proved there who it is.
+    /// Whether a host has authenticated from there.
     pub(super) is_known: bool,
 }
 
-/// See the module's text.
+/// Waiting requests of all addresses.
 pub(super) struct Backlog<W> {
     known: Turns<W>,
     strangers: Turns<W>,
     is_strangers_turn: bool,
-    /// What was calculated for whom lately.
+    /// Recent work by address.
     spent: HashMap<IpAddr, u64>,
-    /// When half of that was forgotten.
+    /// When the recent work was last halved.
     halved_at: Instant,
-    /// With so much, what nobody waits for any more is left out.
+    /// The length at which abandoned requests are dropped.
     swept_at: usize,
 }
 
-/// Addresses that take turns.
+/// A queue of addresses.
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
     order: BTreeSet<(BacklogPlace, IpAddr)>,
-    /// Numbers places: those with as much have their turns in that order.
+    /// Numbers places: addresses with equal work are ordered by it.
     serial: u64,
     count: usize,
 }
 
-/// What will have been spent on an address, and a number.
+/// Work charged to an address once its next request starts, and a serial number.
 type BacklogPlace = (u64, Reverse<u64>);
 
-/// What one address has asked for; never nothing.
+/// Requests of one address; never empty.
 struct Line<W> {
     works: VecDeque<W>,
     place: BacklogPlace,
@@ -74,7 +73,7 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Puts work behind what its address has asked for.
+    /// Appends a request to those of its address.
     pub(super) fn push(&mut self, origin: Origin, work: W) {
         let spent = self.spent.get(&origin.address).copied().unwrap_or_default();
         match origin.is_known {
@@ -82,14 +81,14 @@ impl<W: Work> Backlog<W> {
             false => self.strangers.push(origin.address, spent, work),
         }
         if self.len() >= self.swept_at {
-            // Who comes, asks and goes leaves nothing behind. Now and then: it costs little so.
+            // Drop requests of closed connections. Rarely, so the cost is small.
             self.known.sweep();
             self.strangers.sweep();
             self.swept_at = limits::SWEPT_CALCULATIONS.max(2 * self.len());
         }
     }
 
-    /// What is done next.
+    /// The next request.
     pub(super) fn pop(&mut self, now: Instant) -> Option<W> {
         self.is_strangers_turn = !self.is_strangers_turn;
         let (address, work) = match self.is_strangers_turn {
@@ -100,7 +99,7 @@ impl<W: Work> Backlog<W> {
         Some(work)
     }
 
-    /// So much is spent on an address now.
+    /// Charges work to an address.
     fn spend(&mut self, address: IpAddr, work: u64, now: Instant) {
         let spent = self.spent.entry(address).or_default();
         *spent += work;
@@ -116,7 +115,7 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Forgets half of what was spent; little is as good as nothing.
+    /// Halves the recorded work; forgets small amounts.
     fn halve(&mut self) {
         self.spent.retain(|address, spent| {
             let is_much = *spent / 2 >= limits::CALCULATED_LITTLE;
@@ -147,7 +146,7 @@ impl<W: Work> Turns<W> {
         self.move_to(address, spent);
     }
 
-    /// Where an address waits, if it does, when so much was spent on it.
+    /// Moves an address, if it waits, to the place for this much work.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
         let next = line.works.front().expect("it waits for something").cost();
@@ -174,7 +173,7 @@ impl<W: Work> Turns<W> {
         }
     }
 
-    /// Leaves out what nobody waits for.
+    /// Drops abandoned requests.
     fn sweep(&mut self) {
         self.lines.retain(|_, line| {
             line.works.retain(Work::is_awaited);
@@ -205,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A backlog, and somebody who waits.
+    /// A backlog with one waiting owner.
     struct Stage {
         backlog: Backlog<Named>,
         now: Instant,
