@@ -2,48 +2,48 @@
 
 use std::time::Duration;
 
-/// Connections that a target holds at once; one more is closed at accept.
+/// Concurrent connections of a target; further ones are closed at accept.
 pub const MAX_CONNECTIONS: usize = 16_384;
 
-/// One part in so many of the connections is kept for addresses that hosts have connected from.
+/// One connection in this many is reserved for addresses from which hosts have connected.
 pub const KNOWN_SHARE: usize = 16;
 
-/// Addresses that are remembered for that.
+/// Addresses remembered for [`KNOWN_SHARE`].
 pub const KNOWN_ADDRESSES: usize = 4096;
 
-/// Hosts whose I/O is counted apart; what others do is counted together.
+/// Hosts with their own I/O counters; all others share one.
 pub const METERED_HOSTS: usize = 256;
 
-/// Hosts of one namespace that hear of a flush of another one that failed.
+/// Hosts of one namespace that receive the error of another host's failed flush.
 pub const FLUSHING_HOSTS: usize = 1024;
 
-/// Connections of one address whose hosts have not connected yet: the oldest makes room.
+/// Connections of one address that have not completed Connect: beyond it, the oldest is closed.
 pub const HALF_OPEN_PER_ADDRESS: usize = 256;
 
-/// Discovery controllers of hosts at one address: the oldest makes room.
+/// Discovery controllers of one address: beyond it, the oldest is closed.
 pub const DISCOVERIES_PER_ADDRESS: usize = 64;
 
-/// Connections beyond the limit while others are being closed for them.
+/// Connections beyond the limit while evicted ones close.
 pub const CLOSING_AT_ONCE: usize = RESERVED_DESCRIPTORS / 2;
 
-/// Connections that are tried however few descriptors there are.
+/// Connections allowed however few descriptors there are.
 pub const CONNECTIONS_MIN: usize = 16;
 
-/// Descriptors that are kept for other things than connections: what namespaces open later, logs.
+/// Descriptors reserved for other uses: namespaces opened later, logs.
 pub const RESERVED_DESCRIPTORS: usize = 64;
 
-/// Data buffers that the commands of one connection hold at once, in bytes. Commands beyond it
-/// wait; it is several of the largest transfers, so that one slow transfer stops no other. Those
-/// that bring their data with them wait in the network, except while the host owes data that it was
-/// asked for: they come the same way. It has [`TRANSFER_TIMEOUT`] for that, and its queue's depth.
+/// Data buffers of one connection's commands, in bytes: several of the largest transfers, so that
+/// one slow transfer stops no other. Further commands wait. Those with in-capsule data wait in the
+/// network, unless the host owes requested data, which arrives on the same stream. The host has
+/// [`TRANSFER_TIMEOUT`] to send it, and its queue depth bounds the commands before it.
 pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 
-/// Memory that all peers make the target hold at once, in bytes: buffers of commands, answers that
-/// are not taken, commands beyond the first. Each core has an equal part of it. What happens at the
-/// limit is told in decision 16.
+/// Memory that all peers make the target hold, in bytes: command buffers, responses that hosts do
+/// not receive, commands beyond the first. Each core has an equal part. Decision 16 describes the
+/// behavior at the limit.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
-/// A core's part of [`BUFFER_BYTES`] is not less, in bytes, where memory is plentiful: several of
+/// The least part of [`BUFFER_BYTES`] for a core where memory is plentiful, in bytes: several of
 /// the largest transfers.
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 
@@ -51,129 +51,126 @@ pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 /// the largest transfers.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
-/// Bytes that a connection takes besides the buffers of its commands: its structures, what
-/// waits in the kernel's sockets, and TLS. All connections together take at most a quarter of what
-/// the process may use.
+/// Bytes that a connection takes besides its command buffers: its structures, socket buffers of the
+/// kernel, and TLS. All connections together take at most a quarter of the memory that the process
+/// may use.
 pub const CONNECTION_BYTES: u64 = 64 << 10;
 
-/// The smallest buffer, in bytes: what each counts for at least.
+/// The smallest buffer, in bytes: every buffer counts as at least this.
 pub const BUFFER_BYTES_MIN: usize = 4096;
 
-/// One part in so many of a core's limit is kept, on top of it, for hosts that hold next to
+/// One part in this many of a core's limit is added as a reserve for hosts that hold next to
 /// nothing.
 pub const RESERVE_SHARE: usize = 8;
 
-/// Next to nothing is one part in so many of a core's limit, or one command's data.
+/// "Next to nothing" is one part in this many of a core's limit, or one command's data.
 pub const POOR_SHARE: usize = 64;
 
-/// How often a core that is short of memory looks for what keeps it waiting.
+/// Interval at which a core short of memory looks for the commands that hold it.
 pub const PRESSED_PERIOD: Duration = Duration::from_secs(1);
 
-/// After so many looks a command that still waits for its host loses its connection.
+/// After this many intervals, a command that still waits for its host loses its connection.
 pub const PRESSED_EPOCHS: u32 = 2;
 
-/// Connections that are woken at once when memory comes back; the others' turn is next.
+/// Connections woken at once when memory is released; the others follow.
 pub const WOKEN_AT_ONCE: usize = 32;
 
-/// Zeroes that pages end with are sent from a buffer of so many bytes, over and over.
+/// Size of the shared zero buffer, sent repeatedly to pad log pages, in bytes.
 pub const ZEROES_BYTES: usize = 64 << 10;
 
-/// What is received at once while a core is short of memory, and what is kept for later of what was
-/// received without being counted, in bytes.
+/// Receive size while a core is short of memory, and the most uncounted received bytes to keep.
 pub const SMALL_RECEIVE_BYTES: u32 = 4096;
 
-/// Answers without data that may wait behind a send that the host does not take, in bytes. Beyond
-/// it nothing more is looked at: a queue is not so deep that a host which reads would notice.
+/// Responses without data that may wait behind a stalled send, in bytes. Beyond it the target
+/// parses no more commands: no queue is so deep that a host that receives would notice.
 pub const ANSWERS_BYTES: usize = 8 << 10;
 
-/// Bytes waiting to be sent beyond which a connection parses no further command: a host that does
-/// not read its answers cannot ask for more. The target also reads no more than this at once from a
-/// namespace that answers at once. Large sends pay: over bare sockets 2 MiB at a time reach twice
-/// the rate of 64 KiB.
+/// Outgoing bytes beyond which a connection parses no further command, so that a host must receive
+/// responses before it can send more. It also limits one read from a namespace that responds at
+/// once. Large sends pay: over bare sockets, 2 MiB at a time reach twice the rate of 64 KiB.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
-/// Capacity for headers that a connection keeps between sends, in bytes.
+/// Header buffer capacity that a connection keeps between sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 16 << 10;
 
-/// After a payload of this size the next receive is a large one, in bytes.
+/// A payload of at least this size makes the next receive a large one, in bytes.
 pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
 
 /// A large receive, in bytes: several payloads with their headers in one system call. The target
 /// copies each payload once from there, while it is in the cache.
 pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 
-/// The target receives the rest of a payload of this size straight into its destination, in bytes.
+/// The target receives the rest of a payload of this size directly into its destination, in bytes.
 /// For smaller payloads a large receive and one copy are cheaper than two receives for each. From
 /// 256 KiB on the copy costs up to a fifth of the rate.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
-/// What is received at once between payloads that are received straight, in bytes: a few headers.
+/// Receive size between direct payload receives, in bytes: a few headers.
 pub const HEADER_RECEIVE_BYTES: u32 = 512;
 
-/// Payload that is received straight at once, in bytes: little enough that even a slow network
-/// brings it within [`TRANSFER_TIMEOUT`].
+/// Largest direct receive, in bytes: even a slow network delivers it within [`TRANSFER_TIMEOUT`].
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
-/// What is carried out in place for hosts (Compare, Verify, Write Zeroes, deallocation) at once on
-/// one core, and begun in one tick, in bytes: about half a millisecond's worth of memory.
+/// Bytes of commands executed in place (Compare, Verify, Write Zeroes, deallocation) at once on one
+/// core, and started in one tick: about half a millisecond of memory access.
 pub const IN_PLACE_BYTES: usize = 2 << 20;
 
-/// What one step of such a command reads, or counts for, in bytes. A Compare is one step.
+/// Bytes that one step of such a command reads or counts as. A Compare is one step.
 pub const STEP_BYTES: usize = 256 << 10;
 
-/// What one step of a deallocation covers at most, in bytes: a file system does that at once, and
-/// memory takes turns of its own.
+/// Largest range of one deallocation step, in bytes: a file system does that at once, and memory
+/// limits its own steps.
 pub const DEALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
-/// Ranges that one step of a deallocation covers at most.
+/// Most ranges of one deallocation step.
 pub const DEALLOCATE_STEP_RANGES: usize = 8;
 
-/// Reads that are put off while what they need is brought near, at most: longer than it takes is
-/// not worth it. They are carried out in the same tick.
+/// Most reads deferred while the target prefetches their data: longer lines do not pay. They
+/// execute in the same tick.
 pub const READS_AHEAD: usize = 4;
 
-/// Rounds of completions and answers before the event loop is looked at again: a namespace that
-/// completes at once must not keep a core from everything else.
+/// Rounds of completions and responses before the event loop polls again, so that a namespace that
+/// completes at once does not monopolize a core.
 pub const ROUNDS_PER_TICK: usize = 8;
 
-/// How long an address that is in use is tried for: a process that was killed is gone before its
-/// io_uring is, and the sockets in it.
+/// How long the target retries a listen address in use: a killed process disappears before its
+/// io_uring and the sockets in it.
 pub const LISTEN_TIME: Duration = Duration::from_secs(3);
 
-/// Time between two tries.
+/// Pause between two tries.
 pub const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time from accept to an accepted Connect command.
+/// From accept to a successful Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time from an accepted Connect command to the end of a host's authentication, if it has to.
+/// From a successful Connect command to the end of the host's authentication, if required.
 pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages that a host may send to authenticate; a transaction has three.
+/// Messages that a host may send to authenticate; one transaction has three.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
 
-/// Messages that wait to be worked on with which those of closed connections are left out.
+/// Waiting messages at which those of closed connections are dropped.
 pub const SWEPT_CALCULATIONS: usize = 256;
 
-/// How long it takes until half of what was calculated for an address is forgotten.
+/// Time after which half of an address's recorded work is forgotten.
 pub const CALCULATED_LATELY: Duration = Duration::from_secs(10);
 
-/// What was calculated for an address and is forgotten altogether, in thousands of multiplications:
-/// less than with the smallest group.
+/// Recorded work of an address that is forgotten entirely, in thousands of multiplications: less
+/// than one exchange with the smallest group.
 pub const CALCULATED_LITTLE: u64 = 64;
 
-/// Addresses for which it is remembered how much was calculated.
+/// Addresses whose work is recorded.
 pub const CALCULATED_ADDRESSES: usize = 16_384;
 
-/// The largest message of an authentication, and the most room for one, in bytes.
+/// Largest authentication message, and largest allocation for one, in bytes.
 pub const AUTHENTICATION_BYTES: u32 = 4096;
 
-/// Time in which some of the data that is to come has to arrive, and in which the host has to
-/// take some of what is sent to it.
+/// Time within which some expected data must arrive, and within which the host must receive some of
+/// the sent data.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time that a stopping target gives accepted commands to finish.
+/// Time in which a stopping target completes accepted commands.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often idle connections without a keep-alive timeout are probed by TCP itself.
+/// TCP keep-alive interval of idle connections without a keep-alive timeout.
 pub const TCP_KEEPALIVE: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
-//! Flushes that failed, and who has heard of it.
+//! Failed flushes, and the hosts that have received their error.
 //!
-//! What a failed flush did not make durable may have been any host's that uses the namespace, and
-//! what stores it tells of it once. So each of the others is told by its own next flush, which is
-//! its last chance to hear that what it believes durable then may be lost.
+//! A failed flush may have lost writes of any host that uses the namespace, but the store reports
+//! it once. So the next flush of every other host fails as well. That is its last chance to learn
+//! that data it will consider durable may be lost.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -10,12 +10,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Those of one namespace.
+/// Failed flushes of one namespace.
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// Of how many each host has heard, by its name's hash. A host beyond the limit hears of those
-    /// that its own flushes meet.
+    /// Failures reported to each host, by hash of its name. Hosts beyond the limit see only the
+    /// failures of their own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 
@@ -30,7 +30,7 @@ impl Losses {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host begins to use the namespace, if it has not before: what was lost so far was not its.
+    /// A host starts to use the namespace: earlier failures do not concern it.
     pub(crate) fn meet(&self, host: &str) {
         let mut heard = self.heard();
         let count = self.count.load(Ordering::Acquire);
@@ -39,19 +39,19 @@ impl Losses {
         }
     }
 
-    /// A flush has failed, and this host, if there is one, is told so.
+    /// Records a failed flush, whose error host `told` receives.
     pub(crate) fn add(&self, told: Option<&str>) {
         let mut heard = self.heard();
         let before = self.count.fetch_add(1, Ordering::AcqRel);
         let known = told.and_then(|host| heard.get_mut(&key(host)));
-        // Of one that it has not heard of it still has to hear.
+        // A host that missed earlier failures must still get its error.
         if let Some(known) = known.filter(|known| **known == before) {
             *known = before + 1;
         }
     }
 
-    /// Whether a flush that has succeeded is to fail, since this host has to hear of a loss. Then
-    /// it has.
+    /// Whether a successful flush of this host must fail to report a loss. The loss then counts as
+    /// reported.
     pub(crate) fn take(&self, host: &str) -> bool {
         let count = self.count.load(Ordering::Acquire);
         if count == 0 {
@@ -74,15 +74,15 @@ mod tests {
         losses.meet("b");
         assert!(!losses.take("a"));
         losses.add(Some("a"));
-        // It was there before, and comes again.
+        // It uses the namespace already and connects again.
         losses.meet("b");
         losses.meet("later");
         assert!([losses.take("a"), losses.take("b"), losses.take("later")] == [false, true, false]);
         assert!(!losses.take("b"));
-        // Whoever it was for is gone.
+        // The host of the flush has disconnected.
         losses.add(None);
         assert!([losses.take("a"), losses.take("b"), losses.take("later")] == [true; 3]);
-        // Two that one has not heard of are one to it.
+        // Two failures that a host has not seen are reported as one.
         losses.add(Some("a"));
         losses.add(Some("a"));
         assert!([losses.take("b"), losses.take("b"), losses.take("a")] == [true, false, false]);

@@ -1,15 +1,15 @@
-//! Memory that peers make a core hold: counted for each connection, each host and the core, so that
-//! whoever takes more than his share waits, and nobody waits for him.
+//! Memory that peers make a core hold, counted for each connection, each host and the core. A host
+//! that takes more than its share waits, and others do not wait for it.
 //!
 //! ```text
 //!   0 ........... 3/4 of the limit ........... limit ............ limit + reserve
 //!     anybody      one host not more          everybody            hosts that hold next to nothing
 //! ```
 //!
-//! Beyond the reserve nothing is admitted; what comes all the same, since it was under way, is
-//! refused with a status that asks for another try. While somebody waits at the limit, the core
-//! closes connections whose *hosts* keep it waiting ([`Account::next_epoch`]): the biggest holder's
-//! first, and only those that have held a command's memory for [`limits::PRESSED_EPOCHS`].
+//! Beyond the reserve, the core admits nothing. Data that arrives all the same fails with a
+//! retryable status. While a connection waits at the limit, the core closes connections whose
+//! *hosts* hold the memory ([`Account::next_epoch`]): the biggest holder's first, and only those
+//! that have held a command's memory for [`limits::PRESSED_EPOCHS`].
 
 use crate::limits;
 use crate::notices::origin;
@@ -18,10 +18,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// What one core's peers hold, as a simulation knows it.
+/// Gauge of the bytes held, for simulations.
 const HELD: &str = "target: bytes that a core's peers hold";
 
-/// Who holds memory: before Connect an address, after it a host.
+/// A holder of memory: an address before Connect, a host afterwards.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Name {
     Address(IpAddr),
@@ -38,7 +38,7 @@ struct Holder {
     connections: usize,
 }
 
-/// A core's account; see the module's text.
+/// A core's account of held memory.
 pub(crate) struct Account {
     limit_bytes: usize,
     held_bytes: usize,
@@ -46,17 +46,16 @@ pub(crate) struct Account {
     free: Vec<HolderId>,
     by_name: HashMap<Name, HolderId>,
     epoch: u32,
-    /// Somebody was turned away since the last look.
+    /// Whether a request was refused since the last epoch.
     is_short: Cell<bool>,
 }
 
-/// What commands hold for `bytes`: buffers come in powers of two.
+/// Memory that buffers for `bytes` take: sizes are powers of two.
 pub(crate) fn footprint(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { bytes.next_power_of_two().max(limits::BUFFER_BYTES_MIN) }
 }
 
 impl Account {
-    /// An account of so many bytes.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes,
@@ -69,7 +68,7 @@ impl Account {
         }
     }
 
-    /// A connection from `address`, whose host is not known yet.
+    /// Adds a connection from `address`, whose host is not known yet.
     pub(crate) fn join(&mut self, address: IpAddr) -> HolderId {
         self.join_as(Name::Address(origin(address)))
     }
@@ -88,7 +87,7 @@ impl Account {
         id
     }
 
-    /// The host of a connection is known: what it holds counts for that from now on.
+    /// Moves a connection and its held bytes to its host, now known.
     pub(crate) fn rename(&mut self, id: HolderId, host: &str, held_bytes: usize) -> HolderId {
         self.holder(id).held_bytes -= held_bytes;
         self.leave(id);
@@ -97,7 +96,7 @@ impl Account {
         id
     }
 
-    /// A connection that holds nothing any more is gone.
+    /// Removes a connection that holds nothing.
     pub(crate) fn leave(&mut self, id: HolderId) {
         let holder = self.holder(id);
         holder.connections -= 1;
@@ -113,7 +112,7 @@ impl Account {
         self.holders[id.0 as usize].as_mut().expect("a connection has a holder")
     }
 
-    /// Whether a host may hold so many bytes more.
+    /// Whether a host may hold `bytes` more.
     pub(crate) fn may_hold(&self, id: HolderId, bytes: usize) -> bool {
         let host = self.host_bytes(id);
         let limit = self.limit_bytes;
@@ -127,14 +126,14 @@ impl Account {
         may
     }
 
-    /// Whether so many bytes can be held at all. One command alone on its core always can.
+    /// Whether `bytes` more can be held at all. The only command on a core always may.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == 0
             || self.held_bytes + bytes
                 <= self.limit_bytes + self.limit_bytes / limits::RESERVE_SHARE
     }
 
-    /// What a host holds in all its connections on this core.
+    /// Bytes that a host holds in all its connections on this core.
     pub(crate) fn host_bytes(&self, id: HolderId) -> usize {
         self.holders[id.0 as usize].as_ref().map_or(0, |holder| holder.held_bytes)
     }
@@ -150,22 +149,22 @@ impl Account {
         self.holder(id).held_bytes -= bytes;
     }
 
-    /// So much is held that nothing is to be kept for comfort.
+    /// Whether to keep no caches, since much is held.
     pub(crate) fn is_pressed(&self) -> bool {
         self.held_bytes > self.limit_bytes / 2
     }
 
-    /// So little is held that what was kept can be given back.
+    /// Whether so little is held that cached memory can be freed.
     pub(crate) fn is_calm(&self) -> bool {
         self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
 
-    /// The epoch that what begins now belongs to.
+    /// The current epoch, for commands that start now.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Counts on, if somebody waits; gives how many bytes have to come back.
+    /// If a connection waits, starts the next epoch and returns the bytes to free.
     pub(crate) fn next_epoch(&mut self) -> Option<usize> {
         let wanted = self.held_bytes.checked_sub(self.limit_bytes / 2)?;
         self.is_short.take().then(|| {
@@ -174,7 +173,7 @@ impl Account {
         })
     }
 
-    /// Whether what began in that epoch has had its time.
+    /// Whether a command that started in that epoch has used up its time.
     pub(crate) fn is_overdue(&self, began: u32) -> bool {
         self.epoch.wrapping_sub(began) > limits::PRESSED_EPOCHS
     }
@@ -190,7 +189,7 @@ mod tests {
         std::net::Ipv4Addr::from_bits(number).into()
     }
 
-    /// Takes one mebibyte at a time for as long as it may.
+    /// Takes one mebibyte at a time while allowed.
     fn take_all(memory: &mut Account, id: HolderId) -> usize {
         let mut taken = 0;
         while memory.may_hold(id, MIB) {
@@ -207,7 +206,7 @@ mod tests {
         assert_eq!(take_all(&mut memory, greedy), 48);
         let second = memory.join(address(2));
         assert_eq!(take_all(&mut memory, second), 16, "what is left of the limit");
-        // The reserve is eight mebibytes, and each of the poor has one of them.
+        // The reserve is eight mebibytes, one for each small holder.
         for number in 3..11 {
             let poor = memory.join(address(number));
             assert_eq!(take_all(&mut memory, poor), 1);

@@ -1,7 +1,7 @@
-//! Counters of I/O that one core writes and anybody may read.
+//! I/O counters that one core writes and any thread reads.
 //!
-//! The core that owns a meter is the only one to write it, so that a count is a load and a store
-//! in its own cache lines: nothing is locked, and nothing is shared between cores.
+//! Only the core that owns a meter writes it. A count is therefore a load and a store in the core's
+//! own cache lines, without locks or sharing.
 
 use farblock_block::{Latency, LatencyCounts};
 use farblock_wire::Status;
@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Commands that failed, by what the status is about (Status Code Type).
+/// Failed commands by Status Code Type.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ErrorCounts {
     /// Generic Command Status.
@@ -21,24 +21,24 @@ pub struct ErrorCounts {
     pub media: u64,
     /// Path Related Status.
     pub path: u64,
-    /// Vendor Specific, and types that are reserved.
+    /// Vendor Specific and reserved types.
     pub vendor: u64,
 }
 
-/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is
-/// ten.
+/// Sums of the times that commands waited, in nanoseconds: ten commands that wait one second add
+/// ten seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WaitCounts {
-    /// For a limit of their namespace.
+    /// For a rate limit of their namespace.
     pub namespace_limit_ns: u64,
-    /// For a limit of their host.
+    /// For a rate limit of their host.
     pub host_limit_ns: u64,
-    /// Connections, for the turn of their host on a core that several hosts fill. No namespace has
-    /// any of that: what waits is not looked at yet.
+    /// Connections, for their host's turn on a core that several hosts fill. Not counted for
+    /// namespaces: waiting commands are not parsed yet.
     pub turn_ns: u64,
 }
 
-/// What something waits for.
+/// The cause of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     NamespaceLimit,
@@ -46,30 +46,30 @@ pub(crate) enum Wait {
     Turn,
 }
 
-/// What was done, as far as it was counted. Nothing here ever becomes less.
+/// I/O counts. They never decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IoCounts {
-    /// Read commands that succeeded.
+    /// Successful Read commands.
     pub reads: u64,
-    /// Write commands that succeeded.
+    /// Successful Write commands.
     pub writes: u64,
-    /// Other I/O commands that succeeded: Flush, Compare, deallocation and so on.
+    /// Other successful I/O commands: Flush, Compare, deallocation and so on.
     pub others: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// I/O commands that did not succeed.
+    /// Failed I/O commands.
     pub errors: ErrorCounts,
-    /// Operations that failed in what stores the namespace.
+    /// Operations that failed in the namespace's store.
     pub storage_errors: u64,
-    /// Those of them that could not read or write what is there.
+    /// Those of them that are media errors.
     pub media_errors: u64,
-    /// How long they waited for a limit or a turn.
+    /// Time spent waiting for a limit or a turn.
     pub waited: WaitCounts,
-    /// How long reads took, of those that were timed.
+    /// Latencies of timed reads.
     pub read_latency: LatencyCounts,
-    /// How long writes took, of those that were timed.
+    /// Latencies of timed writes.
     pub write_latency: LatencyCounts,
 }
 
@@ -95,17 +95,17 @@ impl AddAssign<&Self> for IoCounts {
     }
 }
 
-/// A command that was answered.
+/// A command with its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) kind: MeterKind,
     pub(crate) bytes: u64,
     pub(crate) status: Status,
-    /// How long it took, if somebody wants to know.
+    /// Its latency, if measured.
     pub(crate) took: Option<Duration>,
 }
 
-/// What is counted apart.
+/// The counter that a command adds to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MeterKind {
     Read,
@@ -113,7 +113,7 @@ pub(crate) enum MeterKind {
     Other,
 }
 
-/// See the module's text. No two meters share a cache line, nor a pair of lines that are fetched
+/// The counters of [`IoCounts`]. No two meters share a cache line, nor a pair of lines fetched
 /// together.
 #[derive(Default)]
 #[repr(align(128))]
@@ -127,13 +127,13 @@ pub(crate) struct Meter {
     media_errors: AtomicU64,
     /// By type, in the order of [`ErrorCounts`].
     errors: [AtomicU64; 5],
-    /// By what was waited for, in the order of [`WaitCounts`].
+    /// By cause, in the order of [`WaitCounts`].
     waited: [AtomicU64; 3],
     read_latency: Latency,
     write_latency: Latency,
 }
 
-/// Only the owner writes, so nothing can come in between.
+/// Only the owner writes, so load and store suffice.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
@@ -153,7 +153,7 @@ fn error_place(status: Status) -> usize {
 }
 
 impl Meter {
-    /// Counts a command. Only the core does that which owns this.
+    /// Counts a command. Only the owning core calls it.
     pub(crate) fn count(&self, answered: &Answered) {
         let Answered { kind, bytes, status, took } = *answered;
         if !status.is_success() {
@@ -171,13 +171,13 @@ impl Meter {
         }
     }
 
-    /// Counts an operation that failed in what stores the namespace. Only the owner does.
+    /// Counts a failed operation of the store. Only the owning core calls it.
     pub(crate) fn count_storage_error(&self, is_media_error: bool) {
         add(&self.storage_errors, 1);
         add(&self.media_errors, u64::from(is_media_error));
     }
 
-    /// Counts that something waited so long. Only the owner does.
+    /// Counts a wait. Only the owning core calls it.
     pub(crate) fn count_wait(&self, wait: Wait, ns: u64) {
         let place = match wait {
             Wait::NamespaceLimit => 0,

@@ -1,9 +1,8 @@
-//! All meters of I/O of a target: one for each core and namespace, and one for each core and host.
+//! All I/O meters of a target: one per core and namespace, and one per core and host.
 //!
-//! A queue takes its meters here when it is connected and when it first uses a namespace, and never
-//! for an I/O. Namespaces are as many as are shared. Hosts choose their names themselves, so only
-//! [`METERED_HOSTS`] of them are told apart: one that has gone makes room, and what it did is
-//! counted for the others from then on. No sum becomes less by that.
+//! A queue gets its meters at Connect and when it first uses a namespace, never during I/O. Hosts
+//! choose their own names, so at most [`METERED_HOSTS`] have their own meters. A new host replaces
+//! one that has disconnected, whose counts move to the sum of other hosts. No sum decreases.
 
 use crate::by_namespace::ByNamespace;
 use crate::by_status::ByStatus;
@@ -16,10 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The meters of one thing, by core.
+/// The meters of one host or namespace, by core.
 type PerCore = BTreeMap<usize, Arc<Meter>>;
 
-/// See the module's text.
+/// All meters of a target.
 #[derive(Default)]
 pub(crate) struct Meters {
     all: Mutex<All>,
@@ -30,19 +29,19 @@ pub(crate) struct Meters {
 #[derive(Default)]
 struct All {
     hosts: BTreeMap<String, PerCore>,
-    /// Of hosts that have no meters of their own.
+    /// Meters of hosts without their own.
     other_hosts: PerCore,
-    /// What hosts did whose meters were given up, by core.
+    /// Counts of hosts whose meters were removed, by core.
     former_hosts: BTreeMap<usize, IoCounts>,
     namespaces: HashMap<(SubsystemId, NamespaceId), PerCore>,
     former: HashMap<SubsystemId, Former>,
 }
 
-/// Namespaces of a subsystem that are not shared any more.
+/// Removed namespaces of a subsystem.
 #[derive(Default)]
 struct Former {
     counts: IoCounts,
-    /// Queues have these still.
+    /// Meters that queues still use.
     meters: Vec<Arc<Meter>>,
 }
 
@@ -71,22 +70,22 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
-/// The cores on which a queue has one of these.
+/// Cores where a queue uses one of these.
 fn in_use(meters: &PerCore) -> Vec<usize> {
     let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
 }
 
-/// What all meters say at one moment.
+/// A snapshot of all meters.
 #[derive(Default)]
 pub(crate) struct Readings {
     pub(crate) hosts: BTreeMap<String, IoCounts>,
     pub(crate) other_hosts: IoCounts,
     pub(crate) cores: BTreeMap<usize, IoCounts>,
     pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
-    /// The cores whose queues have used a namespace, and may do so still.
+    /// Cores whose queues have used a namespace, and may still do so.
     pub(crate) used_on: HashMap<(SubsystemId, NamespaceId), Vec<usize>>,
-    /// Whole subsystems, with namespaces that they had before.
+    /// Whole subsystems, including removed namespaces.
     pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,
 }
 
@@ -95,7 +94,7 @@ impl Meters {
         self.all.lock().expect("no holder panics")
     }
 
-    /// Whether it is to be measured how long commands take.
+    /// Whether command latency is measured.
     pub(crate) fn measures_latency(&self) -> bool {
         self.measures_latency.load(Ordering::Relaxed)
     }
@@ -120,7 +119,7 @@ impl Meters {
         Arc::clone(meters.entry(core).or_default())
     }
 
-    /// A namespace is not shared any more; the subsystem's sum keeps what was done there.
+    /// Removes a namespace; the subsystem keeps its counts.
     pub(crate) fn forget_namespace(&self, subsystem: SubsystemId, nsid: NamespaceId) {
         let mut all = self.lock();
         if let Some(meters) = all.namespaces.remove(&(subsystem, nsid)) {
@@ -136,7 +135,7 @@ impl Meters {
         all.former.remove(&subsystem);
     }
 
-    /// What was done in all subsystems, namespaces that they had before included.
+    /// Counts of all subsystems, including removed namespaces.
     pub(crate) fn subsystems(&self) -> HashMap<SubsystemId, IoCounts> {
         self.lock().subsystems()
     }
@@ -162,7 +161,7 @@ impl Meters {
 }
 
 impl All {
-    /// Gives up the meters of a host that is not connected. False if all are.
+    /// Removes the meters of a host that is not connected; false if all are connected.
     fn make_room(&mut self) -> bool {
         let is_idle = |meters: &PerCore| meters.values().all(|meter| Arc::strong_count(meter) == 1);
         let Some(gone) = self.hosts.iter().find(|(_, meters)| is_idle(meters)) else {
@@ -185,13 +184,13 @@ impl All {
     }
 }
 
-/// The meters that an I/O queue counts with.
+/// The meters of an I/O queue.
 pub(crate) struct QueueMeters {
     meters: Arc<Meters>,
     core: usize,
     subsystem: SubsystemId,
     host: Arc<Meter>,
-    /// Those used so far.
+    /// Meters of the namespaces used so far.
     namespaces: ByNamespace<Arc<Meter>>,
 }
 
@@ -212,7 +211,7 @@ impl QueueMeters {
         }
     }
 
-    /// Counts a command, for a namespace if there is one.
+    /// Counts a command, and for its namespace if it has one.
     pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
         self.host.count(answered);
         if answered.status.code() != Status::SUCCESS.code() {
@@ -223,13 +222,13 @@ impl QueueMeters {
         }
     }
 
-    /// Counts an operation that failed in what stores a namespace.
+    /// Counts a failed operation of a namespace's store.
     pub(crate) fn count_storage_error(&mut self, nsid: NamespaceId, is_media_error: bool) {
         self.host.count_storage_error(is_media_error);
         self.namespace(nsid).count_storage_error(is_media_error);
     }
 
-    /// Counts that commands waited so long, for a namespace if it is known whose they are.
+    /// Counts a wait, and for its namespace if that is known.
     pub(crate) fn count_wait(&mut self, namespace: Option<NamespaceId>, wait: Wait, ns: u64) {
         self.host.count_wait(wait, ns);
         if let Some(nsid) = namespace {
@@ -237,12 +236,12 @@ impl QueueMeters {
         }
     }
 
-    /// Whether the namespace has a meter here already.
+    /// Whether the queue has the namespace's meter already.
     pub(crate) fn knows(&self, nsid: NamespaceId) -> bool {
         self.namespaces.find(nsid).is_some()
     }
 
-    /// The namespaces are others now, or stored elsewhere.
+    /// Drops the namespace meters: the namespaces or their stores have changed.
     pub(crate) fn forget(&mut self) {
         self.namespaces.clear();
     }
@@ -276,7 +275,7 @@ mod tests {
         second.count(Some(NamespaceId(1)), &READ);
         second.count(None, &Answered { status: Status::INVALID_NAMESPACE, ..READ });
         meters.forget_namespace(subsystem, NamespaceId(1));
-        // The queues have not heard of it yet.
+        // The queues still use their meters.
         second.count(Some(NamespaceId(1)), &READ);
         assert_eq!(meters.read().subsystems[&subsystem].reads, 3);
         first.forget();

@@ -1,34 +1,34 @@
-//! Kinds of things that the target logs about its peers, so many of each.
+//! Kinds of log notices about peers, each limited in number.
 
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::notices;
 pub(crate) use farblock_reactor::notices::origin;
 use std::time::Duration;
 
-/// What is logged about peers, and counted.
+/// Rate-limited log notices about peers.
 pub(crate) type Notices = notices::Notices<NoticeKind>;
 
-/// A kind of thing that is logged about a peer.
+/// A kind of notice about a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum NoticeKind {
     /// A connection could not be accepted or served.
     NotServed,
-    /// A connection was refused or given up since others need its place.
+    /// A connection was refused or closed to make room for others.
     NoRoom,
     /// A queue was refused.
     Refused,
-    /// A peer broke the protocol, or says that we did.
+    /// A protocol error, by the peer or reported by it.
     Fault,
-    /// A peer took too long.
+    /// A peer exceeded a timeout.
     Late,
-    /// A namespace's storage failed.
+    /// A namespace's store failed.
     Storage(NamespaceId),
-    /// A host has come, or gone.
+    /// A host connected or disconnected.
     Visit,
 }
 
-/// Lines about hosts of one address that come and go, in a [`VISITS_PERIOD`]: one that cannot use
-/// what it finds comes again and again.
+/// Lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect: a host that
+/// cannot use a namespace may reconnect for ever.
 const VISIT_LINES: u32 = 30;
 
 /// See [`VISIT_LINES`].

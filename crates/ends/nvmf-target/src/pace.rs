@@ -1,11 +1,10 @@
-//! What hosts may do with a namespace in a second, all of them together, and what one host may do
-//! with all namespaces of a subsystem.
+//! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
 //!
-//! A budget is no bucket that somebody fills, but the moment up to which it has been spent: a
-//! command moves that on by what it costs, and starts when the moment that it found has come, or
-//! up to a burst before. So cores share a budget by one atomic update a command, and nobody owns
-//! it. A connection books for one command of a kind at a time, the first that waits: connections
-//! get their parts in turn, and one that ends gives back one booking, and not all that it had sent.
+//! A budget is not a token bucket to refill, but the time up to which it has been spent. A command
+//! advances that time by its cost, and starts when the previous value is reached, or up to one
+//! burst earlier. Cores thus share a budget with one atomic update per command and no owner. A
+//! connection books only its first waiting command of each kind: connections take turns, and a
+//! closing one returns one booking instead of all its commands.
 
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
@@ -13,41 +12,41 @@ use farblock_proto::ids::NamespaceId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What may be spent at once after a pause, unless something else is chosen.
+/// Default time whose allowance may be spent at once after a pause.
 pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 
-/// Most that may be spent at once after a pause.
+/// Longest time whose allowance may be spent at once after a pause.
 pub const MAX_BURST: Duration = Duration::from_secs(60);
 
-/// Longest that a command waits, however little it may spend: what a timer can be set for.
+/// Longest wait of a command, which bounds the timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// So much of one kind in a second; 0: no limit.
+/// Amounts per second; 0: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Rate {
-    /// Of reads and writes together.
+    /// Reads and writes together.
     pub all: u64,
-    /// Of reads.
+    /// Reads.
     pub reads: u64,
-    /// Of writes.
+    /// Writes.
     pub writes: u64,
 }
 
-/// The limits of a namespace, or of a host. Flushes and reservations have none.
+/// Limits of a namespace or host. Flushes and reservation commands have none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rates {
-    /// Commands in a second.
+    /// Commands per second.
     pub commands: Rate,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub bytes: Rate,
-    /// After a pause, as much may be spent at once as the limits allow in this time.
+    /// After a pause, the allowance of this time may be spent at once.
     pub burst: Duration,
-    /// How much a host gets of a core that is full, beside others. Of a namespace it says nothing.
+    /// The host's weight on a full core. Unused for namespaces.
     pub weight: u32,
 }
 
 impl Default for Rates {
-    /// No limit, and as much as any other host.
+    /// No limits, and the default weight.
     fn default() -> Self {
         let (commands, bytes) = (Rate::default(), Rate::default());
         Self { commands, bytes, burst: DEFAULT_BURST, weight: DEFAULT_WEIGHT }
@@ -55,26 +54,26 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Whether anything is limited.
+    /// Whether there is any limit.
     #[must_use]
     pub fn limit_anything(&self) -> bool {
         self.commands != Rate::default() || self.bytes != Rate::default()
     }
 
-    /// Whether the same is limited.
+    /// Whether the limits, but not necessarily the weights, are equal.
     pub(crate) fn limit_alike(&self, other: &Self) -> bool {
         *self == Self { weight: self.weight, ..*other }
     }
 }
 
-/// Which budget a command is on.
+/// The budget that a command uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PaceKind {
     Read,
     Write,
 }
 
-/// What a command spends.
+/// The cost of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {
     pub(crate) namespace: NamespaceId,
@@ -87,7 +86,7 @@ impl Cost {
         Self { namespace, kind, bytes }
     }
 
-    /// `None`: nothing. What a Copy costs is counted by its steps.
+    /// `None`: free. A Copy is charged by its steps.
     pub(crate) fn of(command: &IoCommand, block_size: u32) -> Option<Self> {
         let cost = |namespace, kind, bytes: u64| Some(Self { namespace, kind, bytes });
         match *command {
@@ -110,7 +109,7 @@ impl Cost {
     }
 }
 
-/// One budget: nanoseconds since the beginning up to which it has been spent.
+/// One budget: the nanoseconds since the epoch up to which it has been spent.
 #[derive(Default, Debug)]
 struct Budget {
     per_second: u64,
@@ -122,13 +121,13 @@ impl Budget {
         Self { per_second, spent: AtomicU64::new(0) }
     }
 
-    /// Books so much, and says when what was booked may start.
+    /// Books an amount; returns when it may start.
     fn book(&self, amount: u64, now: u64, burst: u64) -> u64 {
         if self.per_second == 0 || amount == 0 {
             return 0;
         }
         let cost = self.cost(amount);
-        // What was not spent is lost, apart from a burst's worth.
+        // Unspent allowance expires, except for one burst.
         let unspent = now.saturating_sub(burst);
         let found = self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
             Some(spent.max(unspent).saturating_add(cost))
@@ -136,13 +135,13 @@ impl Budget {
         found.unwrap_or_else(|spent| spent).max(unspent)
     }
 
-    /// What so much takes of the time, in nanoseconds.
+    /// Nanoseconds that an amount takes.
     fn cost(&self, amount: u64) -> u64 {
         let cost = u128::from(amount) * 1_000_000_000 / u128::from(self.per_second.max(1));
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 
-    /// What was booked is not done: it is there for others.
+    /// Returns a booking that is not used.
     fn give_back(&self, amount: u64) {
         if self.per_second > 0 {
             let cost = self.cost(amount);
@@ -152,17 +151,17 @@ impl Budget {
     }
 }
 
-/// A namespace's budgets.
+/// The budgets of a namespace or host.
 #[derive(Debug)]
 pub(crate) struct Pace {
     epoch: Instant,
     burst: u64,
-    /// Of all, of reads, of writes: commands, then bytes.
+    /// All, reads, writes: commands, then bytes.
     budgets: [[Budget; 3]; 2],
 }
 
 impl Pace {
-    /// `None`: nothing is limited.
+    /// `None`: no limits.
     pub(crate) fn new(rates: &Rates, epoch: Instant) -> Option<Self> {
         let budgets = |rate: Rate| [rate.all, rate.reads, rate.writes].map(Budget::new);
         rates.limit_anything().then(|| Self {
@@ -172,10 +171,10 @@ impl Pace {
         })
     }
 
-    /// Books a command, and says when it may start.
+    /// Books a command; returns when it may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
-        // A burst is there from the beginning.
+        // A burst is available from the start.
         let now = (since as u64).saturating_add(self.burst);
         let budgets = self.budgets_of(cost);
         let starts = budgets.map(|(budget, amount)| budget.book(amount, now, self.burst));
@@ -184,12 +183,12 @@ impl Pace {
         self.epoch + Duration::from_nanos(start.saturating_sub(self.burst))
     }
 
-    /// A command that was booked is not carried out.
+    /// Returns the booking of a command that does not execute.
     pub(crate) fn give_back(&self, cost: Cost) {
         self.budgets_of(cost).for_each(|(budget, amount)| budget.give_back(amount));
     }
 
-    /// What a command is on, and how much it takes of each.
+    /// The budgets of a command, with the amount for each.
     fn budgets_of(&self, cost: Cost) -> impl Iterator<Item = (&Budget, u64)> {
         let own = match cost.kind {
             PaceKind::Read => 1,
@@ -209,7 +208,7 @@ mod tests {
         Cost { namespace: NamespaceId(1), kind, bytes }
     }
 
-    /// When each of these starts that are booked at once, in milliseconds.
+    /// Start times of commands that book together, in milliseconds.
     fn starts(rates: Rates, costs: &[Cost]) -> Vec<u128> {
         let epoch = Instant::now();
         let pace = Pace::new(&rates, epoch).expect("something is limited");

@@ -1,10 +1,10 @@
-//! Reservations between the registry, which decides, and the cores, which heed it.
+//! Reservations: the registry decides, the cores enforce.
 //!
-//! A change goes to every core as a message. A core sets what the hosts of its connections may do,
-//! so that nothing more is begun that must not be, and answers when what it had begun before has
-//! ended. When all have answered the change holds, and the command that brought it is completed. So
-//! the data path looks at nothing that others write: without reservations it is one branch a
-//! command. See decision 23.
+//! Every core receives a change as a message. It sets the new rights of its connections' hosts, so
+//! that no forbidden command starts, and replies once the commands started before have ended. When
+//! all cores have replied, the change holds, and the reservation command completes. So the data
+//! path reads nothing that other cores write: without reservations it costs one branch per command.
+//! See decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::session::ConnectionKey;
@@ -22,49 +22,49 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Where a namespace's reservations are kept while nothing runs, so that they persist through a
-/// power loss. It holds one text, which is empty in the beginning.
+/// Durable storage for a namespace's reservations, so that they persist through power loss. It
+/// stores one text, empty at first.
 pub trait ReservationStore: Send + Sync {
-    /// What was kept last.
+    /// The text stored last.
     ///
     /// # Errors
     /// If it cannot be read.
     fn load(&self) -> io::Result<String>;
 
-    /// Keeps `text` in place of what was kept before: when this returns it is durable, and a power
-    /// loss at any moment leaves the one or the other. May block.
+    /// Replaces the stored text. It is durable on return, and a power loss at any time leaves
+    /// either the old or the new text. May block.
     ///
     /// # Errors
-    /// If it could not be made durable; then either may be there.
+    /// If it could not be made durable; either text may be stored then.
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
-/// Stores, by what they are of.
+/// Reservation stores by namespace.
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
 
-/// What the registry has been asked, and what the cores have.
+/// Pending requests to the registry, and changes that cores have yet to apply.
 #[derive(Default)]
 pub(crate) struct Desk {
     next_ticket: u64,
-    /// Whose commands wait for an answer.
+    /// The commands that wait for an answer.
     tickets: HashMap<Ticket, (Route, SlotId)>,
-    /// Changes that not every core heeds yet, and how many do not.
+    /// Changes that some cores have not applied, and the number of those cores.
     spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// Something for the thread that keeps reservations.
+/// A request to the keeper thread.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
-    /// Where it belongs, whatever is there under this number by then.
+    /// Its store, even if the number means another namespace by then.
     store: Arc<dyn ReservationStore>,
 }
 
-/// What is kept, to begin with.
+/// Loads the stored reservations into the registry.
 ///
 /// # Errors
-/// Why it cannot be used: better no target than one that lets in who was fenced.
+/// If they cannot be used: better no target than one that admits fenced hosts.
 pub(crate) fn load(
     registry: &mut Registry,
     key: (SubsystemId, NamespaceId),
@@ -73,23 +73,23 @@ pub(crate) fn load(
     registry.keep_reservations(key.0, key.1, read(store)?).map_err(io::Error::other)
 }
 
-/// What was kept of a namespace's reservations.
+/// Reads a namespace's stored reservations.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// If they cannot be used.
 pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
     Reservations::from_text(&text).ok_or_else(|| io::Error::other("what was kept is damaged"))
 }
 
-/// The thread that keeps reservations: to make something durable takes longer than a core has.
+/// The thread that stores reservations, since making data durable would block a core.
 pub(crate) struct Keeper(Mutex<Keeping>);
 
 struct Keeping {
     stores: Stores,
-    /// None when nobody keeps anything any more.
+    /// `None` once the keeper has stopped.
     sender: Option<Sender<Save>>,
-    /// Until there is a thread: only a target that keeps something has one.
+    /// Set until the thread starts: only targets with stored reservations start it.
     receiver: Option<Receiver<Save>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -105,7 +105,7 @@ impl Keeper {
         self.0.lock().expect("no holder panics")
     }
 
-    /// From now on a namespace's reservations are kept there.
+    /// Sets the store of a namespace's reservations.
     pub(crate) fn keep_in(
         &self,
         key: (SubsystemId, NamespaceId),
@@ -114,14 +114,14 @@ impl Keeper {
         self.lock().stores.insert(key, store);
     }
 
-    /// A namespace is gone; what was kept of it stays.
+    /// Removes a namespace; its stored reservations remain.
     pub(crate) fn forget(&self, key: (SubsystemId, NamespaceId)) {
-        // It may hold a file open, which is closed when nobody waits for us.
+        // It may own an open file: close that without the lock.
         let forgotten = self.lock().stores.remove(&key);
         drop(forgotten);
     }
 
-    /// False if nobody keeps this.
+    /// Queues a save; false if the namespace has no store.
     fn post(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         let keeping = self.lock();
         let (Some(store), Some(sender)) = (keeping.stores.get(&key), &keeping.sender) else {
@@ -130,7 +130,7 @@ impl Keeper {
         sender.send(Save { key, serial, text, store: Arc::clone(store) }).is_ok()
     }
 
-    /// Lets the thread end when it has done what it was told, and gives it to be waited for.
+    /// Lets the thread finish its queue, and returns it to be joined.
     pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
         let mut keeping = self.lock();
         keeping.sender.take();
@@ -139,7 +139,7 @@ impl Keeper {
 }
 
 impl TargetShared {
-    /// Starts the thread, if there is none.
+    /// Starts the thread, if it is not running.
     pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
         let Some(receiver) = self.keeper.lock().receiver.take() else { return Ok(()) };
         let shared = Arc::clone(self);
@@ -162,7 +162,7 @@ impl TargetShared {
 }
 
 impl TargetShared {
-    /// Hands a reservation command in. Unless it fails at once, its answer comes as a message.
+    /// Submits a reservation command. Unless it fails at once, the answer arrives as a message.
     pub(crate) fn reserve(
         &self,
         (route, slot): (Route, SlotId),
@@ -184,12 +184,12 @@ impl TargetShared {
         done
     }
 
-    /// A queue is closed: nobody waits for its answers.
+    /// Drops the pending answers of a closed queue.
     pub(crate) fn forget_tickets(desk: &mut Desk, route: Route) {
         desk.tickets.retain(|_, (waiting, _)| *waiting != route);
     }
 
-    /// The answer to a reservation command.
+    /// Answers a reservation command.
     pub(crate) fn answer(
         &self,
         desk: &mut Desk,
@@ -203,7 +203,7 @@ impl TargetShared {
         }
     }
 
-    /// Tells every core.
+    /// Sends a change to every core.
     pub(crate) fn spread(&self, desk: &mut Desk, change: &Arc<AccessChange>) {
         let cores = self.mailboxes().len();
         desk.spreading.insert(change.serial, (cores, change.subsystem, change.namespace));
@@ -212,7 +212,7 @@ impl TargetShared {
         }
     }
 
-    /// A core heeds a change, and what that forbids has ended there.
+    /// A core has applied a change, and the commands that it forbids have ended there.
     pub(crate) fn heeded(&self, serial: u64) {
         let mut management = self.lock();
         let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
@@ -227,7 +227,7 @@ impl TargetShared {
         }
     }
 
-    /// Has a namespace's reservations made durable.
+    /// Stores a namespace's reservations.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         self.keeper.post(key, serial, text)
     }
@@ -239,14 +239,14 @@ impl TargetShared {
     }
 }
 
-/// What a connection's host may not do with namespaces that others have reserved.
+/// The accesses that reservations deny to a connection's host.
 #[derive(Default)]
 pub(crate) struct Limits {
     rights: ByNamespace<Rights>,
 }
 
 impl Limits {
-    /// `None`: nothing stands in its way.
+    /// `None`: no access is denied.
     pub(crate) fn new(rights: Vec<(NamespaceId, Rights)>) -> Option<Box<Self>> {
         (!rights.is_empty()).then(|| Box::new(Self { rights: rights.into_iter().collect() }))
     }
@@ -267,7 +267,7 @@ impl Limits {
         }
     }
 
-    /// Whether a command is carried out. One for all namespaces is, if it is for each that its host
+    /// Whether a command is allowed. One for all namespaces must be allowed on each that its host
     /// sees.
     pub(crate) fn check(
         &self,
@@ -290,16 +290,16 @@ impl Limits {
     }
 }
 
-/// Whose a connection is, as reservations see it, even when its queue is closed.
+/// The host of a connection for reservations, even after its queue has closed.
 pub(crate) struct Owner {
     pub(crate) subsystem: SubsystemId,
     pub(crate) host: HostId,
 }
 
-/// A command that has block operations under way.
+/// A command with block operations under way.
 pub(crate) type UnderWay = (ConnectionKey, SlotId);
 
-/// What a core heeds, and what had been begun before that it waits for.
+/// Changes that a core applies, each with the earlier commands that it waits for.
 pub(crate) struct Barriers<K> {
     barriers: Vec<(K, Vec<UnderWay>)>,
 }
@@ -311,22 +311,22 @@ impl<K> Default for Barriers<K> {
 }
 
 impl<K: PartialEq> Barriers<K> {
-    /// Whether anything is waited for.
+    /// Whether any change waits.
     pub(crate) fn is_up(&self) -> bool {
         !self.barriers.is_empty()
     }
 
-    /// What a change has to wait for.
+    /// Adds a change with the commands that it must wait for.
     pub(crate) fn put_up(&mut self, key: K, under_way: Vec<UnderWay>) {
         self.barriers.push((key, under_way));
     }
 
-    /// Nobody waits for this any more.
+    /// Drops a change.
     pub(crate) fn forget(&mut self, key: &K) {
         self.barriers.retain(|(other, _)| other != key);
     }
 
-    /// A command has no operations under way any more: gives what waited for nothing else.
+    /// A command's operations have all ended: returns the changes that waited only for it.
     pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
         let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);

@@ -1,33 +1,32 @@
-//! Who gets how much of a core when it is full: hosts take their turns by deficit round robin.
+//! Shares hosts' use of a full core by deficit round robin.
 //!
-//! A host with many deep queues has hundreds of commands in its sockets, and one that waits for
-//! each answer has one. Taken as they come, the one waits for the hundreds every time. So while
-//! more than one host has commands for a core, each takes so many in a round of the event loop (its
-//! weight says how many), and what is left of its input waits for the next round; sockets are
-//! looked at in between. A host that has taken more than its part, with a large command, waits
-//! until that is made up for.
+//! A host with many deep queues has hundreds of commands in its sockets; one at queue depth 1 has
+//! one, which would wait behind those hundreds every time. So while several hosts have commands for
+//! a core, each executes a number by its weight in a round of the event loop. The rest of its input
+//! waits for the next round, and the core polls sockets in between. A host that exceeded its share
+//! with a large command waits until that is made up for.
 //!
-//! A core that only one host uses knows no rounds: that is one comparison for what is received, and
-//! one for each command.
+//! A core that only one host uses has no rounds. It costs one comparison per receive, and one per
+//! command.
 
 use crate::session::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
 use std::collections::{HashMap, VecDeque};
 
-/// A host's weight, if nothing is said of it.
+/// Default weight of a host.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
 /// The largest weight.
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// Commands that a host of the default weight takes in a round.
+/// Commands per round of a host with the default weight.
 const COMMANDS_PER_ROUND: i64 = 32;
 
-/// Data that count as much as a command besides, in bytes.
+/// Bytes of data that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// Rounds for which a core is shared since another host than before had commands for it: longer
-/// than one that waits for each answer needs for its next command.
+/// Rounds for which a core stays shared after a second host had commands: longer than a host at
+/// queue depth 1 takes to send its next command.
 const SHARED_ROUNDS: u64 = 64;
 
 /// A host of a subsystem on a core, by number.
@@ -38,36 +37,36 @@ struct Share {
     name: (SubsystemId, String),
     queues: usize,
     weight: u32,
-    /// What it may take in this round; below nothing, if it took more.
+    /// Its allowance left in this round; negative if it took more.
     left: i64,
-    /// Listed among those that have taken something.
+    /// Whether it is listed in `taken`.
     has_taken: bool,
     /// Connections whose input waits for the next round, in turn.
     waiting: VecDeque<ConnectionKey>,
 }
 
 impl Share {
-    /// What it may take in a round: a command is as much as [`DEFAULT_WEIGHT`].
+    /// Its allowance per round: a command costs [`DEFAULT_WEIGHT`].
     fn round(&self) -> i64 {
         COMMANDS_PER_ROUND * i64::from(self.weight)
     }
 }
 
-/// See the module's text.
+/// The host shares of a core.
 #[derive(Default)]
 pub(crate) struct Shares {
     all: Vec<Option<Share>>,
     free: Vec<ShareId>,
     by_name: HashMap<(SubsystemId, String), ShareId>,
-    /// Who had commands last.
+    /// The last host with commands.
     last: Option<ShareId>,
-    /// More than one has.
+    /// Whether several hosts have commands.
     is_shared: bool,
     round: u64,
     shared_until: u64,
-    /// Those that have not all of a round left.
+    /// Shares that have used part of their round.
     taken: Vec<ShareId>,
-    /// Those with connections that wait, in turn.
+    /// Shares with waiting connections, in turn.
     waiting: VecDeque<ShareId>,
 }
 
@@ -76,7 +75,7 @@ impl Shares {
         self.all[id.0].as_mut().expect("its queues keep it")
     }
 
-    /// A queue of a host is connected.
+    /// Adds a queue of a host.
     pub(crate) fn join(&mut self, subsystem: SubsystemId, host: &str, weight: u32) -> ShareId {
         let name = (subsystem, host.to_owned());
         let id = match self.by_name.get(&name) {
@@ -102,7 +101,7 @@ impl Shares {
         id
     }
 
-    /// A queue is closed.
+    /// Removes a closed queue.
     pub(crate) fn leave(&mut self, id: ShareId, key: ConnectionKey) {
         let share = self.at(id);
         share.queues -= 1;
@@ -119,14 +118,14 @@ impl Shares {
         }
     }
 
-    /// How much a host gets beside others from now on.
+    /// Sets a host's weight.
     pub(crate) fn set_weight(&mut self, id: ShareId, weight: u32) {
         let share = self.at(id);
         share.weight = weight;
         share.left = share.left.min(share.round());
     }
 
-    /// Another round: everybody has its part again.
+    /// Starts a round: refills every allowance.
     pub(crate) fn tick(&mut self) {
         self.round += 1;
         if !self.is_shared {
@@ -158,18 +157,18 @@ impl Shares {
         }
     }
 
-    /// Whether it matters who takes how much.
+    /// Whether allowances apply.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether a host has taken its part of this round.
+    /// Whether a host has used up its allowance for this round.
     pub(crate) fn has_none_left(&mut self, id: ShareId) -> bool {
         self.at(id).left <= 0
     }
 
-    /// A host's command is taken, which moves so many bytes.
+    /// Charges a host for a command with this many bytes of data.
     pub(crate) fn take(&mut self, id: ShareId, bytes: usize) {
         let bytes = bytes as i64 * i64::from(DEFAULT_WEIGHT) / BYTES_PER_COMMAND;
         let share = self.at(id);
@@ -179,7 +178,7 @@ impl Shares {
         }
     }
 
-    /// What a connection has sent waits until it is its host's turn.
+    /// Lets a connection's input wait for its host's turn.
     pub(crate) fn wait(&mut self, id: ShareId, key: ConnectionKey) {
         let waiting = &mut self.at(id).waiting;
         let is_first = waiting.is_empty();
@@ -189,13 +188,12 @@ impl Shares {
         }
     }
 
-    /// Whether anybody waits.
+    /// Whether any connection waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whose turn it is: one connection of each host after the other, while that has something
-    /// left. Nobody's, if all have taken their parts.
+    /// The next connection, by turns of hosts that have allowance left; `None` if none has.
     pub(crate) fn next(&mut self) -> Option<ConnectionKey> {
         for _ in 0..self.waiting.len() {
             let id = self.waiting.pop_front()?;
@@ -219,10 +217,10 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Connections with endless input, by host; how much each host took in so many rounds.
+    /// Connections with endless input, and the commands of each host.
     struct World {
         shares: Shares,
-        /// Of each connection: its host, and what a command of it moves.
+        /// The host of each connection, and the bytes of its commands.
         connections: Vec<(ShareId, usize)>,
         taken: HashMap<ShareId, usize>,
     }
@@ -242,7 +240,7 @@ mod tests {
             share.expect("it has connections")
         }
 
-        /// A connection takes what it may, of so many commands.
+        /// A connection executes up to `most` commands.
         fn serve(&mut self, key: ConnectionKey, most: usize) {
             let (share, bytes) = self.connections[key.0 as usize];
             self.shares.came(share);
@@ -258,7 +256,7 @@ mod tests {
             self.shares.wait(share, key);
         }
 
-        /// All have input once, and then for ever.
+        /// All have input in every round.
         fn run(&mut self, rounds: usize) {
             for key in 0..self.connections.len() as u32 {
                 self.serve(ConnectionKey(key), 1);
@@ -285,7 +283,7 @@ mod tests {
     fn weights_and_sizes_count() {
         let mut world = World::new();
         let [one, three] = [100, 300].map(|weight| world.host(&weight.to_string(), weight, 4, 0));
-        // A megabyte is as much as 65 commands.
+        // One mebibyte costs 65 commands.
         let large = world.host("large", 100, 1, 1 << 20);
         world.run(65);
         let taken = [one, three, large].map(|id| world.taken[&id]);
@@ -293,7 +291,7 @@ mod tests {
         assert!((31..=33).contains(&taken[2]), "{taken:?}");
         world.shares.set_weight(three, 50);
         world.run(50);
-        // It still had what it took too much to make up for.
+        // It still had to make up for its excess.
         assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
     }
 
@@ -303,7 +301,7 @@ mod tests {
         let alone = world.host("alone", 1, 2, 1 << 20);
         (0..2).for_each(|key| world.serve(ConnectionKey(key), 1000));
         assert!(!world.shares.is_shared() && world.taken[&alone] == 2000);
-        // Somebody else had one command.
+        // Another host had one command.
         world.host("other", 100, 1, 0);
         world.serve(ConnectionKey(2), 1);
         world.shares.leave(world.connections[2].0, ConnectionKey(2));

@@ -1,4 +1,4 @@
-//! Who may connect: each connection has a slot, and nobody can take them all.
+//! Admission: each connection has a slot, and no peer can take them all.
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
@@ -7,8 +7,8 @@
 //!                  gone
 //! ```
 //!
-//! The last slots are for addresses from which a host has connected before. A network of IPv6
-//! addresses is one address ([`origin`]).
+//! The last slots are reserved for addresses from which a host has connected. An IPv6 network
+//! counts as one address ([`origin`]).
 
 use crate::known::Known;
 use crate::limits;
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 struct Slot {
     origin: IpAddr,
-    /// None until its core has it.
+    /// `None` until its core has it.
     route: Option<Route>,
 }
 
@@ -30,23 +30,23 @@ struct Origin {
     half_open: BTreeSet<u64>,
 }
 
-/// Connections by serial number, which ascend; see the module's text.
+/// The slots, by ascending serial number.
 pub(crate) struct Slots {
     most: usize,
     slots: HashMap<u64, Slot>,
     half_open: BTreeSet<u64>,
     origins: HashMap<IpAddr, Origin>,
-    /// Addresses by how many half-open connections they have.
+    /// Addresses by their number of half-open connections.
     crowds: BTreeSet<(usize, IpAddr)>,
     known: Known,
 }
 
-/// Why there is no slot.
+/// Why a connection gets no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// So many connections are all there can be, and none can be ended for this one.
+    /// The target's limit is reached, and no connection can be evicted.
     Full(usize),
-    /// So many are all that one address may have.
+    /// The address has reached its limit.
     Share(usize),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Slots {
-    /// So many slots.
+    /// `most` slots.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -72,8 +72,7 @@ impl Slots {
         }
     }
 
-    /// A slot for a connection that was just accepted. Gives one that is to be closed for it, if
-    /// that is needed.
+    /// Takes a slot for an accepted connection. Returns the connection to evict for it, if needed.
     pub(crate) fn admit(&mut self, serial: u64, peer: IpAddr) -> Result<Option<Route>, Refusal> {
         let origin = origin(peer);
         let is_known = self.known.contains(origin);
@@ -92,8 +91,8 @@ impl Slots {
         if is_full && victim.is_none() {
             return Err(Refusal::Full(self.most - reserve));
         }
-        // Those that are being closed have their slots until they are gone; strangers that come
-        // faster than that do not take the slots of the known.
+        // Evicted connections keep their slots until they have closed. Strangers that arrive faster
+        // must not take the reserved slots.
         if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
             return Err(Refusal::Full(self.most - reserve));
         }
@@ -109,8 +108,8 @@ impl Slots {
         Ok(route)
     }
 
-    /// The connection that is closed first for somebody else. Who comes once is not the one while
-    /// others come again and again: to prove who it is takes a host some time.
+    /// The half-open connection to evict first. An address with one is spared while others have
+    /// several, since a host needs time to authenticate.
     fn spare(&self) -> Option<u64> {
         match self.crowds.last() {
             Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),
@@ -118,21 +117,21 @@ impl Slots {
         }
     }
 
-    /// A core has the connection. False if it was to be closed already.
+    /// A core has taken the connection. False if it was evicted already.
     pub(crate) fn begun(&mut self, route: Route) -> bool {
         let slot = self.slots.get_mut(&route.serial);
         slot.into_iter().for_each(|slot| slot.route = Some(route));
         self.half_open.contains(&route.serial)
     }
 
-    /// A host has connected.
+    /// The connection's host has completed Connect.
     pub(crate) fn connected(&mut self, serial: u64) {
         self.settle(serial);
         let Some(&Slot { origin, .. }) = self.slots.get(&serial) else { return };
         self.known.insert(origin);
     }
 
-    /// It is not half-open any more.
+    /// The connection is not half-open any more.
     fn settle(&mut self, serial: u64) {
         if !self.half_open.remove(&serial) {
             return;
@@ -148,7 +147,7 @@ impl Slots {
         }
     }
 
-    /// Nothing is left of it.
+    /// Frees the slot of a closed connection.
     pub(crate) fn gone(&mut self, serial: u64) {
         self.settle(serial);
         let Some(slot) = self.slots.remove(&serial) else { return };
@@ -173,7 +172,7 @@ mod tests {
         Route { core: 0, key: ConnectionKey(0), serial }
     }
 
-    /// Admits a connection that its core has at once; gives the one that is closed for it.
+    /// Admits a connection, started at once; returns the evicted one.
     fn admit(slots: &mut Slots, serial: u64, from: u32) -> Result<Option<u64>, Refusal> {
         let victim = slots.admit(serial, peer(from))?.map(|route| route.serial);
         victim.into_iter().for_each(|victim| slots.gone(victim));
@@ -200,7 +199,7 @@ mod tests {
         let mut slots = Slots::new(64);
         assert_eq!(admit(&mut slots, 0, 1), Ok(None));
         slots.connected(0);
-        // From many addresses, until what is kept for the known is all that is left.
+        // From many addresses, until only the reserved slots are left.
         let others = 64 - 64 / limits::KNOWN_SHARE as u64;
         for serial in 1..others {
             assert_eq!(admit(&mut slots, serial, 100 + serial as u32), Ok(None));

@@ -1,9 +1,9 @@
-//! What a backend's error is called on the wire.
+//! Status codes of block errors.
 
 use farblock_block::BlockError;
 use farblock_wire::Status;
 
-/// The status for `error`. Errors that another try cannot mend carry Do Not Retry.
+/// The status for `error`, with Do Not Retry if a retry cannot succeed.
 pub(crate) fn of(error: BlockError) -> Status {
     match error {
         BlockError::OutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
@@ -17,14 +17,13 @@ pub(crate) fn of(error: BlockError) -> Status {
         BlockError::ReadFailed => Status::UNRECOVERED_READ_ERROR,
         BlockError::WriteFailed => Status::WRITE_FAULT,
         BlockError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
-        // A path error lets a multipath host try another path at once.
+        // With a path error, a multipath host retries at once on another path.
         BlockError::Disconnected => Status::INTERNAL_PATH_ERROR,
         BlockError::Aborted => Status::ABORT_REQUESTED,
         _ => Status::INTERNAL_ERROR,
     }
 }
 
-/// The status of a result.
 pub(crate) fn of_result(result: Result<(), BlockError>) -> Status {
     result.map_or_else(of, |()| Status::SUCCESS)
 }

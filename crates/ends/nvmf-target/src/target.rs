@@ -20,17 +20,17 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections that the system queues before they are accepted.
+/// Connections that the system queues before accept.
 const BACKLOG: i32 = 1024;
 
-/// The start of every core thread's name; what CPU accounting goes by.
+/// Prefix of every core thread's name, for CPU accounting.
 pub const THREAD_NAME_PREFIX: &str = "target-";
 
 /// A running target. Dropping it stops it.
 pub struct Target {
     shared: Arc<TargetShared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
-    /// The one that keeps reservations, if there is a place for them.
+    /// Listen addresses with their actual ports.
     addresses: Vec<SocketAddr>,
     engine: EngineKind,
 }
@@ -39,16 +39,17 @@ impl Target {
     /// Binds, starts the cores and serves.
     ///
     /// # Errors
-    /// What could not be bound, made or offered; nothing runs then.
+    /// If an address cannot be bound, a thread cannot start, or the configuration is not valid;
+    /// nothing runs then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new())
     }
 
-    /// The same, listening with a socket of these where it has the address that is asked for:
-    /// somebody else keeps them open while the target restarts, and hosts that connect then wait.
+    /// Starts like [`Self::start`], with open sockets for some of the listen addresses. A service
+    /// manager keeps those open while the target restarts, so that connecting hosts wait.
     ///
     /// # Errors
-    /// What could not be bound, made or offered; nothing runs then.
+    /// As for [`Self::start`].
     pub fn start_with(
         config: &TargetConfig,
         sockets: Vec<TcpListener>,
@@ -76,7 +77,7 @@ impl Target {
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Cores wait for this before they run: every one needs the mailboxes of all.
+        // Cores wait for this gate: each needs the mailboxes of all.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);
@@ -115,39 +116,39 @@ impl Target {
         Ok(Self { shared, threads, addresses, engine })
     }
 
-    /// Where it listens, with the ports that were taken.
+    /// The listen addresses, with their actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The event loop that was chosen.
+    /// The chosen event loop engine.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// Connections at the moment.
+    /// Current connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What changes it while it runs.
+    /// The handle to change the target while it runs.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { shared: Arc::clone(&self.shared) }
     }
 
-    /// Stops: commands that were accepted are finished, hosts are told, threads end.
+    /// Stops: completes accepted commands, notifies hosts and ends the threads.
     ///
     /// # Errors
-    /// If an event loop had failed.
+    /// If an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }
 
-    /// Serves a host in this process: the cores have one after the other.
+    /// Serves a host in this process; cores alternate.
     #[cfg(test)]
     pub(crate) fn join(&self, wire: Arc<crate::transport::memory::Wire>) {
         let serial = self.shared.next_serial();
@@ -182,7 +183,7 @@ impl Drop for Target {
     }
 }
 
-/// What a core's thread starts with.
+/// Parameters of a core thread.
 struct CoreStart {
     index: usize,
     cpu: Option<usize>,
@@ -204,7 +205,7 @@ impl CoreStart {
         let reactor = match made {
             Ok(reactor) => reactor,
             Err(error) => {
-                // Whoever starts the target may have given up already over another core.
+                // The caller may have given up because of another core.
                 let _ = sender.send(Err(error));
                 return Ok(());
             }
@@ -221,8 +222,8 @@ impl CoreStart {
     }
 }
 
-/// A core that ends, for whatever reason, ends the target: the others would go on to deal it
-/// connections that nobody serves.
+/// Stops the target when a core ends for any reason: the other cores would still pass it
+/// connections.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -232,7 +233,7 @@ impl Drop for EndsTarget {
     }
 }
 
-/// Ends the threads of a target that does not start.
+/// Ends the threads of a target that failed to start.
 fn give_up(
     gate: &OnceLock<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -245,7 +246,7 @@ fn give_up(
     error
 }
 
-/// Lets the process open as many files as it is allowed to ask for: every connection is one.
+/// Raises the limit of open files to the hard limit: every connection needs one.
 fn raise_file_limit() {
     #[cfg(target_os = "linux")]
     {
@@ -258,7 +259,7 @@ fn raise_file_limit() {
     }
 }
 
-/// How many connections there are descriptors for, when `volumes` queues into namespaces are open.
+/// Connections that the descriptors suffice for while `volumes` queues into namespaces are open.
 fn descriptors(volumes: usize) -> usize {
     if os::is_simulated() {
         return usize::MAX;
@@ -273,7 +274,7 @@ fn descriptors(volumes: usize) -> usize {
         if left < limits::MAX_CONNECTIONS {
             tracing::info!("the limit of {limit} open files leaves room for {left} connections");
         }
-        // However little there is, one host is tried.
+        // Try at least a few connections, however few descriptors there are.
         left.max(limits::CONNECTIONS_MIN)
     }
     #[cfg(not(target_os = "linux"))]
@@ -297,7 +298,7 @@ fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartErr
     Ok((mailboxes, chosen))
 }
 
-/// Binds every address that none of the sockets has, or none.
+/// Binds every address that has no socket yet, or none.
 fn bind_all(
     addresses: &[SocketAddr],
     mut sockets: Vec<TcpListener>,
@@ -318,7 +319,7 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one address beside the others of the target. It may be in use for so long.
+/// Binds one address beside the target's others, retrying for `patience` while it is in use.
 pub(crate) fn bind_within(
     address: SocketAddr,
     others: &[SocketAddr],
@@ -330,10 +331,10 @@ pub(crate) fn bind_within(
 /// The address families of a listener's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
-    /// A listener on `[::]` takes IPv4 as well, unless the system's administrator forbids that
-    /// (Linux: `net.ipv6.bindv6only`).
+    /// A listener on `[::]` accepts IPv4 as well, unless the administrator disabled that (Linux:
+    /// `net.ipv6.bindv6only`).
     Usual,
-    /// IPv6 alone, since another listener has the port for IPv4.
+    /// IPv6 only, since another listener has the port for IPv4.
     OnlyV6,
 }
 
@@ -367,7 +368,7 @@ fn bind(address: SocketAddr, families: Families) -> Result<ListenSocket, StartEr
         }
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // On Windows the option means something else: two programs on one port.
+        // On Windows this option lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         // Windows has the opposite default.
@@ -405,7 +406,7 @@ fn register_listeners(
     Ok(())
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes, unpredictable to peers.
 fn draw<const BYTES: usize>() -> Result<[u8; BYTES], StartError> {
     let mut bytes = [0; BYTES];
     if !os::fill_simulated(&mut bytes) {
@@ -469,7 +470,7 @@ fn register(
         }
         exports.limit_hosts(id, &subsystem.host_rates);
     }
-    // There are no hosts yet whom changes would have to be told.
+    // No host is connected yet that would need notification.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
 }

@@ -1,6 +1,5 @@
-//! What the storage of each namespace said last when it failed: what a status tells of a disk's
-//! health. This is looked at when an operation has failed, and by whoever asks; never for an I/O
-//! that succeeds.
+//! The last error text of each namespace's store, to explain a disk's health. Written when an
+//! operation fails, and read on request; never for a successful I/O.
 
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 type TroublePlace = (SubsystemId, NamespaceId);
 
-/// See the module's text. There are no more of them than namespaces.
+/// At most one entry per namespace.
 #[derive(Default)]
 pub(crate) struct Troubles(Mutex<HashMap<TroublePlace, (Instant, String)>>);
 
@@ -20,7 +19,7 @@ impl Troubles {
         self.0.lock().expect("no holder panics").insert(place, (os::now(), sentence));
     }
 
-    /// What stores it is another, or it is gone.
+    /// The namespace was removed or has a new store.
     pub(crate) fn forget(&self, place: TroublePlace) {
         self.0.lock().expect("no holder panics").remove(&place);
     }
@@ -29,7 +28,7 @@ impl Troubles {
         self.0.lock().expect("no holder panics").retain(|(of, _), _| *of != subsystem);
     }
 
-    /// The last one, and how long ago.
+    /// The last error, and its age.
     pub(crate) fn last(&self, place: TroublePlace) -> Option<(Duration, String)> {
         let all = self.0.lock().expect("no holder panics");
         let (at, sentence) = all.get(&place)?;

@@ -1,5 +1,6 @@
-//! A core's queues into what stores the namespaces: opened when a namespace is added or first used,
-//! shared by the core's connections, closed when it was removed and its last operation has ended.
+//! A core's queues into the namespace stores: opened when a namespace is added or first used,
+//! shared by the core's connections, closed when a removed namespace has completed its last
+//! operation.
 
 use crate::backings::{Backing, BackingId};
 use crate::claims::Claim;
@@ -9,8 +10,7 @@ use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A core's queue, by number. Numbers are used again, so nobody may keep that of a queue that is
-/// retired.
+/// Index of a core's queue. Indexes are reused, so they must not outlive a retired queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct VolumeId(pub(crate) usize);
 
@@ -19,11 +19,11 @@ struct Volume {
     namespace: Arc<dyn Namespace>,
     task: TaskId,
     queue: Box<dyn Queue>,
-    /// Something may have completed since the last poll.
+    /// Whether operations may have completed since the last poll.
     dirty: bool,
 }
 
-/// Blocks that somebody has for himself, and what waits for the end of that.
+/// Blocks claimed by one connection, and the operations parked until it gives them up.
 struct Claimed {
     claim: Arc<Claim>,
     parked: Vec<(VolumeId, Op)>,
@@ -37,7 +37,7 @@ impl Claimed {
     }
 }
 
-/// See the module's text.
+/// The queues of a core.
 #[derive(Default)]
 pub(crate) struct Volumes {
     volumes: Vec<Option<Volume>>,
@@ -45,9 +45,9 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// What is to be closed when nothing of it is in flight, and those that wait for it.
+    /// Queues to close once idle, with the handles of those who wait for it.
     retired: Vec<(VolumeId, Share)>,
-    /// Seldom any.
+    /// Rarely any.
     claimed: Vec<Claimed>,
 }
 
@@ -90,13 +90,13 @@ impl Volumes {
         }
     }
 
-    /// Submits what may change blocks that are claimed: for him who has them.
+    /// Submits a change of claimed blocks for the connection that holds the claim.
     pub(crate) fn submit_claimed(&mut self, id: VolumeId, op: Op) {
         self.at(id).queue.submit(op);
         self.mark(id);
     }
 
-    /// What a change has to wait for.
+    /// The claim that an operation must wait for.
     fn claim_on(&mut self, id: VolumeId, op: &Op) -> Option<&mut Claimed> {
         if self.claimed.is_empty() || matches!(op.command, Command::Read | Command::Flush) {
             return None;
@@ -105,12 +105,12 @@ impl Volumes {
         self.claimed.iter_mut().find(|claimed| claimed.stops(backing, op.lba, op.blocks))
     }
 
-    /// Changes of these blocks wait from now on.
+    /// Parks changes of these blocks from now on.
     pub(crate) fn claim(&mut self, claim: Arc<Claim>) {
         self.claimed.push(Claimed { claim, parked: Vec::new() });
     }
 
-    /// And do not any more.
+    /// Submits the parked changes of a claim.
     pub(crate) fn unclaim(&mut self, claim: &Claim) {
         let Some(place) = self.claimed.iter().position(|it| *it.claim == *claim) else { return };
         for (id, op) in self.claimed.swap_remove(place).parked {
@@ -118,7 +118,7 @@ impl Volumes {
         }
     }
 
-    /// Says that the block at `lba` will be read soon.
+    /// Announces that the block at `lba` will be read soon.
     pub(crate) fn expect_read(&mut self, id: VolumeId, lba: u64) {
         self.at(id).queue.expect_read(lba);
     }
@@ -134,7 +134,7 @@ impl Volumes {
         self.at(id).queue.lend(lba, blocks, into)
     }
 
-    /// Writes at once, from where the data are, if the namespace can.
+    /// Writes at once from the data's place, if the namespace can.
     pub(crate) fn store(
         &mut self,
         id: VolumeId,
@@ -152,7 +152,7 @@ impl Volumes {
         self.at(id).queue.store(lba, blocks, fua, data)
     }
 
-    /// Notes that `task` is ready; false if it is none of ours.
+    /// Notes that `task` is ready; false if it belongs to no queue.
     pub(crate) fn ready(&mut self, task: TaskId) -> bool {
         let Some(&id) = self.tasks.get(task) else { return false };
         self.mark(id);
@@ -165,7 +165,7 @@ impl Volumes {
         }
     }
 
-    /// Appends everything that has completed.
+    /// Appends all completed operations.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
         while let Some(id) = self.dirty.pop() {
             let volume = self.at(id);
@@ -174,15 +174,15 @@ impl Volumes {
         }
     }
 
-    /// Nothing more is submitted to `backing`: its queue is closed when nothing is in flight. The
-    /// share goes back when the core has nothing of it any more.
+    /// Retires the queue into `backing`, to which nothing more is submitted. The queue closes once
+    /// idle, and then drops `share`.
     pub(crate) fn retire(&mut self, backing: BackingId, share: Share) {
         if let Some(id) = self.index.remove(&backing) {
             self.retired.push((id, share));
         }
     }
 
-    /// Closes one retired queue that has nothing in flight, whose completions were all delivered.
+    /// Closes one retired queue that is idle, with all completions delivered.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let is_idle = |id: VolumeId| {
             let volume = self.volumes[id.0].as_ref().expect("it is not closed yet");
@@ -190,7 +190,7 @@ impl Volumes {
             !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
         };
         let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
-        // The share is the last that goes.
+        // Drop the share last.
         let (id, _share) = self.retired.swap_remove(place);
         self.close_one(reactor, id);
         self.free.push(id);
@@ -206,7 +206,7 @@ impl Volumes {
         reactor.remove_task(task);
     }
 
-    /// Closes every queue; nothing may be in flight.
+    /// Closes every queue; none may have operations in flight.
     pub(crate) fn close(&mut self, reactor: &Reactor) {
         for index in 0..self.volumes.len() {
             self.close_one(reactor, VolumeId(index));
