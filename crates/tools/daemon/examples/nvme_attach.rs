@@ -1,4 +1,4 @@
-//! Has the kernel's own NVMe host attach a namespace, or detach it.
+//! Attaches a namespace through the kernel's NVMe host, or detaches it.
 //!
 //!     nvme_attach ADDRESS PORT NQN NSID [--hostnqn NQN] [--hostid UUID] [--nr-io-queues N]
 //!                 [--queue-size N] [--keep-alive-tmo S] [--reconnect-delay S] [--ctrl-loss-tmo S]
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("--detach") => detach(&words[1..]),
         _ => attach(&words),
     };
-    // For people, not for programmers.
+    // `Display`, not `Debug`: people read this error.
     result.map_err(|error| error.to_string().into())
 }
 

@@ -1,5 +1,6 @@
-//! A server whose supervisor was killed gets another one. The new supervisor asks for a channel
-//! over the server's control socket. From then on it works as if it had started the server.
+//! Gives an orphaned server, whose supervisor was killed, a new supervisor. The new supervisor
+//! requests a channel over the server's control socket. From then on it works as if it had started
+//! the server.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Lock, Role};
@@ -9,11 +10,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A server answers within this time, or is not adopted.
+/// A server that does not answer within this time is not adopted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The attachment of these settings that has a server and no supervisor, with the right to be its
-/// supervisor.
+/// Finds the attachment of these settings that has a server but no supervisor. Returns its folder
+/// and the supervisor's lock.
 pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Lock)> {
     let folders = match &settings.name {
         Some(name) => vec![Folder(runtime.join(name))],
@@ -27,7 +28,7 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
     })
 }
 
-/// The channel to a server, with its end of which it begins anew: it says that it is ready.
+/// Requests a channel to the server. The server's first message on it is that it is ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
     let stream = control::request(folder, &ControlRequest::Adopt, Some(PATIENCE))?;
     system::receive_channel(&stream)

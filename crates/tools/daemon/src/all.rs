@@ -1,4 +1,4 @@
-//! `farblock attach --all ADDR`: every namespace of every subsystem that a machine knows of.
+//! `farblock attach --all ADDR`: attaches every namespace that the discovery service lists.
 
 use super::args::AttachArgs;
 use super::settings::Settings;
@@ -11,7 +11,7 @@ use farblock_command::values::DiscoveryAddress;
 use farblock_host::Options;
 use farblock_host::url::Url;
 
-/// Attaches each of them, if it can be: one that cannot does not keep the others.
+/// Attaches each namespace. A failure does not stop the others.
 pub(super) fn run(
     address: &DiscoveryAddress,
     args: &AttachArgs,
@@ -44,7 +44,7 @@ pub(super) fn run(
     let (mut attached, mut failed) = (0, 0);
     for urls in &subsystems {
         args.urls.clone_from(urls);
-        // As a disk would connect, with all that the options say.
+        // Connect with the same options as a disk would.
         let namespaces = Settings::new(&args, global)
             .and_then(|settings| namespaces(urls, &settings.disk_options().connection));
         let disks = match namespaces {
@@ -76,7 +76,7 @@ pub(super) fn run(
     }
 }
 
-/// The URLs of each subsystem: those of one are paths to it.
+/// Groups URLs by subsystem. The URLs of one subsystem are paths to it.
 fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
     let mut found: Vec<Vec<Url>> = Vec::new();
     for url in urls {
@@ -89,7 +89,7 @@ fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
     found
 }
 
-/// What the first path says that is there.
+/// The namespace IDs that the first reachable path reports.
 fn namespaces(urls: &[Url], options: &Options) -> Result<Vec<u32>> {
     let ask = |url| Ok(remote::connect(url, options)?.namespace_ids()?);
     let mut asked = urls.iter().map(ask);

@@ -11,17 +11,17 @@ use std::str::FromStr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The ways to choose among paths, as the kernel calls them.
+/// Path selection policies, by the kernel's names.
 const POLICIES: &[&str] = &["numa", "round-robin", "queue-depth"];
 
-/// How a disk is offered to this machine.
+/// How farblock offers a disk to this machine.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum As {
-    /// The best that is there: ublk, nbd, fuse; on Windows winspd, iscsi
+    /// The best available: ublk, nbd, fuse; on Windows winspd, iscsi
     #[default]
     Auto,
-    /// The kernel's own host connects, and nothing of farblock's is in the way
+    /// The kernel's own NVMe host connects; farblock is not in the data path
     Nvme,
     /// A block device of the kernel's ublk driver (Linux 6.5)
     Ublk,
@@ -39,14 +39,14 @@ pub enum As {
 
 #[cfg(any(target_os = "linux", windows))]
 impl As {
-    /// As the command line has it.
+    /// The name on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value().expect("no way is hidden");
         value.get_name().to_owned()
     }
 }
 
-/// A time after which to give up, or none: `10m`, `never`, and `-1` as nvme-cli has it.
+/// A timeout, or none: `10m`, `never`, or nvme-cli's `-1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(into = "String")]
 pub struct Timeout(pub Option<Duration>);
@@ -70,16 +70,17 @@ impl From<Timeout> for String {
     }
 }
 
-/// A time as the command line takes it.
+/// Formats a duration for the command line.
 pub fn in_words(time: Duration) -> String {
     format!("{}ms", time.as_millis())
 }
 
 /// Attach a remote disk to this machine
 ///
-/// Returns when the disk can be used, and says how. A daemon serves it from then on, reconnects
-/// when the network comes and goes, and is started again if it dies. SIGTERM asks it to end when
-/// nobody uses the disk any more; `farblock detach` ends it at once, or says who uses it.
+/// Returns as soon as the disk can be used, and prints its path. A daemon then serves the disk,
+/// reconnects after network failures, and is restarted if it dies. On SIGTERM it stops after the
+/// last user has closed the disk. `farblock detach` stops it at once, or lists the users of the
+/// disk.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -93,37 +94,37 @@ A file has the options' names as keys:
   as = \"auto\"
   ctrl-loss-timeout = \"never\"")]
 pub struct AttachArgs {
-    /// The namespace; several are paths to the same one. Another address of a disk that is attached
-    /// adds a path to it
+    /// The namespace; several URLs are paths to one namespace. A further address of a disk that is
+    /// attached already adds a path to it
     #[arg(value_name = "URL", required_unless_present_any = ["all", "config", "restore"])]
     pub urls: Vec<Url>,
 
-    /// How: auto, nvme, ublk, nbd, fuse, vhost-user or iscsi; on Windows auto, winspd, iscsi or nbd
-    /// [default: auto]
+    /// Way to attach: auto, nvme, ublk, nbd, fuse, vhost-user or iscsi; on Windows auto, winspd,
+    /// iscsi or nbd [default: auto]
     #[arg(id = "as", long = "as", value_name = "WAY", hide_possible_values = true)]
     pub way: Option<As>,
 
-    /// What to call it [default: fb0, fb1, …]
+    /// The attachment's name [default: fb0, fb1, …]
     #[arg(long)]
     pub name: Option<String>,
 
-    /// URLs and options from a TOML file; options here come before those there
+    /// Read URLs and options from a TOML file; options on the command line override it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "urls")]
     pub config: Option<PathBuf>,
 
-    /// The same from /etc/farblock/attach.d/NAME.toml, and call it so (on Windows
+    /// Read /etc/farblock/attach.d/NAME.toml instead, and name the attachment NAME (on Windows
     /// %ProgramData%\farblock\attach.d\NAME.toml)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["urls", "config", "name"])]
     pub restore: Option<String>,
 
-    /// Every namespace of every subsystem that this machine knows of; those with several addresses
-    /// over all of them
+    /// Attach every namespace of every subsystem that this discovery service lists, over all
+    /// addresses of each subsystem
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = values::discovery_address)]
     #[arg(conflicts_with_all = ["urls", "config", "restore", "name", "foreground", "socket"])]
     #[arg(conflicts_with_all = ["listen", "mountpoint", "serial", "uuid"])]
     pub all: Option<DiscoveryAddress>,
 
-    /// Stay in the foreground, for a service manager (tells systemd when it is ready)
+    /// Stay in the foreground, for a service manager (notifies systemd when the disk is ready)
     #[arg(long)]
     pub foreground: bool,
 
@@ -144,50 +145,50 @@ pub struct AttachArgs {
     pub(crate) runtime: RuntimeArgs,
 }
 
-/// How the disk is kept; named as nvme-cli names it.
+/// How the host keeps its connections; options are named as in nvme-cli.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct DiskArgs {
-    /// The namespace's UUID, as `farblock id` shows it: another one is refused
+    /// Refuse a namespace with another UUID than this one (`farblock id` shows it)
     #[arg(long, value_name = "UUID", value_parser = values::uuid)]
     pub(crate) uuid: Option<Uuid>,
 
-    /// Which path an operation takes: numa, round-robin or queue-depth [default: numa]
+    /// How to choose a path: numa, round-robin or queue-depth [default: numa]
     #[arg(long, alias = "io-policy", value_name = "POLICY", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(POLICIES, Policy::from_str))]
     pub(crate) iopolicy: Option<Policy>,
 
-    /// The longest pause between attempts to reconnect [default: 10s]
+    /// The longest pause between reconnect attempts [default: 10s]
     #[arg(long, short = 'c', alias = "reconnect_delay", value_name = "TIME")]
     #[arg(value_parser = values::seconds)]
     pub(crate) reconnect_delay: Option<Duration>,
 
-    /// Give a lost path up after this time, or never (-1) [default: 10m]
+    /// Give up a lost path after this time, or never (-1) [default: 10m]
     #[arg(long, short = 'l', aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) ctrl_loss_timeout: Option<Timeout>,
 
-    /// Fail I/O when no path was there for this time; it waits otherwise [default: never]
+    /// Fail I/O after this time without a usable path; otherwise I/O waits [default: never]
     #[arg(long, aliases = ["fast-io-fail-tmo", "fast_io_fail_tmo"], value_name = "TIME")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) fast_io_fail_timeout: Option<Timeout>,
 
-    /// Give a silent connection up after this time; 0 for never [default: 5s]
+    /// Close a connection that is silent for this time; 0 for never [default: 5s]
     #[arg(long, short = 'k', aliases = ["keep-alive-tmo", "keep_alive_tmo"], value_name = "TIME")]
     #[arg(value_parser = values::seconds)]
     pub(crate) keep_alive: Option<Duration>,
 
-    /// Go on trying for this time if the target is not there yet; 0: once [default: 0]
+    /// Retry for this time if the target is not reachable at first; 0: try once [default: 0]
     #[arg(long, value_name = "TIME", value_parser = values::seconds)]
     pub(crate) connect_wait: Option<Duration>,
 
-    /// Send lost writes again after this time if the target cannot end lost controllers; less than
-    /// the default may undo later writes [default: 2 or 3 times --keep-alive]
+    /// Resend lost writes after this time if the target cannot reset lost controllers; a shorter
+    /// time than the default risks undoing later writes [default: 2 or 3 times --keep-alive]
     #[arg(long, value_name = "TIME", value_parser = values::seconds)]
     pub(crate) quiesce: Option<Duration>,
 }
 
-/// How the disk is offered.
+/// How farblock offers the disk.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Offer")]
 pub(crate) struct OfferArgs {
@@ -195,29 +196,29 @@ pub(crate) struct OfferArgs {
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    /// Attach what is attached to this machine already, and write to both: only for what is made
-    /// for several users at once
+    /// Allow a second writable attachment of a namespace on this machine; safe only for software
+    /// that shares disks, such as cluster file systems
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) shared: bool,
 
-    /// Make no block device: only the file (fuse) or the server (nbd)
+    /// Create no block device: only the file (fuse) or the server (nbd)
     #[arg(long)]
     pub(crate) no_device: bool,
 
-    /// Where to listen (nbd, vhost-user) [default: in the runtime directory]
+    /// Unix socket to listen on (nbd, vhost-user) [default: in the runtime directory]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
 
-    /// Where to listen on TCP (nbd, iscsi), an address of this machine only [default port: 10809
+    /// TCP address to listen on (nbd, iscsi); it must be one of this machine [default port: 10809
     /// for nbd, 3260 for iscsi]
     #[arg(long, value_name = "ADDR[:PORT]", conflicts_with = "socket")]
     pub(crate) listen: Option<Listen>,
 
-    /// An empty directory to mount at (fuse) [default: in the runtime directory]
+    /// An empty directory to mount on (fuse) [default: in the runtime directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) mountpoint: Option<PathBuf>,
 
-    /// Let other users in (fuse)
+    /// Let other users access the file (fuse)
     #[arg(long)]
     pub(crate) allow_other: bool,
 
@@ -225,30 +226,30 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) serial: Option<String>,
 
-    /// Threads, each with connections of its own; queues of a virtual machine's disk
+    /// Number of threads, each with its own connections; for vhost-user, queues of the disk
     #[arg(long, alias = "queues", value_name = "N")]
     #[arg(value_parser = values::within::<u16>(1..=64))]
     pub(crate) threads: Option<u16>,
 
-    /// Give up no rights in the process that serves the disk, for debugging
+    /// Keep all rights in the process that serves the disk, for debugging
     #[cfg(target_os = "linux")]
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 }
 
-/// Where attachments are kept.
+/// Where farblock keeps its attachments.
 #[derive(Args, Debug, Clone)]
 pub struct RuntimeArgs {
-    /// Where attachments are kept [default: $FARBLOCK_RUNTIME_DIR, or /run/farblock for root and
+    /// Directory of the attachments [default: $FARBLOCK_RUNTIME_DIR, or /run/farblock for root and
     /// $XDG_RUNTIME_DIR/farblock for others; on Windows %ProgramData%\farblock\run for an
     /// administrator and %LOCALAPPDATA%\farblock\run for others]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub runtime_dir: Option<PathBuf>,
 }
 
-/// List what is attached to this machine
+/// List the attached disks
 ///
-/// What a daemon that is gone has left is shown as stale, and cleaned up if nobody uses it.
+/// Shows an attachment whose daemon is dead as stale, and cleans it up if no process uses it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -262,7 +263,7 @@ pub struct ListArgs {
 
     /// Print states and counters in Prometheus' text format, for node_exporter's textfile collector
     ///
-    /// How long operations take is measured as of the first time.
+    /// Attachments measure latencies only after the first call with this option.
     #[arg(long, conflicts_with = "json")]
     pub metrics: bool,
 
@@ -272,24 +273,23 @@ pub struct ListArgs {
 
 /// Detach disks
 ///
-/// Refuses while somebody uses a disk, and says who; others that are named are detached all the
-/// same. What was written is flushed before it ends.
+/// Refuses to detach a disk that is in use and lists its users, but still detaches the other named
+/// disks. Flushes all writes first.
 #[derive(Args, Debug)]
 pub struct DetachArgs {
-    /// Its name, as `farblock list` shows it, or its path
+    /// Names or paths of attachments, as `farblock list` shows them
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     pub names: Vec<String>,
 
-    /// Everything that is attached
+    /// Detach all disks
     #[arg(long)]
     pub all: bool,
 
-    /// Detach it even if somebody uses it: programs that use it get errors, and lose what was not
-    /// written
+    /// Detach even while in use: programs that use the disk get errors, and lose unwritten data
     #[arg(long)]
     pub force: bool,
 
-    /// First unmount what is mounted from it, and end swap, LVM, RAID, crypt and loop devices on it
+    /// First unmount its file systems, and stop swap, LVM, RAID, crypt and loop devices on it
     #[cfg(target_os = "linux")]
     #[arg(long)]
     pub unmount: bool,
@@ -298,16 +298,16 @@ pub struct DetachArgs {
     pub(crate) runtime: RuntimeArgs,
 }
 
-/// Have disks prove anew who this host is
+/// Authenticate this host again on attached disks
 ///
-/// Each path that is connected authenticates with the secret that its file has now, while the disk
-/// is used: after a new secret was written there, it is known at once whether it is good. A path
-/// that is not connected uses it when it is. Only the admin queues do so; the others stay as they
-/// are. A target that does not believe a secret ends the connection, as when it is given for the
-/// first time: have it take both secrets before.
+/// Each connected path reads its secret file and authenticates again while the disk stays in use.
+/// Run this after you changed a secret, to learn whether the target accepts it. Paths that are not
+/// connected use the new secret when they reconnect. Only admin queues authenticate again; I/O
+/// queues stay as they are. A target that rejects the secret closes the connection, so let it
+/// accept both secrets first.
 #[derive(Args, Debug)]
 pub struct AuthenticateArgs {
-    /// Its name, as `farblock list` shows it, or its path
+    /// Names or paths of attachments, as `farblock list` shows them
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
@@ -317,9 +317,9 @@ pub struct AuthenticateArgs {
 
 /// Attach disks when Windows starts
 ///
-/// The service attaches what the files in %ProgramData%\farblock\attach.d describe (see
-/// `farblock attach --restore`), tries again until that works, and detaches it when it is stopped.
-/// It takes an administrator.
+/// The service attaches the disks that the files in %ProgramData%\farblock\attach.d describe (see
+/// `farblock attach --restore`), retries until each is attached, and detaches them when it stops.
+/// Requires administrator rights.
 #[derive(Args, Debug)]
 pub struct ServiceArgs {
     #[command(subcommand)]
@@ -328,11 +328,11 @@ pub struct ServiceArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ServiceCommand {
-    /// Register the service with Windows, for this program at this place
+    /// Register this program, at its current path, as a Windows service
     Install,
-    /// Stop the service, and forget it; disks that are in use stay attached
+    /// Stop and unregister the service; disks in use stay attached
     Remove,
-    /// What Windows runs
+    /// The service's entry point, for Windows
     #[command(hide = true)]
     Run,
 }
@@ -346,16 +346,16 @@ pub struct PartArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ProcessPart {
-    /// Has a server run, and runs the next one if it dies
+    /// Runs the server, and restarts it if it dies
     Supervise { folder: PathBuf },
     /// Serves the disk
     Serve { folder: PathBuf },
-    /// Makes, changes or ends a loop device
+    /// Creates, changes or removes a loop device
     Loop { task: String },
-    /// Mounts, unmounts and the like for a process that gave that up
+    /// Performs mounts and other privileged operations for a server that dropped its rights
     Device { folder: PathBuf },
-    /// Unmounts, in the mount namespace of a process if one is named
+    /// Unmounts a path, in the mount namespace of process `of` if given
     Unmount { path: PathBuf, of: Option<u32> },
-    /// Reads keys of the kernel's keyring for a process that gave that up
+    /// Reads keys from the kernel's keyring for a server that dropped its rights
     Keys { subsystems: Vec<String> },
 }

@@ -9,7 +9,7 @@ use farblock_command::output;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// How long it may take: powers of large numbers at both ends, on each path.
+/// Time limit for one attachment: each path computes modular exponentiations at both ends.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -31,7 +31,7 @@ fn authenticate(folder: &Folder) -> Result<()> {
     let name = folder.name();
     let answer = control::ask(folder, &ControlRequest::Authenticate, Some(PATIENCE));
     let answer = answer.map_err(|error| match error.kind() {
-        // It does not know what it is asked for.
+        // A server of an earlier version closes the connection on this unknown request.
         ErrorKind::UnexpectedEof => Failure::run(format_args!(
             "the process that serves {name} has ended, or is of an earlier version: detach {name} \
              and attach it again"

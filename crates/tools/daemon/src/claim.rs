@@ -1,6 +1,5 @@
-//! One namespace attached twice on this machine: two file systems on it, each with caches that know
-//! nothing of the other's, destroy each other. So the second attachment that could write is
-//! refused, unless it is said that this is meant.
+//! Refuses a second writable attachment of one namespace on this machine. Two file system mounts
+//! with separate caches would corrupt it. `--shared` allows it.
 
 use super::folder::{Folder, Role};
 use super::record;
@@ -9,11 +8,11 @@ use super::system;
 use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
-/// How long another one may take to look who has what.
+/// How long to wait while another attachment holds the check's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Does what makes this attachment the one that writes to its namespace, unless there is another.
+/// Runs `act`, which makes this attachment the writer of its namespace, unless another one is.
 pub(super) fn claim(
     folder: &Folder,
     settings: &Settings,
@@ -44,16 +43,16 @@ pub(super) fn claim(
     act()
 }
 
-/// As [`claim`], for an attachment whose processes are gone and which is to be gone on with.
+/// Like [`claim`], for an attachment whose processes died and which is about to resume.
 pub(super) fn claim_again(folder: &Folder, settings: &Settings) -> Result<(), String> {
     match record::known(folder) {
         Ok(known) => claim(folder, settings, &known, || Ok(())),
-        // Its server says what is to be said about that.
+        // The server reports this error.
         Err(_) => Ok(()),
     }
 }
 
-/// Whether an attachment that is alive writes to this namespace.
+/// Whether a live attachment writes to this namespace.
 fn writes(other: &Folder, settings: &Settings, known: &KnownNamespace) -> bool {
     let Ok(its) = record::known(other) else { return false };
     let its_settings = other.read_json::<Settings>("settings.json");
@@ -110,14 +109,14 @@ mod tests {
         begin(&named, false, false).expect("another one");
         let _reads = begin(&known(1), true, false).expect("it only reads");
         let _shares = begin(&known(1), false, true).expect("it is meant");
-        // Whoever was there first is not troubled by it.
+        // The first attachment still works.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("it goes on");
         assert!(claim_again(&first, &settings(false, false)).is_err());
-        // What is dead does not write, and what only reads does not either.
+        // Dead and read-only attachments do not write.
         drop((lock, _shares));
         begin(&known(1), false, false).expect("nobody writes");
-        // Without identifiers it is by name and number.
+        // Without identifiers, the subsystem name and the namespace ID are compared.
         let nameless = KnownNamespace::default();
         let _first = begin(&nameless, false, false).expect("the only one");
         assert!(begin(&nameless, false, false).is_err());

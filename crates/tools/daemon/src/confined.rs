@@ -1,5 +1,5 @@
-//! What the process that serves a disk gives up before it connects (docs/decisions/0052). Its
-//! supervisor, which has no connection, gives nothing up: it starts the next one.
+//! The rights that the server drops before it connects (docs/decisions/0035). The supervisor, which
+//! has no connection, keeps its rights: it starts the next server.
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -15,10 +15,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// As many links the kernel follows on the way to one file.
+/// As many symbolic links as the kernel follows for one path.
 const LINKS: usize = 40;
 
-/// Who does what takes rights. The process is of no use without them.
+/// The brokers of a server. If one dies, the server cannot work.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,
@@ -31,8 +31,8 @@ impl Brokers {
     }
 }
 
-/// Gives up what the way does not take, before there is a second thread. What cannot be given up is
-/// said in the log.
+/// Drops the rights that the way does not need, before the second thread starts. Logs the rights
+/// that cannot be dropped.
 pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     if ways::may_be_written_back_to(settings)
         && let Err(error) = farblock_frontend::stay_resident()
@@ -51,7 +51,7 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             if ways::flushes_for_the_kernel(settings) {
                 flush_for_the_kernel();
             }
-            // It is kept in a file, and asked for by every connection.
+            // Create the identity's file now: every connection reads it.
             let _ = HostIdentity::of_this_host();
             if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);
@@ -69,9 +69,9 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     brokers
 }
 
-/// What the process opens from now on: the folders of attachments, one of which it removes at its
-/// end; where its socket is; and where its keys are, which are read for each connection. The rest
-/// is its broker's.
+/// Paths that the server opens later: the folders of attachments (it removes its own at the end),
+/// its socket's folder, and the folders of its keys, which it reads for each connection. Its
+/// brokers open the rest.
 fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
@@ -88,9 +88,9 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
     Paths { shared: own, own: Vec::new(), read: read.chain(credentials).collect() }
 }
 
-/// The folders that a file is reached by: its own, and that of each link on the way, which may be
-/// switched to what lies beside it, as the folder of a key is when that is changed. The root is not
-/// among them: with that, everything would be.
+/// All folders through which a file is reached: its own, and those of each symbolic link on the
+/// way. A link may later point to a sibling, as when a key folder is switched. The root directory
+/// is left out, as it would allow everything.
 fn ways_to(file: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -101,7 +101,7 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
         let Some((link, to)) = link else { break };
         let folder = link.parent().unwrap_or(Path::new("/"));
         folders.extend((folder != Path::new("/")).then(|| folder.to_owned()));
-        // Without a slash at the end, behind which nothing is seen as a link.
+        // No trailing slash: the kernel would follow a link before it.
         let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
         path = folder.join(to).components().chain(rest.components()).collect();
     }
@@ -109,15 +109,15 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// This thread, and so those that it starts, work for the kernel when that writes its memory back,
-/// and must not wait for that in turn. It takes a right that is about to be given up.
+/// Marks this thread, and threads it starts, as writeback helpers (`PR_SET_IO_FLUSHER`), so that
+/// they do not wait for writeback themselves. Needs a right that the server is about to drop.
 fn flush_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("the kernel is not told that it depends on this process: {error}");
     }
 }
 
-/// Starts those that the settings take.
+/// Starts the brokers that these settings need.
 fn brokers(folder: &Folder, settings: &Settings) -> Result<Brokers, String> {
     let mut brokers = Brokers::default();
     if has_key_in_keyring(settings) {
@@ -138,14 +138,15 @@ fn has_key_in_keyring(settings: &Settings) -> bool {
     keys.flatten().any(in_keyring)
 }
 
-/// The broker that gives out keys for this disk; for any, if it is not known where that is.
+/// Arguments of the keyring broker: it hands out keys for this disk's subsystems, or for any
+/// subsystem if a URL names none.
 fn keys_part(settings: &Settings) -> Vec<&str> {
     let subsystems = settings.urls.iter().map(|url| url.subsystem.as_deref());
     let subsystems = subsystems.collect::<Option<Vec<_>>>().unwrap_or_default();
     [keys::PART, "--"].into_iter().chain(subsystems).collect()
 }
 
-/// What holds, for whoever asks.
+/// The confinement in force, for status requests.
 pub(super) fn seen() -> Option<Confinement> {
     Some(sandbox::seen())
 }
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(ways("far/key"), [of("far")]);
         assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
         assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
-        // Nowhere, and for ever.
+        // A dangling link and a loop.
         std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
         assert_eq!(ways("at/loop"), [of("at")]);
         assert_eq!(ways("at/missing"), [of("at")]);
@@ -204,7 +205,7 @@ mod tests {
         }
         let of = |way| Settings { way, ..Settings::default() };
         assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
-        // With a device, where the kernel has one.
+        // With a device, if the kernel has NBD.
         assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
         for way in [As::Ublk, As::Nvme] {
             assert!(ways::keeps_rights(&of(way)).is_some());

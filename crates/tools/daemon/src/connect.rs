@@ -1,4 +1,4 @@
-//! Connects an attachment's disk, after everything that a server before us asked for is over.
+//! Connects an attachment's disk, once all commands of an earlier server are over.
 
 use super::folder::Folder;
 use super::record::{Recorder, predecessor};
@@ -7,11 +7,11 @@ use farblock_command::remote;
 use farblock_host::disk::Disk;
 use std::time::Duration;
 
-/// Connects a disk, with errors that say what to do next. `resume`: somebody uses it already.
+/// Connects a disk, with errors that say what to do next. `resume`: the disk may be in use already.
 pub(super) fn connect(settings: &Settings, folder: &Folder, resume: bool) -> Result<Disk, String> {
     let mut options = settings.disk_options();
     if resume {
-        // The supervisor tries again, and hears of detaching meanwhile.
+        // The supervisor retries, and can receive a detach request meanwhile.
         options.connect_wait = Duration::ZERO;
     }
     let before = predecessor(folder, settings, resume)?;

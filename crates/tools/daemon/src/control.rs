@@ -1,5 +1,5 @@
-//! The server's socket, over which `farblock list` and `farblock detach` talk to it: a line of JSON
-//! each way. Whoever may open the folder may talk to it, and nobody else.
+//! The server's control socket, for `farblock list` and `farblock detach`: one line of JSON each
+//! way. Every user who may open the folder may use it.
 
 use super::folder::Folder;
 use super::server::DaemonShared;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of a request or an answer.
+/// Maximum size of a request or an answer.
 const MAX_BYTES: u64 = 1 << 20;
-/// How long who is connected may take to say something, and to listen.
+/// Timeout for a client to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long accepting backs off after an error, for example when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -24,20 +24,20 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The same without its users, who are looked for among all processes.
+    /// Status without the users, whose search reads all processes.
     Paths,
-    /// As [`ControlRequest::Status`], and how long operations take is measured from now on.
+    /// Like [`ControlRequest::Status`]; also starts measuring latencies.
     Measure,
-    /// The host proves anew who it is.
+    /// Authenticates this host again on all paths.
     Authenticate,
     Detach {
         force: bool,
     },
-    /// Another address of the same namespace is a path from now on.
+    /// Adds another address of the same namespace as a path.
     AddPath {
         url: String,
     },
-    /// The client becomes the supervisor. The answer is a channel instead of a line.
+    /// Makes the client the supervisor. The answer is a channel instead of a line.
     #[cfg(target_os = "linux")]
     Adopt,
 }
@@ -45,11 +45,11 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
-    /// By path, and why not.
+    /// Each path, with its error if it failed.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
     PathAdded(Offer),
-    /// The address leads to another namespace than the disk's.
+    /// The address leads to another namespace.
     OtherNamespace,
     Refused(StopError),
 }
@@ -62,7 +62,7 @@ pub(super) fn serve(folder: &Folder, shared: &Arc<DaemonShared>) -> io::Result<(
         loop {
             let answered = listener.accept().and_then(|stream| {
                 let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
-                // A thread each: a detach may take its time.
+                // One thread per client: a detach may take long.
                 let thread = thread::Builder::new().name("control-client".to_owned());
                 thread.spawn(move || answer(&listener, &stream, &shared)).map(drop)
             });
@@ -105,7 +105,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
             let ends = matches!(answer, Answer::Detached);
             let sent = send(stream, &answer);
             if ends {
-                // Only now: the answer would be lost with the process.
+                // End only after the answer is sent: exiting earlier would lose it.
                 shared.end();
             }
             sent
@@ -127,8 +127,8 @@ fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// What a server says of itself. One of before this request hangs up at it, and is asked for the
-/// rest; one that does not answer in time would not answer that either.
+/// Asks a server for its status. An older server hangs up on an unknown request; it is then asked
+/// for plain status. A server that timed out is not asked again.
 pub(super) fn status(
     folder: &Folder,
     request: &ControlRequest,
@@ -143,13 +143,13 @@ pub(super) fn status(
     }
 }
 
-/// Whether the other end has closed instead of answering: then there is no line.
+/// Whether the server closed the connection instead of answering.
 fn is_hung_up_on(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }
 
-/// Asks a server. `patience`: how long for an answer; `None`: however long it takes.
+/// Sends a request and waits for the answer, at most for `patience`; `None`: without limit.
 pub(super) fn ask(
     folder: &Folder,
     request: &ControlRequest,
@@ -158,7 +158,7 @@ pub(super) fn ask(
     receive(&self::request(folder, request, patience)?)
 }
 
-/// Sends a request, whose answer is yet to be received.
+/// Sends a request. The caller reads the answer from the stream.
 pub(super) fn request(
     folder: &Folder,
     request: &ControlRequest,
@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
         }
-        // Nothing at all, which is what a server that ends gives.
+        // An empty answer, as from a server that exits.
         let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
         assert!(is_hung_up_on(&io::Error::from(nothing)));
     }

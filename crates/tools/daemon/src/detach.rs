@@ -17,23 +17,23 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::time::Instant;
 
-/// How long a server may take to show that it listens.
+/// How long a server may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take to detach the disk: to flush, and to see the last user go.
+/// How long a detach may take, including the flush and the wait for the last user.
 const DETACH_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The same by force, which flushes no longer than it must.
+/// The same with force, which flushes only briefly.
 const FORCED_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time for unmounting what is stacked on a disk.
+/// Time to unmount everything stacked on a disk.
 #[cfg(target_os = "linux")]
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the processes of an attachment may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same when it is not known that they do.
+/// The same, if the processes were not signalled.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -47,7 +47,7 @@ pub fn run(args: &DetachArgs) -> Result<()> {
             output::note("nothing is attached");
         }
     }
-    // All of them, before anything is done to one.
+    // Look up all names before detaching any disk.
     for name in &args.names {
         let folder = find(&runtime, name)?;
         if !folders.contains(&folder) {
@@ -91,7 +91,7 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Ends what uses it; by force, what then still uses it loses no more than it must.
+/// Stops the uses of the disk. With `force`, writes back data of the uses that remain.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
@@ -101,7 +101,7 @@ fn end_uses(folder: &Folder, force: bool) {
     }
 }
 
-/// Clears away what processes that are gone have left.
+/// Cleans up after dead processes.
 fn clear(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let Some(lock) = folder.lock(Role::Supervisor) else {
@@ -140,7 +140,7 @@ fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The attachment with this name, or that is used at this path.
+/// The attachment with this name or at this path.
 pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
     let all = Folder::all(runtime);
     if let Some(folder) = all.iter().find(|folder| folder.name() == name) {
@@ -161,8 +161,8 @@ pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
     })
 }
 
-/// Whether a path, from the current directory or by way of links, leads to the device or file that
-/// a disk is used as, or to the directory that the file is mounted in.
+/// Whether a path, relative or through links, leads to the disk's device or file, or to the
+/// directory where the file is mounted.
 fn is_at(used: &Use, path: &Path) -> bool {
     let place = Path::new(&used.path);
     let full = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
@@ -171,13 +171,13 @@ fn is_at(used: &Use, path: &Path) -> bool {
     path == place || is(place) || used.directory().is_some_and(is)
 }
 
-/// Has the server detach the disk.
+/// Asks the server to detach the disk.
 fn ask(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // Whoever serves it cannot: this process can what its user may, once that one is gone.
+        // The server lacks the rights. Kill it, then clean up with this user's rights.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
             output::note(&format!("{sentence}: it is ended from here"));
             end_processes(folder)?;
@@ -187,7 +187,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         Ok(_) => {
             return Err(Failure::run(format_args!("{name} is served by another version: end it")));
         }
-        // It ended: because somebody else detached it, or it was killed.
+        // The server exited: another command detached the disk, or it was killed.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return match folder.wait_for_end(END_PATIENCE) {
                 true => {
@@ -234,9 +234,9 @@ fn refused(name: &str, error: StopError) -> Failure {
     }
 }
 
-/// Ends the processes of an attachment whose server cannot be asked.
+/// Kills the processes of an attachment whose server does not answer.
 fn end_processes(folder: &Folder) -> Result<()> {
-    // The supervisor first: it would start another server.
+    // The supervisor first, or it would start another server.
     let found = [Role::Supervisor, Role::Server].map(|role| folder.kill(role));
     if !found.contains(&Found::Unknown) {
         if folder.wait_for_end(PATIENCE) {
@@ -244,7 +244,7 @@ fn end_processes(folder: &Folder) -> Result<()> {
         }
         return Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())));
     }
-    // It may have ended by itself meanwhile.
+    // The process that was not found may have exited meanwhile.
     if folder.wait_for_end(END_PATIENCE) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! An attachment for `farblock doctor` and `status`: looked at, and left as it is.
+//! Inspects an attachment for `farblock doctor` and `status`, without changing it.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role, runtime};
@@ -18,51 +18,51 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server may take to say how it is.
+/// How long a server may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The same where it is told beside something else.
+/// The same for a summary.
 #[cfg(target_os = "linux")]
 const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What can be said of it.
+/// Everything known about an attachment.
 pub struct Examined {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// As `farblock list` shows it: `live`, `degraded`…
     pub state: &'static str,
-    /// What is wrong with it, if anything is.
+    /// Its problem, if it has one.
     pub trouble: Option<String>,
-    /// What is used of it, if its server says so.
+    /// The path or address in use, if its server reports it.
     pub used: Option<String>,
     /// Who uses it, as sentences.
     pub users: Vec<String>,
-    /// Where the machine swaps to on this disk although that can hang it, and what to do.
+    /// Swap on this disk that can hang the machine, and the advice.
     pub swap: Option<(String, &'static str)>,
-    /// The ways to its disk.
+    /// The paths to its disk.
     pub paths: Vec<Way>,
-    /// How it connects.
+    /// Its connection options.
     pub options: Options,
-    /// Where its daemon writes what happens.
+    /// Its daemon's log file.
     pub log: PathBuf,
 }
 
-/// One way to its disk.
+/// One path to its disk.
 pub struct Way {
-    /// Where it leads.
+    /// Its address.
     pub url: Url,
-    /// `live`, `connecting`, `reconnecting` or `failed`; none if nobody says.
+    /// `live`, `connecting`, `reconnecting` or `failed`; `None` if the server does not answer.
     pub state: Option<String>,
-    /// For how long it has been in this state.
+    /// Seconds in this state.
     pub since_seconds: u64,
-    /// How the target tells hosts to use it (ANA).
+    /// The ANA state that the target reports.
     pub access: Option<String>,
-    /// How often it has come back.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// Why it is not live, in a sentence.
+    /// Why it is not live, as a sentence.
     pub error: Option<String>,
 }
 
-/// The attachment of that name, or at that path; none if there is none.
+/// The attachment of that name or at that path; `None` if there is none.
 pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     let runtime = runtime(given)?;
     let all = Folder::attached(&runtime);
@@ -70,18 +70,18 @@ pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     Ok(found.map(examine))
 }
 
-/// An attachment in a few words.
+/// Summary of an attachment.
 #[cfg(target_os = "linux")]
 pub struct Brief {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What is used of it, if that is known.
+    /// The path or address in use, if known.
     pub used: Option<String>,
     /// As `farblock list` shows it.
     pub state: &'static str,
 }
 
-/// All attachments of this user, in a few words; none that cannot be seen.
+/// Summaries of this user's attachments; empty if the directory cannot be read.
 #[cfg(target_os = "linux")]
 pub fn brief() -> Vec<Brief> {
     let runtime = runtime(None).unwrap_or_default();
@@ -94,7 +94,7 @@ pub fn brief() -> Vec<Brief> {
     Folder::attached(&runtime).iter().map(brief).collect()
 }
 
-/// What says how all attachments in that folder are, as often as it is asked.
+/// Returns a function that reports the state of all attachments in that folder on each call.
 #[cfg(target_os = "linux")]
 pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
     let runtime = runtime(given)?;
@@ -130,10 +130,10 @@ fn watched(folder: &Folder) -> AttachedStatus {
     }
 }
 
-/// The address without where keys are, which is nobody's business who looks at a page.
+/// The address without key locations, which visitors of a page must not see.
 #[cfg(target_os = "linux")]
 fn without_keys(url: &str) -> String {
-    // One that cannot be read is of another version, whose parameters are not known.
+    // A newer version may have written a URL with parameters unknown here.
     let bare = || url.split('?').next().unwrap_or_default().to_owned();
     url.parse::<Url>().map_or_else(|_| bare(), |url| url.without_keys().to_string())
 }
@@ -142,7 +142,7 @@ fn serves(folder: &Folder, path: &str) -> bool {
     ask(folder, PATIENCE).is_some_and(|it| it.offer.used.path == path)
 }
 
-/// How it is; as its server is said to be gone if it is.
+/// The attachment's state, also if its server is dead.
 fn state(folder: &Folder, status: Option<&Status>) -> AttachmentState {
     match status {
         Some(status) => status.state,
@@ -162,7 +162,7 @@ fn ask_for(folder: &Folder, request: &ControlRequest, patience: Duration) -> Opt
     is_there.then(|| control::status(folder, request, patience)).flatten()
 }
 
-/// Why its server says nothing, as `farblock list` tells it.
+/// Why its server does not answer, in the words of `farblock list`.
 fn unserved(folder: &Folder) -> Option<String> {
     match folder.is_held(Role::Server) {
         true => Some(SILENT.to_owned()),
@@ -170,7 +170,7 @@ fn unserved(folder: &Folder) -> Option<String> {
     }
 }
 
-/// Why nothing more can be attached there: its directory takes no more files.
+/// The sentence about a full runtime directory; `None` while it has room.
 pub fn no_room(given: Option<&Path>) -> Result<Option<String>> {
     Ok(list::full(&runtime(given)?))
 }
@@ -204,10 +204,10 @@ fn examine(folder: &Folder) -> Examined {
     }
 }
 
-/// What is known of the path that this address is.
+/// The reported state of the path with this address.
 fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
     let text = url.to_string();
-    // They are in one order, and a URL without a namespace has got one meanwhile.
+    // Both lists have one order. A URL without a namespace ID may have got one since.
     let known = said.iter().find(|path| path.url == text).or(said.get(at)).cloned();
     Way {
         url: url.clone(),

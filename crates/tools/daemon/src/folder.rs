@@ -1,21 +1,21 @@
-//! Where attachments are kept: a directory with one folder for each.
+//! The runtime directory, with one folder for each attachment.
 //!
 //! ```text
 //! /run/farblock/fb0/
-//!   settings.json   what was asked for
+//!   settings.json   the requested settings
 //!   supervisor      locked while the supervisor lives
 //!   server          locked while the server lives
 //!   pid             the supervisor's process
-//!   server-pid      the server's
-//!   state.json      what the server serves, for its successor and for whoever cleans up
-//!   identity.json   the namespace that it is made of, for its successor
-//!   controllers.json  those that may be carrying out what the server asked for, for its successor
-//!   trouble         why there is no server at the moment, if there is none
-//!   control         the server's socket
-//!   log, log.old    what both have to say
+//!   server-pid      the server's process
+//!   state.json      what the server offers, for its successor and for cleaning up
+//!   identity.json   the namespace's identity, for its successor
+//!   controllers.json  controllers that may still execute commands, for its successor
+//!   trouble         why there is no server at the moment
+//!   control         the server's control socket
+//!   log, log.old    the log of both processes
 //! ```
-//! Locks and not process numbers tell who lives, and who is to be ended: a number may be another
-//! process's by now.
+//! Locks, not process IDs, show which processes live and which to kill: the kernel may have given
+//! an ID to another process.
 
 use super::leftover;
 use super::system::{self, Descriptor};
@@ -27,20 +27,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes in a name.
+/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 32;
-/// The first part of names that nobody chose.
+/// Prefix of derived names.
 const DERIVED: &str = "fb";
-/// Attachments with derived names.
+/// Maximum number of attachments with derived names.
 const MAX_DERIVED: u32 = 1024;
-/// A log that is longer becomes `log.old`.
+/// A longer log is moved to `log.old`.
 const MAX_LOG_BYTES: u64 = 4 << 20;
-/// Between looks whether something is over.
+/// Polling interval while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long a process takes to end that has nothing to do any more.
+/// How long an idle process may take to exit.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name that is a file's, a unit's and a serial number's as well.
+/// Checks a name, which must also be valid as a file name, unit name and serial number.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -53,7 +53,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// The directory with all attachments: ours alone, or not there yet.
+/// The runtime directory. If it exists, only this user can change it.
 pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     let variable = std::env::var_os("FARBLOCK_RUNTIME_DIR").map(PathBuf::from);
     let path = match (given, variable.filter(|path| path.is_absolute())) {
@@ -71,14 +71,14 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
             )));
         }
         Ok(_) => check_private(&path, false)?,
-        // Where it cannot be made, the command that makes it says so.
+        // If it cannot be created, the command that creates it reports why.
         Err(_) => {}
     }
     Ok(path)
 }
 
-/// What is kept here decides which devices root makes, ends and serves: nobody else may have a hand
-/// in it, nor look into an attachment's folder (`closed`).
+/// Fails unless only this user can change the folder, or with `closed` even read it: its content
+/// decides which devices root creates, removes and serves.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {
         Failure::run(format_args!(
@@ -88,21 +88,21 @@ fn check_private(folder: &Path, closed: bool) -> Result<()> {
     })
 }
 
-/// Everything of one attachment.
+/// The folder of one attachment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
-/// Held for as long as a process of an attachment lives.
+/// Held while a process of an attachment lives.
 #[derive(Debug)]
 pub(super) struct Lock(Descriptor);
 
 impl Lock {
-    /// A lock that another process had and hands over.
+    /// Takes over a lock from another process.
     pub(super) fn inherited(descriptor: Descriptor) -> Lock {
         Lock(descriptor)
     }
 
-    /// To be handed over.
+    /// The descriptor, to hand the lock over.
     pub(super) fn descriptor(&self) -> &Descriptor {
         &self.0
     }
@@ -123,7 +123,7 @@ impl Role {
         }
     }
 
-    /// The file that says which process it is: on Linux to people, who may send it signals.
+    /// The file with the process ID. On Linux it is for people, who may send signals.
     pub(super) fn record(self) -> &'static str {
         match self {
             Role::Supervisor => "pid",
@@ -132,14 +132,14 @@ impl Role {
     }
 }
 
-/// Whether a process that is to be ended was found.
+/// The result of looking for a process to kill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// There is none.
+    /// No such process.
     Nobody,
-    /// It is ended.
+    /// It was killed.
     Ended,
-    /// There is one, and nobody can tell which it is.
+    /// It exists, but its process ID is unknown.
     Unknown,
 }
 
@@ -152,8 +152,8 @@ impl Folder {
         self.0.join(file)
     }
 
-    /// The folder of an attachment that has this name, or of a new one with a name of ours, with
-    /// the right to start its supervisor.
+    /// Claims the folder with this name, or a new one with a derived name. Returns it with the
+    /// supervisor's lock.
     pub(super) fn claim(runtime: &Path, name: Option<&str>) -> Result<(Folder, Lock)> {
         let derived = (0..MAX_DERIVED).map(|number| format!("{DERIVED}{number}"));
         let names: Vec<String> = match name {
@@ -162,7 +162,7 @@ impl Folder {
         };
         for candidate in names {
             let folder = Folder(runtime.join(&candidate));
-            // What somebody else's left is theirs to pick up, by its name.
+            // A leftover folder can be resumed only by its name.
             if name.is_none() && folder.0.exists() {
                 continue;
             }
@@ -195,7 +195,7 @@ impl Folder {
         check_private(&self.0, true)
     }
 
-    /// Every folder there is, by name.
+    /// All folders, sorted by name.
     pub(super) fn all(runtime: &Path) -> Vec<Folder> {
         let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
         let mut all: Vec<Folder> = entries
@@ -208,24 +208,24 @@ impl Folder {
         all
     }
 
-    /// Those of attachments, and no other folders that somebody has put there.
+    /// The folders that hold attachments.
     pub(super) fn attached(runtime: &Path) -> Vec<Folder> {
         let mut all = Folder::all(runtime);
         all.retain(|folder| folder.path("settings.json").exists());
         all
     }
 
-    /// Becomes the only process of this kind; `None` if there is one.
+    /// Takes this role's lock; `None` if another process holds it.
     pub(super) fn lock(&self, role: Role) -> Option<Lock> {
         system::lock(&self.path(role.file())).map(Lock)
     }
 
-    /// Whether there is a process of this kind.
+    /// Whether a process holds this role's lock.
     pub(super) fn is_held(&self, role: Role) -> bool {
         system::is_locked(&self.path(role.file()))
     }
 
-    /// Ends the process of this kind at once, and no other.
+    /// Kills the process with this role.
     pub(super) fn kill(&self, role: Role) -> Found {
         let record = self.read(role.record()).unwrap_or_default();
         let is_ended = system::kill_holder(&self.path(role.file()), &record);
@@ -236,12 +236,12 @@ impl Folder {
         }
     }
 
-    /// Says which process this is.
+    /// Records this process's ID.
     pub(super) fn write_process(&self, role: Role) -> io::Result<()> {
         self.write(role.record(), &system::own_process())
     }
 
-    /// Waits until none of its processes lives, but not for ever.
+    /// Waits until both processes have exited. False after `patience`.
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -255,7 +255,7 @@ impl Folder {
         }
     }
 
-    /// Writes a file as a whole: nobody sees half of it.
+    /// Replaces a file atomically.
     pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let (new, path) = (self.path(&format!("{file}.new")), self.path(file));
         fs::write(&new, text)?;
@@ -274,17 +274,17 @@ impl Folder {
         serde_json::from_str(&self.read(file)?).ok()
     }
 
-    /// The supervisor's process.
+    /// The supervisor's process ID.
     pub(super) fn pid(&self) -> Option<u32> {
         self.read(Role::Supervisor.record())?.split_whitespace().next()?.parse().ok()
     }
 
-    /// The log, for a process to append to.
+    /// Opens the log for appending.
     pub(super) fn log(&self) -> io::Result<File> {
         system::append(&self.path("log"))
     }
 
-    /// Begins the log anew when it is long. Its writers have it open and go on at its end.
+    /// Truncates a long log after copying it. Its writers append, so they continue at its end.
     pub(super) fn bound_log(&self) {
         let path = self.path("log");
         if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
@@ -296,11 +296,11 @@ impl Folder {
         }
     }
 
-    /// Forgets the attachment, whose lock the caller has. A mount in it that is not gone keeps its
-    /// directory.
+    /// Removes the attachment, whose lock the caller holds. If a mount remains in it, its directory
+    /// stays.
     pub(super) fn remove(&self, lock: Lock) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        // The lock files last: a folder without them is nobody's.
+        // The lock files last: a folder without them belongs to no process.
         let (mut locks, mut first) = (Vec::new(), Vec::new());
         for entry in entries {
             let name = entry.file_name();
@@ -309,12 +309,12 @@ impl Folder {
         }
         let mut lock = Some(lock);
         for path in first.iter().chain(&locks) {
-            // What is locked cannot be removed there: neither by us, nor what is somebody else's
-            // by then.
+            // Windows cannot remove a locked file: release ours first. Another process may have
+            // locked it then, and its lock stays.
             if cfg!(windows) && locks.contains(path) {
                 drop(lock.take());
             }
-            // Never into a mount: a directory is removed only if it is empty.
+            // Never descend into a mount: only empty directories are removed.
             let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
             if let Err(error) = removed {
                 tracing::debug!("{} stays: {error}", path.display());
@@ -323,22 +323,22 @@ impl Folder {
         let _ = fs::remove_dir(&self.0);
     }
 
-    /// As [`Folder::remove`], where nobody has seen the end of what was sent to the target.
+    /// Like [`Folder::remove`], but keeps the controllers whose commands may still be executing.
     pub(super) fn remove_unfinished(&self, lock: Lock) {
         leftover::keep(self);
         self.remove(lock);
     }
 
-    /// Removes what the attachment's processes could not since they had it open, where that is so:
-    /// their log, which they have until they end.
+    /// Removes files that the attachment's processes held open until they exited: on Windows, the
+    /// log.
     pub(super) fn remove_rest(&self) {
-        // Its locks are gone a moment before the folder: whoever says that it is detached is right.
+        // The folder goes a moment after its locks. Wait, so that "detached" is true.
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_PATIENCE;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
             match self.lock(Role::Supervisor) {
                 Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
-                // Somebody else's by now, or gone.
+                // Another process has claimed it, or it is gone.
                 _ => return,
             }
             std::thread::sleep(LOOK_EVERY);
@@ -403,7 +403,7 @@ mod tests {
         symlink(&open, &link).expect("a link");
         refused(&link, "symbolic link");
         assert!(runtime(Some(&open)).is_ok());
-        // The attachment's own folder as well.
+        // The same checks for the attachment's own folder.
         symlink(place.path(), open.join("x")).expect("a link");
         assert!(Folder::claim(&open, Some("x")).is_err());
         fs::create_dir(open.join("y")).expect("a folder");

@@ -1,5 +1,5 @@
-//! An attachment whose servers refuse to go on, since nothing says which namespace it was made of:
-//! `farblock attach --name NAME --uuid UUID` says it, and its supervisor's next server goes on.
+//! Resumes an attachment whose servers refuse to start because its namespace identity is missing.
+//! `farblock attach --name NAME --uuid UUID` supplies it, and the supervisor's next server starts.
 
 use super::folder::{Folder, Role};
 use super::list;
@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How long the next server may take: the supervisor's longest pause, and to connect.
+/// How long the next server may take: the supervisor's longest pause, plus connecting.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The attachment that these settings are of, if it has a supervisor, and its servers are in vain.
+/// The attachment of these settings, if it has a supervisor but no server can start.
 pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
     let folder = Folder(runtime.join(settings.name.as_ref()?));
     settings.uuid?;
@@ -25,7 +25,7 @@ pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
     (is_its && is_in_vain && !list::is_served(&folder)).then_some(folder)
 }
 
-/// Says which namespace it is, and waits until a server goes on with it.
+/// Writes the UUID to the settings, and waits until a server serves the disk.
 pub(super) fn go_on(folder: &Folder, uuid: Option<Uuid>) -> Result<Offer> {
     let name = folder.name();
     let Some(before) = folder.read_json::<Settings>("settings.json") else {

@@ -1,8 +1,8 @@
-//! Controllers of attachments whose folders are gone, or left, without anybody having seen that
-//! what was sent to those is over: it may yet be carried out, after what a later attachment of the
-//! same disk writes. So their names outlive the folder, in a file beside it, for as long as they
-//! can do harm, and whoever attaches the disk meanwhile has them ended first. The next command of
-//! any kind removes those that are past that, and the oldest of too many.
+//! Records of removed attachments whose controllers may still execute commands. Such a command
+//! could land after a later attachment's write to the same disk. So a file beside the removed
+//! folder keeps the controllers' names for as long as they can do harm, and the next attachment of
+//! the disk resets those controllers first. Every command removes expired files, and the oldest of
+//! too many.
 
 use super::folder::{Folder, Role};
 use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
@@ -12,12 +12,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What the files' names end with. They begin with a point, as no attachment's name does.
+/// Suffix of these files. They start with a dot, unlike every attachment name.
 const SUFFIX: &str = ".controllers";
-/// Files that are kept. Their controllers may be such that nothing but a reset ever ends them.
+/// Maximum number of files. Some controllers expire only by a reset.
 const MAX_FILES: usize = 1024;
 
-/// Keeps what an attachment's folder says of controllers, as that is about to be removed.
+/// Keeps the controllers file of a folder that is about to be removed.
 pub(super) fn keep(folder: &Folder) {
     let path = folder.path(CONTROLLERS);
     let Ok(file) = File::options().append(true).open(&path) else { return };
@@ -25,7 +25,7 @@ pub(super) fn keep(folder: &Folder) {
     if lives_in(&path).is_ok_and(|lives| lives.is_empty()) {
         return;
     }
-    // They were lost not later than now.
+    // The controllers were lost by now at the latest.
     let now = SystemTime::now();
     let stamp = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let kept = runtime.join(format!(".{}-{stamp}{SUFFIX}", folder.name()));
@@ -34,13 +34,13 @@ pub(super) fn keep(folder: &Folder) {
     }
 }
 
-/// The controllers of others, dead or removed, that may carry out something.
+/// Controllers of dead or removed attachments that may still execute commands.
 pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerLife> {
     let Some(runtime) = folder.0.parent() else { return Vec::new() };
     sweep(runtime);
     let mut all: Vec<ControllerLife> = Vec::new();
     for path in files(runtime) {
-        // One that a newer farblock wrote is as good as one that cannot be read.
+        // A file of a newer farblock counts as unreadable.
         all.extend(lives(&path, settings).unwrap_or_else(|_| assumed(settings)));
     }
     let is_dead = |other: &Folder| !other.is_held(Role::Supervisor) && !other.is_held(Role::Server);
@@ -49,15 +49,15 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // What a flush is to tell is for those who wrote.
+    // Attachments that wrote nothing have a quiesce time of zero.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }
 
-/// Removes what can do no harm any more.
+/// Removes expired files.
 pub(super) fn sweep(runtime: &Path) {
     let mut kept = Vec::new();
-    // One moment for all: reading a thousand files may take longer than lies between two of them.
+    // One timestamp for all files, so that reading many does not change their order.
     let now = SystemTime::now();
     for path in files(runtime) {
         let age = age(&path, now);
@@ -76,11 +76,11 @@ pub(super) fn sweep(runtime: &Path) {
     }
 }
 
-/// How long after it was kept a file says something.
+/// How long after its creation a file matters.
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
-        // What it said is not known. Whoever cannot read it either reckons with this.
+        // Readers of an unreadable file assume this time, too.
         Err(_) => assumed_time(&Settings::default()),
     }
 }
@@ -94,7 +94,7 @@ fn files(runtime: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// How long before `now` a file was kept: not at all, if the clock was set back.
+/// A file's age at `now`; zero if the clock was set back.
 fn age(path: &Path, now: SystemTime) -> Duration {
     let kept = fs::metadata(path).and_then(|file| file.modified());
     kept.ok().and_then(|kept| now.duration_since(kept).ok()).unwrap_or_default()
@@ -133,7 +133,7 @@ mod tests {
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
         let kept = File::options().append(true).open(&file).expect("ours");
         kept.set_modified(long_ago).expect("ours");
-        // On Windows a file lives for as long as it is open.
+        // On Windows an open file cannot disappear.
         drop(kept);
         assert_eq!((found(&next), file.exists()), (Vec::new(), false));
     }
@@ -164,7 +164,7 @@ mod tests {
         sweep(place.path());
         assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
         assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
-        // Those that nothing but a reset ends: the oldest go.
+        // Files that only a reset would expire: the oldest are removed.
         let (forever, oldest) = (life(u64::MAX), 100_000);
         for number in 0..MAX_FILES as u64 {
             keep(&format!("forever{number}"), &forever, oldest - number);
@@ -176,7 +176,7 @@ mod tests {
         assert!(not_over.iter().all(|path| path.exists()), "what is younger stays");
     }
 
-    /// Whoever attaches a disk reckons with what it cannot read.
+    /// Attaching a disk must assume the worst of an unreadable file.
     #[test]
     fn what_cannot_be_read_may_be_anything() {
         let place = tempfile::tempdir().expect("a folder");
