@@ -8,7 +8,7 @@ use super::system;
 use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
-/// How long to wait while another attachment holds the check's lock.
+/// Time limit while another attachment holds the check's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 

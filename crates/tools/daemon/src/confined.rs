@@ -88,9 +88,9 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
     Paths { shared: own, own: Vec::new(), read: read.chain(credentials).collect() }
 }
 
-/// All folders through which a file is reached: its own, and those of each symbolic link on the
-/// way. A link may later point to a sibling, as when a key folder is switched. The root directory
-/// is left out, as it would allow everything.
+/// All folders through which a file is reached: its own, and the folder of each symbolic link on
+/// the way. A link may later point to a sibling, as when a key folder is switched. The root
+/// directory is left out, as it would allow everything.
 fn ways_to(file: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());

@@ -17,7 +17,7 @@ use std::time::Duration;
 const MAX_BYTES: u64 = 1 << 20;
 /// Timeout for a client to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long accepting backs off after an error, for example when there are no more descriptors.
+/// Pause after an accept error, for example when no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SOCKET: &str = "control";
 

@@ -17,10 +17,10 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::time::Instant;
 
-/// How long a server may take to answer.
+/// Time limit for a server's answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a detach may take, including the flush and the wait for the last user.
+/// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The same with force, which flushes only briefly.
@@ -30,7 +30,7 @@ const FORCED_PATIENCE: Duration = Duration::from_secs(30);
 #[cfg(target_os = "linux")]
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the processes of an attachment may take to end.
+/// Time limit for the exit of an attachment's processes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same, if the processes were not signalled.

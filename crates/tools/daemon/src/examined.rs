@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server may take to report its status.
+/// Time limit for a server's status.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The same for a summary.
 #[cfg(target_os = "linux")]
@@ -34,7 +34,7 @@ pub struct Examined {
     pub trouble: Option<String>,
     /// The path or address in use, if its server reports it.
     pub used: Option<String>,
-    /// Who uses it, as sentences.
+    /// Its users, as sentences.
     pub users: Vec<String>,
     /// Swap on this disk that can hang the machine, and the advice.
     pub swap: Option<(String, &'static str)>,

@@ -37,7 +37,7 @@ const MAX_DERIVED: u32 = 1024;
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Polling interval while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long an idle process may take to exit.
+/// Time limit for the exit of an idle process.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks a name, which must also be valid as a file name, unit name and serial number.
@@ -123,7 +123,7 @@ impl Role {
         }
     }
 
-    /// The file with the process ID. On Linux it is for people, who may send signals.
+    /// The file with the process ID. On Linux it lets people send signals.
     pub(super) fn record(self) -> &'static str {
         match self {
             Role::Supervisor => "pid",

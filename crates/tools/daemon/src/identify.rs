@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How long the next server may take: the supervisor's longest pause, plus connecting.
+/// Time limit for the next server: the supervisor's longest pause, plus connecting.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

@@ -76,7 +76,7 @@ pub(super) fn sweep(runtime: &Path) {
     }
 }
 
-/// How long after its creation a file matters.
+/// The time after which a file can be removed.
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),

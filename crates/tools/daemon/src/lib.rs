@@ -1,12 +1,12 @@
 //! `farblock attach`, `list`, `authenticate` and `detach`: remote disks as disks of this machine.
 //!
-//! Three processes have a part in an attachment. The command itself says what is wanted, starts the
-//! second one, and waits until the disk can be used. The [`supervisor`] has a server run, and the
-//! next one if that dies. The [`server`] connects and offers the disk one of the [`ways`]. What
-//! they know of each other is in a [`folder`] of the attachment's own.
+//! An attachment has up to three processes. The command passes on the settings, starts the
+//! supervisor, and waits until the disk can be used. The [`supervisor`] runs the server, and
+//! restarts it if it dies. The [`server`] connects and offers the disk in one of the [`ways`]. They
+//! share state through the attachment's [`folder`].
 //!
-//! It takes Linux or Windows. Elsewhere the commands say so. What differs between the two is in
-//! [`system`], and which ways there are.
+//! Attaching works on Linux and Windows; elsewhere the commands say so. [`system`] holds the
+//! differences between the two.
 
 pub mod args;
 
@@ -87,7 +87,7 @@ pub use examined::{Brief, brief, watch};
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 
-/// What `--as auto` would choose here, and why.
+/// The way that `--as auto` would choose here, and why.
 #[cfg(target_os = "linux")]
 pub fn choice() -> String {
     let candidates = ways::candidates(&settings::Settings::default());
@@ -98,7 +98,7 @@ pub fn choice() -> String {
 #[cfg(not(any(target_os = "linux", windows)))]
 pub use elsewhere::{attach, authenticate, detach, list, names, part};
 
-/// There is nothing to be watched.
+/// Not supported on this system.
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn watch(
     _: Option<&std::path::Path>,

@@ -1,4 +1,4 @@
-//! `farblock list`: what is attached, and how it is.
+//! `farblock list`: all attachments and their states.
 
 use super::args::ListArgs;
 use super::control::{self, ControlRequest};
@@ -20,16 +20,16 @@ use farblock_reactor::Polling;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a server may take to say how it is.
+/// Time limit for a server's status.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What is wrong where it does not.
+/// The trouble of a server that does not answer.
 pub(super) const SILENT: &str = "the process that serves it does not answer";
 
 /// Runs the command.
 pub fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    // Measured as of the first time that somebody asks for it.
+    // Latencies are measured after the first `--metrics`.
     let asked = if args.metrics { ControlRequest::Measure } else { ControlRequest::Status };
     let look = |folder: &Folder| status_by(folder, &asked);
     let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
@@ -45,19 +45,19 @@ pub fn run(args: &ListArgs) -> Result<()> {
     output::print(&table(&all))
 }
 
-/// What the attachments are called, without asking how they are.
+/// The names of all attachments, without asking their servers.
 pub fn names(folder: Option<&Path>) -> Result<Vec<String>> {
     let runtime = runtime(folder)?;
     Ok(Folder::attached(&runtime).iter().map(Folder::name).collect())
 }
 
-/// How an attachment is; `None` if it is none, or not yet. What a daemon left that is gone is
-/// cleaned up, if nobody uses it.
+/// The status of an attachment; `None` if it is not one, or not yet. Cleans up after a dead daemon
+/// if no process uses the disk.
 pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// The same, asked so.
+/// Like [`status`], with this request.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {
@@ -67,13 +67,13 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     if folder.is_held(Role::Supervisor) {
-        // The reason cannot be written down either if that is the reason.
+        // On a full file system the trouble file cannot be written.
         let trouble = folder.read("trouble").or_else(|| full(&folder.0));
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     let why = why_gone(folder.read("trouble"));
     let name = folder.name();
-    // Nobody attaches a disk of this name meanwhile.
+    // The lock keeps others from attaching a disk of this name meanwhile.
     let lock = folder.lock(Role::Supervisor)?;
     match clean_up(folder, false) {
         Ok(()) => {
@@ -106,7 +106,7 @@ fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// As [`ways::users_of_broken`], with the settings that the attachment was made with.
+/// Like [`ways::users_of_broken`], with the attachment's own settings.
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
@@ -117,8 +117,8 @@ pub(super) fn full(folder: &Path) -> Option<String> {
     system::is_full(folder).then(|| format!("there is no room in {}: make some", folder.display()))
 }
 
-/// Why a daemon is gone that said this last. Only what it gave up for is the reason; all else it
-/// was about to overcome.
+/// Why a daemon is dead, given its last trouble. Only the reason for giving up is the cause; the
+/// daemon was recovering from any other trouble.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,
@@ -127,21 +127,21 @@ fn why_gone(last: Option<String>) -> String {
     }
 }
 
-/// What the server says, and what it has used of processors.
+/// The server's status, with its processor time.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     let status = control::status(folder, request, PATIENCE)?;
     let cpu_ms = status.server_pid.and_then(cpu_ms);
     Some(Status { cpu_ms, ..status })
 }
 
-/// What a process has used of processors.
+/// A process's processor time.
 #[cfg(any(target_os = "linux", windows))]
 fn cpu_ms(pid: u32) -> Option<u64> {
     use farblock_bench::cpu::{CpuSource, OtherProcess};
     u64::try_from(OtherProcess::new(pid).ok()?.cpu_time().as_millis()).ok()
 }
 
-/// Nobody is served there.
+/// No server exists on this system.
 #[cfg(not(any(target_os = "linux", windows)))]
 fn cpu_ms(_: u32) -> Option<u64> {
     None
@@ -153,13 +153,13 @@ pub(super) fn is_served(folder: &Folder) -> bool {
         && control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).is_ok()
 }
 
-/// Clears away what processes that are gone have left.
+/// Cleans up after dead processes.
 pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
     let saved = folder.read_json::<Saved>("state.json");
     let settings = folder.read_json::<Settings>("settings.json");
     match (saved, settings) {
         (Some(saved), Some(settings)) => ways::clean_up(folder, &settings, &saved.state, force),
-        // One that died before it said what it has made.
+        // The server died before it recorded what it had created.
         (None, Some(settings)) if force => {
             ways::clean_up(folder, &settings, &serde_json::Value::Null, force)
         }
@@ -167,7 +167,7 @@ pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
     }
 }
 
-/// An attachment that has no server to say how it is.
+/// The status of an attachment without a server.
 fn gone(
     folder: &Folder,
     state: AttachmentState,
@@ -240,7 +240,7 @@ fn table(all: &[Status]) -> String {
                 "live" => String::new(),
                 _ => format!(" for {} s", path.since_seconds),
             };
-            // One path's is the disk's.
+            // With a single path, its error is the disk's trouble, printed above.
             let why = path.error.as_ref().filter(|_| path.state != "live" && paths.len() > 1);
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));
@@ -257,8 +257,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the process that serves it has given up what it does not need, and what it could not.
-/// Why it gives nothing up where that is so for a way is in `--json`.
+/// Whether the server dropped its rights, and those it could not drop. `--json` says why a way
+/// keeps its rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),

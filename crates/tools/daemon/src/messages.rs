@@ -1,15 +1,15 @@
-//! What a server, its supervisor and the command that waits for them tell each other, as JSON over
-//! a [`Channel`](super::system::Channel).
+//! Messages between a server, its supervisor and the command that waits for them, as JSON over a
+//! [`Channel`](super::system::Channel).
 
 use super::status::Offer;
 use serde::{Deserialize, Serialize};
 
-/// What a supervisor tells a server: at once to serve, and later to end.
+/// From a supervisor to a server: serve at once, or end later.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Order {
-    /// A predecessor died, whose work is to be gone on with. With what was kept of it.
+    /// Resume the work of a server that died. Sent with the descriptor that the supervisor kept.
     pub(super) resume: bool,
-    /// Detach and end, when nobody uses the disk any more.
+    /// Detach and exit as soon as no process uses the disk.
     #[serde(default)]
     pub(super) end: bool,
 }
@@ -24,19 +24,19 @@ impl Order {
     }
 }
 
-/// What a server tells its supervisor, and a supervisor who started it.
+/// From a server to its supervisor, and from a supervisor to the command that started it.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Report {
-    /// The disk can be used. With what is to be kept in case that the server dies.
+    /// The disk can be used. Sent with the descriptor to keep in case the server dies.
     Ready(Offer),
-    /// It cannot be, and this is why. The process ends.
+    /// The disk cannot be used, for this reason. The process exits.
     Failed(String),
-    /// The same, of the way alone: the disk was connected, and another way may do.
+    /// Only the way failed: the disk was connected, and another way may work.
     WayFailed(String),
-    /// How it is going, in a line.
+    /// A progress line.
     Status(String),
-    /// It is to end, and does when nobody uses the disk any more.
+    /// Asked to end; the server waits for the last user.
     Ending(String),
-    /// The disk is detached, and the process ends.
+    /// The disk is detached, and the process exits.
     Detached,
 }

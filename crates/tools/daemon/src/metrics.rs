@@ -1,7 +1,7 @@
-//! Attachments as Prometheus takes them, in its text format: for the textfile collector of
-//! node_exporter, which is on most hosts already, so that no daemon has to listen.
+//! Attachments in Prometheus' text format, for node_exporter's textfile collector. Most hosts run
+//! node_exporter already, so no daemon has to listen.
 //!
-//! Labels are bounded: names of attachments, their paths, and reasons from a short list.
+//! Labels are bounded: attachment names, paths, and reasons from a short list.
 
 use super::status::{AttachmentState, Counts, Latency, Status};
 use farblock_block::latency_bound_us;
@@ -21,18 +21,19 @@ const STATES: [AttachmentState; 7] = [
 /// Every state of a path.
 const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 
-/// What all samples of one name begin with.
+/// Prefix of all metric names.
 const PREFIX: &str = "farblock_host";
 
-/// Bounds of latencies. What waits for a path takes seconds, so they go farther than a target's.
+/// Bounds of latencies. I/O that waits for a path takes seconds, so they reach higher than a
+/// target's.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 type Row<'a> = (Labels<'a>, u64);
-/// One kind of operations.
+/// Selects the counts of one kind of operation.
 type Operations = fn(&Latency) -> &Counts;
 
-/// The text.
+/// Renders all metrics.
 pub(super) fn render(all: &[Status]) -> String {
     let mut text = String::new();
     disks(&mut text, all);
@@ -119,7 +120,7 @@ fn latencies(text: &mut String, all: &[Status]) {
     }
 }
 
-/// As [`family`], of histograms.
+/// Like [`family`], for histograms.
 fn histograms<'a>(
     text: &mut String,
     name: &str,
@@ -158,7 +159,7 @@ fn path_labels<'a>(disk: &'a Status, path: &'a super::status::Path) -> Labels<'a
     vec![("name", &disk.offer.name), ("path", &path.url)]
 }
 
-/// All samples of one name; nothing if there are none.
+/// All samples of one metric; nothing if there are none.
 fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>]) {
     if rows.is_empty() {
         return;
@@ -170,7 +171,7 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>
     }
 }
 
-/// As [`family`], of a counter of milliseconds as seconds.
+/// Like [`family`], for a counter in milliseconds, shown in seconds.
 fn seconds<'a>(
     text: &mut String,
     name: &str,
@@ -186,14 +187,14 @@ fn seconds<'a>(
     }
 }
 
-/// A sample.
+/// One sample.
 fn line(text: &mut String, name: &str, labels: &Labels<'_>, value: &str) {
     let labels: Vec<_> =
         labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     let _ = writeln!(text, "{PREFIX}_{name}{{{}}} {value}", labels.join(","));
 }
 
-/// A label's value, in which whoever named it had whatever they liked.
+/// Escapes a label value, which may contain any characters.
 fn escaped(value: &str) -> String {
     Plain(value).to_string().replace('\\', "\\\\").replace('"', "\\\"")
 }

@@ -1,5 +1,5 @@
-//! `farblock attach` of a disk that is attached already, by another address: that adds a path to
-//! it, as with the kernel's own host.
+//! `farblock attach` with another address of an attached disk: adds a path to it, as the kernel's
+//! host does.
 
 use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role};
@@ -11,11 +11,11 @@ use farblock_host::Url;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time for connecting.
+/// Time limit for connecting.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Adds the addresses that are new to the attachment of the same namespace. `None` if there is none
-/// such, or nothing new.
+/// Adds the new addresses to the attachment of the same namespace. `None` if there is no such
+/// attachment, or nothing new.
 pub(super) fn add(runtime: &Path, settings: &Settings) -> Result<Option<Offer>> {
     if settings.shared || settings.read_only {
         return Ok(None);

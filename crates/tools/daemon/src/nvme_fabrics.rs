@@ -1,20 +1,20 @@
-//! The kernel's own NVMe host: a remote namespace as `/dev/nvmeXnY`, without any process of ours.
+//! The kernel's own NVMe host: a remote namespace as `/dev/nvmeXnY`, without a process of ours.
 //!
-//! **What it is.** [`connect`] writes the options of a connection to `/dev/nvme-fabrics`, as
-//! nvme-cli does, and finds the block device that the namespace got. The kernel reconnects by
-//! itself, and the disk outlives whoever asked for it. It takes root and the module `nvme-tcp`.
+//! **Purpose.** [`connect`] writes connection options to `/dev/nvme-fabrics`, as nvme-cli does, and
+//! finds the namespace's block device. The kernel reconnects on its own, and the disk outlives the
+//! calling process. Requires root and the module `nvme-tcp`.
 //!
-//! **Contract.** What an option may be is checked here, in words, before anything is written: a
-//! comma or a line break in a name would be further options. An option that this kernel does not
-//! know is refused where the kernel says which it knows (Linux 5.17), and never left out.
-//! [`Connection::disconnect`] refuses while the disk is in use and says by whom, unless it is
-//! forced. A connection that somebody made earlier is found again by [`Connection::find`].
+//! **Contract.** Options are validated before anything is written, with errors for people: a comma
+//! or line break in a name would add options. An option that this kernel does not know is refused,
+//! never left out; the kernel lists its options since Linux 5.17. [`Connection::disconnect`]
+//! refuses while the disk is in use and names the users, unless forced. [`Connection::find`] finds
+//! an earlier connection again.
 //!
-//! With the kernel's multipath the same namespace through several connections is one block device.
-//! Disconnecting one of several takes only a path away, and is refused all the same while the disk
-//! is in use: which paths are enough is not for this to judge.
+//! With the kernel's multipath, one namespace over several connections is one block device.
+//! Disconnecting one of them removes only a path, but is still refused while the disk is in use:
+//! this module does not judge how many paths suffice.
 //!
-//! No namespace of ours is served here, and no data pass: it is a way to attach, and no frontend.
+//! No data passes through this module: it is a way to attach, not a frontend.
 //!
 //! **Not implemented.** TLS, discovery, and other transports than TCP.
 
@@ -37,25 +37,25 @@ const MODULE: &str = "nvme-tcp";
 const TRANSPORT: &str = "/sys/module/nvme_tcp";
 const CONTROLLERS: &str = "/sys/class/nvme";
 
-/// Bytes of an NQN, at most (NVMe Base 2.3, 4.7).
+/// Maximum length of an NQN in bytes (NVMe Base 2.3, 4.7).
 pub const MAX_NQN_BYTES: usize = 223;
-/// Bytes of what the kernel says about a connection, or of the options that it knows.
+/// Maximum size of the kernel's answer about a connection, or of its option list.
 const MAX_ANSWER_BYTES: u64 = 4096;
-/// How long a namespace of a new controller is waited for.
+/// Time limit for a new controller's namespace to appear.
 const APPEAR_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long whoever looks at a disk for a moment (udev, for one) is waited for.
+/// Time limit for short-lived users of a disk, such as udev.
 const LOOKING: Duration = Duration::from_secs(2);
-/// How long a controller that is being removed is waited for.
+/// Time limit for a controller's removal.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often something is looked at that is waited for.
+/// Polling interval.
 const STEP: Duration = Duration::from_millis(20);
 
-/// A secret for the kernel: `DHHC-1:…:`. It is never shown, and cleared when it is dropped.
+/// A secret for the kernel: `DHHC-1:…:`. Never shown, and cleared on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// In the form that nvme-cli has for it, too.
+    /// Takes the form that nvme-cli also uses.
     #[must_use]
     pub fn new(text: Zeroizing<String>) -> Secret {
         Secret(text)
@@ -68,48 +68,48 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What to connect to, and how. Options that are `None` are the kernel's to choose; they are named
-/// as nvme-cli and the kernel name them.
+/// The address and options of a connection, with the names of nvme-cli and the kernel. The kernel
+/// chooses for options that are `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The target's address.
     pub traddr: IpAddr,
     /// The target's port.
     pub trsvcid: u16,
-    /// The subsystem.
+    /// The subsystem's NQN.
     pub nqn: String,
-    /// The namespace whose block device is looked for.
+    /// The namespace ID of the block device.
     pub nsid: u32,
-    /// Who we are; the kernel makes something up otherwise.
+    /// This host's NQN; by default the kernel generates one.
     pub hostnqn: Option<String>,
-    /// Who we are, as a UUID. Goes with `hostnqn`.
+    /// This host's ID, a UUID. Requires `hostnqn`.
     pub hostid: Option<String>,
     /// The local address to connect from.
     pub host_traddr: Option<IpAddr>,
-    /// I/O queues.
+    /// Number of I/O queues.
     pub nr_io_queues: Option<u32>,
-    /// Commands of an I/O queue.
+    /// Entries of an I/O queue.
     pub queue_size: Option<u32>,
-    /// Seconds between keep alives. 0: none.
+    /// Seconds between keep-alives. 0: none.
     pub keep_alive_tmo: Option<u32>,
-    /// Seconds between attempts to reconnect.
+    /// Seconds between reconnect attempts.
     pub reconnect_delay: Option<u32>,
-    /// Seconds after which a lost controller is given up. -1: never.
+    /// Seconds until the kernel gives up a lost controller. -1: never.
     pub ctrl_loss_tmo: Option<i32>,
     /// Seconds after which requests to a lost controller fail. -1: never.
     pub fast_io_fail_tmo: Option<i32>,
-    /// Checksums of headers.
+    /// Header digests.
     pub hdr_digest: bool,
-    /// Checksums of data.
+    /// Data digests.
     pub data_digest: bool,
     /// This host's secret (DH-HMAC-CHAP).
     pub dhchap_secret: Option<Secret>,
-    /// The controller's, if it has to prove who it is as well. Goes with `dhchap_secret`.
+    /// The controller's secret, for mutual authentication. Requires `dhchap_secret`.
     pub dhchap_ctrl_secret: Option<Secret>,
 }
 
 impl Options {
-    /// The usual: everything else as the kernel likes it.
+    /// Only the required options; the kernel's defaults for all others.
     #[must_use]
     pub fn new(traddr: IpAddr, trsvcid: u16, nqn: impl Into<String>, nsid: u32) -> Options {
         Options {
@@ -133,7 +133,7 @@ impl Options {
         }
     }
 
-    /// The options in the kernel's words, in order.
+    /// The options in the kernel's syntax, in order.
     fn words(&self) -> Result<Words, Error> {
         check_nqn("nqn", &self.nqn)?;
         self.hostnqn.as_deref().map_or(Ok(()), |nqn| check_nqn("hostnqn", nqn))?;
@@ -193,7 +193,7 @@ impl Options {
     }
 }
 
-/// Options as the kernel has them; secrets among them are cleared with the rest.
+/// Options in the kernel's syntax; cleared on drop, secrets included.
 #[derive(PartialEq, Eq)]
 struct Words(Vec<(&'static str, String)>);
 
@@ -209,29 +209,29 @@ impl Drop for Words {
     }
 }
 
-/// Why the kernel's host did not do it. Shown, it says what to do.
+/// Why the kernel's host failed. `Display` says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option cannot be what it is: its name, its value, why.
+    /// An invalid option: its name, its value, why.
     Option(&'static str, String, &'static str),
-    /// The kernel has no NVMe over Fabrics host, or not now.
+    /// The kernel's NVMe over Fabrics host is missing or not loaded.
     NoModule,
-    /// Only root may.
+    /// Requires root.
     NotAllowed,
     /// This kernel does not know an option.
     UnknownOption(&'static str),
     /// The kernel has this connection already.
     Connected(String),
-    /// The target is not reached, or does not let us in.
+    /// The target is unreachable, or refused the connection.
     Target(String, io::Error),
-    /// The target was reached, and has no such namespace that could be used.
+    /// The target has no such usable namespace.
     NoNamespace(String, u32),
     /// There is no such connection.
     NoConnection(String),
-    /// Somebody uses the disk: these, as far as can be seen. All is as before.
+    /// The disk is in use, by these users as far as visible. Nothing was changed.
     InUse(PathBuf, Vec<User>),
-    /// What else the kernel says, and to what.
+    /// Another kernel error, and the failed action.
     System(&'static str, io::Error),
 }
 
@@ -275,12 +275,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A connection of the kernel's. It stays when this is dropped: [`Connection::disconnect`] ends it.
+/// A connection of the kernel's. It survives a drop; [`Connection::disconnect`] closes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connection {
     /// The controller's number: 3 is `/dev/nvme3`.
     pub instance: u32,
-    /// The subsystem, which tells this connection from a later one of the same number.
+    /// The subsystem, which tells this connection from a later one with the same number.
     pub nqn: String,
     /// The namespace.
     pub nsid: u32,
@@ -288,10 +288,10 @@ pub struct Connection {
     pub device: PathBuf,
 }
 
-/// Has the kernel connect, and waits for the namespace's block device.
+/// Makes the kernel connect, and waits for the namespace's block device.
 ///
 /// # Errors
-/// There is no new connection then.
+/// Then no new connection remains.
 pub fn connect(options: &Options) -> Result<Connection, Error> {
     let words = options.words()?;
     modules::load_for(Path::new(DEVICE), MODULE);
@@ -323,11 +323,11 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 }
 
 impl Connection {
-    /// A connection that there is, by its controller's number and the subsystem. If its namespace
-    /// is gone at the moment, the device is what it was called last.
+    /// Finds a connection by its controller's number and subsystem. If its namespace is missing at
+    /// the moment, `device` is returned as given.
     ///
     /// # Errors
-    /// If there is none, or that number is another subsystem's by now.
+    /// If it does not exist, or the number now belongs to another subsystem.
     pub fn find(instance: u32, nqn: &str, nsid: u32, device: &Path) -> Result<Connection, Error> {
         if shown(instance, "subsysnqn").as_deref() != Some(nqn) {
             return Err(Error::NoConnection(nqn.to_owned()));
@@ -336,7 +336,8 @@ impl Connection {
         Ok(Connection { instance, nqn: nqn.to_owned(), nsid, device })
     }
 
-    /// The controller's state in the kernel's words (`live`, `connecting`, …); none if it is gone.
+    /// The controller's state in the kernel's words (`live`, `connecting`, …); `None` if it is
+    /// gone.
     #[must_use]
     pub fn state(&self) -> Option<String> {
         self.is_there().then(|| shown(self.instance, "state")).flatten()
@@ -346,25 +347,25 @@ impl Connection {
         shown(self.instance, "subsysnqn").as_deref() == Some(&self.nqn)
     }
 
-    /// Who uses the disk: mounts, other devices made of it, swap, and processes that have it open.
+    /// The disk's users: mounts, stacked devices, swap, and processes that have it open.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         users::of_block_device(&self.device)
     }
 
-    /// Brings what was written to the device to the target, and has the kernel disconnect, if
-    /// nobody uses the disk.
+    /// Flushes the device's writes to the target, and makes the kernel disconnect, if the disk is
+    /// not in use.
     ///
-    /// `force`d, it does not ask: whoever uses the disk gets errors from here on, and what they had
-    /// not written is lost.
+    /// With `force` it does not check: users of the disk get errors from then on, and lose
+    /// unwritten data.
     ///
     /// # Errors
-    /// If somebody uses it, or it is gone already.
+    /// If the disk is in use, or gone already.
     pub fn disconnect(&self, force: bool) -> Result<(), Error> {
         if !self.is_there() {
             return Err(Error::NoConnection(self.nqn.clone()));
         }
-        // While we have it for ourselves, nobody can mount it.
+        // While we hold the device exclusively, it cannot be mounted.
         let claim = if force { None } else { self.claim()? };
         if let Some(device) = &claim {
             rustix::fs::fsync(device).map_err(|error| {
@@ -374,10 +375,10 @@ impl Connection {
         remove(self.instance)
     }
 
-    /// Takes the device for ourselves. None if it is gone.
+    /// Opens the device exclusively. `None` if it is gone.
     fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
         let deadline = Instant::now() + LOOKING;
-        // Only mounts and the like stay; processes may just be having a look.
+        // Mounts stay, but processes such as udev may close the device soon.
         loop {
             match self.users() {
                 users if users.is_empty() => break,
@@ -404,12 +405,12 @@ fn open() -> Result<File, Error> {
     })
 }
 
-/// What the kernel says it knows; nothing if it is too old to say so.
+/// The options that the kernel lists; empty on kernels that do not list them.
 fn known_options() -> Result<String, Error> {
     let mut known = String::new();
     match open()?.take(MAX_ANSWER_BYTES).read_to_string(&mut known) {
         Ok(_) => Ok(known),
-        // Before 5.17 there was nothing to read before a connection was made.
+        // Before 5.17 the file could be read only after connecting.
         Err(error) => {
             tracing::debug!("the kernel does not say which options it knows: {error}");
             Ok(String::new())
@@ -417,8 +418,8 @@ fn known_options() -> Result<String, Error> {
     }
 }
 
-/// `known` is `instance=-1,transport=%s,…,hdr_digest`; of a kernel that does not say what it knows
-/// (before Linux 5.17), it is known that it cannot authenticate.
+/// `known` is `instance=-1,transport=%s,…,hdr_digest`. A kernel that lists no options (before Linux
+/// 5.17) cannot authenticate either.
 fn check_known(Words(words): &Words, known: &str) -> Result<(), Error> {
     let known: Vec<&str> =
         known.trim().split(',').map(|word| word.split('=').next().unwrap_or_default()).collect();
@@ -450,7 +451,7 @@ fn refusal(nqn: &str, error: io::Error) -> Error {
     match Errno::from_io_error(&error) {
         Some(Errno::ALREADY) => Error::Connected(nqn.to_owned()),
         Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
-        // There are fabrics, but not this one: the kernel looked for the transport's module.
+        // The fabrics module is loaded, but not the transport's, for which the kernel looked.
         Some(Errno::INVAL) if !Path::new(TRANSPORT).exists() => Error::NoModule,
         _ => Error::Target(nqn.to_owned(), error),
     }
@@ -484,7 +485,7 @@ fn shown(instance: u32, attribute: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
 }
 
-/// The block device of a controller's namespace, once it is there.
+/// The block device of a controller's namespace, once it exists.
 fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     for entry in fs::read_dir(controller).ok()?.flatten() {
@@ -502,8 +503,9 @@ fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     None
 }
 
-/// What a controller's namespace is called as a disk. With multipath a controller has paths
-/// (`nvme0c1n2` is one of subsystem 0 by controller 1), and the subsystem has the disk (`nvme0n2`).
+/// The name of a controller's namespace as a disk. With multipath a controller has paths
+/// (`nvme0c1n2` is a path of subsystem 0 over controller 1), and the subsystem has the disk
+/// (`nvme0n2`).
 fn disk_name(name: &str, instance: u32) -> Option<String> {
     let (front, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -513,7 +515,7 @@ fn disk_name(name: &str, instance: u32) -> Option<String> {
         .then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
-/// Has the kernel give a controller up, and waits for that.
+/// Makes the kernel remove a controller, and waits until it is gone.
 fn remove(instance: u32) -> Result<(), Error> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     fs::write(controller.join("delete_controller"), "1").map_err(|error| match error.kind() {
@@ -612,7 +614,7 @@ mod tests {
         let words = Options { data_digest: true, ..options() }.words().expect("in order");
         let refused = check_known(&words, known).expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
-        // A kernel that does not say what it knows is too old to authenticate.
+        // A kernel that lists no options is too old to authenticate.
         assert!(check_known(&words, "").is_ok());
         let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
         let refused = check_known(&words.expect("in order"), "").expect_err("refused");

@@ -1,8 +1,8 @@
-//! What a server writes down for its successor, before it uses what it is about: the namespace that
-//! the attachment's users know, and the controllers that may carry out something.
+//! Facts that a server writes down for its successor before it relies on them: the namespace's
+//! identity, and the controllers that may still execute commands.
 //!
-//! Files of an older farblock are read, and keys that are not known are left alone; a file whose
-//! version is newer is refused, since what it says would be understood only in part.
+//! Files of an older farblock are readable, and unknown keys are ignored. A file of a newer version
+//! is refused, since it would be understood only in part.
 
 use super::claim::claim;
 use super::folder::Folder;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 const NAMESPACE: &str = "identity.json";
 pub(super) const CONTROLLERS: &str = "controllers.json";
-/// A [`KnownNamespace`] in its file.
+/// A [`KnownNamespace`] as stored in its file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     version: u64,
@@ -46,7 +46,7 @@ impl Identity {
         }
     }
 
-    /// `None` if it is none of ours.
+    /// `None` if an identifier is malformed.
     fn known(&self) -> Option<KnownNamespace> {
         Some(KnownNamespace {
             uuid: self.uuid.map(Uuid::into_bytes),
@@ -59,21 +59,21 @@ impl Identity {
     }
 }
 
-/// None are fine, malformed ones are not.
+/// A missing value is fine, a malformed one is not.
 fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
 }
 
-/// Writes down what a disk tells.
+/// Writes down the disk's reports.
 pub(super) struct Recorder {
     folder: Folder,
     settings: Settings,
-    /// The namespace is this attachment's already.
+    /// This attachment has claimed the namespace.
     claimed: AtomicBool,
 }
 
 impl Recorder {
-    /// `resume`: in place of a server that had the namespace.
+    /// `resume`: replaces a server that had claimed the namespace.
     pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
         let (folder, settings) = (folder.clone(), settings.clone());
         Recorder { folder, settings, claimed: AtomicBool::new(resume) }
@@ -106,16 +106,16 @@ impl Record for Recorder {
     }
 }
 
-/// Why a file says nothing.
+/// Why a file cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Missing,
-    /// It is torn, or not ours.
+    /// It is torn, or not written by farblock.
     Broken(String),
     Newer(u64),
 }
 
-/// Reads a file whose version is not newer than ours.
+/// Reads a file, unless its version is newer than ours.
 fn read(path: &Path) -> Result<Value, Unread> {
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unread::Missing,
@@ -131,7 +131,7 @@ fn read(path: &Path) -> Result<Value, Unread> {
     }
 }
 
-/// The namespace that an attachment was made of, if that can be read.
+/// The identity of an attachment's namespace.
 pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     let value = read(&folder.path(NAMESPACE))?;
     let identity: Identity =
@@ -139,8 +139,8 @@ pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
 }
 
-/// What a server before us has left. `resume`: somebody uses the disk already, who must not be
-/// given another one.
+/// The records of an earlier server. `resume`: the disk is in use already, and must not be
+/// exchanged for another one.
 pub(super) fn predecessor(
     folder: &Folder,
     settings: &Settings,
@@ -148,7 +148,7 @@ pub(super) fn predecessor(
 ) -> Result<Predecessor, String> {
     let namespace = match resume.then(|| known(folder)).transpose() {
         Ok(namespace) => namespace,
-        // It is said otherwise which one it is.
+        // The user gave the UUID.
         Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
         Err(unread) => return Err(unknown(folder, &unread)),
     };
@@ -179,7 +179,7 @@ fn newer(file: &str, version: u64) -> String {
     )
 }
 
-/// The controllers that may carry out something.
+/// The controllers that may still execute commands.
 fn controllers(
     folder: &Folder,
     settings: &Settings,
@@ -192,8 +192,8 @@ fn controllers(
     lives(&path, settings)
 }
 
-/// The controllers in a file. Where that says nothing, those that are asked for may do something
-/// for as long as any does that hears nothing more.
+/// The controllers in a file. If it is unreadable, assumes an unknown controller on every path,
+/// with the longest usual quiesce time.
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
     match lives_in(path) {
         Ok(lives) => Ok(lives),
@@ -213,7 +213,7 @@ pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
     lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
 }
 
-/// What may be there of controllers that nobody knows.
+/// The unknown controllers that may exist, one for each path.
 pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     let quiesce_time = assumed_time(settings);
     let life = |url: &farblock_host::Url| ControllerLife {
@@ -225,7 +225,7 @@ pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     settings.urls.iter().map(life).collect()
 }
 
-/// How long those may carry out something.
+/// The quiesce time of unknown controllers.
 pub(super) fn assumed_time(settings: &Settings) -> Duration {
     let options = settings.disk_options();
     let usual = farblock_host::Options::default().keep_alive;
@@ -279,7 +279,7 @@ mod tests {
             let namespace = Some(namespace);
             assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
         }
-        // Whoever begins anew may begin with another one, but not before those are over.
+        // A new attachment may use another namespace, but must wait for these controllers.
         let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
         assert_eq!(read, Predecessor { namespace: None, controllers: lives });
     }
@@ -322,7 +322,7 @@ mod tests {
             assert!(matches!(&lives[..], [life] if life.name.is_none()), "{lives:?}");
             assert!(!lives[0].quiesce_time.is_zero());
         }
-        // As it was written before there were versions.
+        // The format before there were versions.
         let url = settings().urls[0].to_string();
         let old = format!("[{{\"url\":\"{url}\",\"name\":[1,2,3],\"quiesce_ms\":4}}]");
         folder.write(CONTROLLERS, &old).expect("it is written");

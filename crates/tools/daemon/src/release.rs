@@ -1,9 +1,9 @@
-//! Ends the uses of a disk from the top down, as LVM's `blkdeactivate` does: it unmounts file
-//! systems, ends swapping, and takes away loop, device-mapper and RAID devices that are on it.
+//! Stops the uses of a disk from the top down, like LVM's `blkdeactivate`: unmounts file systems,
+//! stops swap, and removes loop, device-mapper and RAID devices on it.
 //!
-//! A process that uses the disk is never killed: what it keeps busy stays, and is tried again.
-//! A separate process does each step. A step can wait for the disk, and so for its target, without
-//! an end; this process waits for none of them longer than its deadline.
+//! It never kills a process that uses the disk: a busy step is retried. Each step runs in a
+//! separate process, as it can wait for the disk, and so for its target, for ever. This process
+//! does not wait past its deadline.
 
 use super::status::{Use, UseKind};
 use super::system;
@@ -16,18 +16,18 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// All block devices, partitions as well, have a folder here.
+/// All block devices, including partitions, have a folder here.
 const BLOCK_DEVICES: &str = "/sys/class/block";
-/// Devices on devices, at most.
+/// Maximum depth of stacked devices.
 const MAX_DEPTH: usize = 16;
-/// Between two looks whether a step is done.
+/// Polling interval while a step runs.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Between two attempts to end what is busy.
+/// Pause before busy uses are tried again.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time for writing back.
+/// Time limit for writing back.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
-/// The block devices that a disk is used as: itself, or loop devices on its file.
+/// The disk's block devices: itself, or loop devices on its file.
 fn devices(used: &Use) -> Vec<PathBuf> {
     match (used.kind, used.directory()) {
         (UseKind::Device, _) => vec![PathBuf::from(&used.path)],
@@ -36,12 +36,12 @@ fn devices(used: &Use) -> Vec<PathBuf> {
     }
 }
 
-/// Ends what uses a disk until nothing does, or until the deadline. Returns its remaining users.
+/// Stops the uses of a disk until none remains, or until the deadline. Returns the remaining users.
 pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     loop {
         let (devices, release) = (devices(used), Release { deadline });
         devices.iter().for_each(|device| release.end_uses(device, 0));
-        // Copies of the mount that the disk's file is in.
+        // Copies of the file's mount, in other mount namespaces.
         let mounts = users::mounts();
         let is_its = |mount: &&Mount| used.directory() == Some(&mount.mountpoint);
         if let Some(mount) = mounts.iter().rev().find(is_its) {
@@ -56,11 +56,11 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     }
 }
 
-/// Writes back what the system has in memory for a disk, and for file systems on what is
-/// stacked on them. It waits for a bounded time; false if not all was done by then.
+/// Writes back dirty data of a disk and of the file systems stacked on it. False if that failed or
+/// took too long.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
-    // All of them, also after one that failed.
+    // `collect`: sync all, even after a failure.
     let synced: Vec<bool> = devices(used).iter().map(|device| release.sync(device, 0)).collect();
     synced.iter().all(|well| *well)
 }
@@ -70,7 +70,7 @@ struct Release {
 }
 
 impl Release {
-    /// Ends what uses a device: first what is on the devices above it.
+    /// Stops the uses of a device, starting with the devices above it.
     fn end_uses(&self, device: &Path, depth: usize) {
         for folder in folders(device) {
             let (Some(device), Some(number)) = (device_of(&folder), number_of(&folder)) else {
@@ -88,7 +88,7 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // Copies that went with a mount here are not there any more.
+            // Mounts that propagation removed are gone by now.
             self.unmount_elsewhere(&number);
         }
     }
@@ -99,7 +99,8 @@ impl Release {
         }
     }
 
-    /// Unmounts a file system, after everything that uses its files or is mounted below it.
+    /// Unmounts a file system, after stopping everything that uses its files or is mounted below
+    /// it.
     fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
         let below = |path: &Path| path.starts_with(&mount.mountpoint);
         for device in loop_device::below(&mount.mountpoint) {
@@ -118,7 +119,7 @@ impl Release {
         self.unmount(None, &mount.mountpoint);
     }
 
-    /// Takes a device away that stands on others.
+    /// Removes a stacked device.
     fn take_away(&self, device: &Path) {
         let Some(folder) = device.file_name().map(|name| Path::new(BLOCK_DEVICES).join(name))
         else {
@@ -131,7 +132,7 @@ impl Release {
         }
     }
 
-    /// In a mount namespace of another process's, if one is named.
+    /// Unmounts a path, in process `of`'s mount namespace if given.
     fn unmount(&self, of: Option<u32>, path: &Path) {
         let Ok(program) = std::env::current_exe() else { return };
         let mut command = Command::new(system::program(&program));
@@ -163,7 +164,7 @@ impl Release {
         self.finish(command)
     }
 
-    /// Runs a step. One that is not done by the deadline is left alone: it waits in the kernel.
+    /// Runs a step. If it is not done by the deadline, it is left behind, waiting in the kernel.
     fn finish(&self, mut command: Command) -> bool {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = match command.spawn() {
@@ -186,7 +187,7 @@ impl Release {
     }
 }
 
-/// Unmounts in this mount namespace or in a process's: what `attachment unmount` does.
+/// `attachment unmount`: unmounts in this mount namespace or in another process's.
 pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let failed = |error: std::io::Error| {
@@ -219,13 +220,13 @@ fn number_of(folder: &Path) -> Option<String> {
     Some(fs::read_to_string(folder.join("dev")).ok()?.trim_end().to_owned())
 }
 
-/// The devices that stand on a device.
+/// The devices stacked on a device.
 fn holders(folder: &Path) -> Vec<PathBuf> {
     let holders = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten();
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
 }
 
-/// The devices and files that are swapped to.
+/// The devices and files used as swap.
 fn swaps() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let names = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());

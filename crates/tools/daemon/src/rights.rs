@@ -1,5 +1,5 @@
-//! What takes rights about what the kernel has of an attachment: carried out by the process that
-//! serves the disk or, where that has given its rights up, by a broker (docs/decisions/0055).
+//! Privileged operations on the kernel objects of an attachment. The server performs them, or a
+//! broker if the server dropped its rights (docs/decisions/0035).
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -11,16 +11,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the part of the command line is called; behind it comes the attachment's folder.
+/// Name of this part on the command line; the attachment's folder follows.
 pub(super) const PART: &str = "device";
 
-/// What one way needs rights for. It does not trust who asks: it knows itself what is this
-/// attachment's.
+/// The privileged operations of one way. The implementation does not trust requests: it knows on
+/// its own which objects belong to this attachment.
 pub(super) trait Privileged: Send {
     type Request: Serialize + DeserializeOwned;
     type Answer: Serialize + DeserializeOwned;
 
-    /// Does it; with descriptors that came with the request, and perhaps one for the answer.
+    /// Performs a request, with its descriptors. May return a descriptor with the answer.
     fn carry_out(
         &mut self,
         request: Self::Request,
@@ -28,7 +28,7 @@ pub(super) trait Privileged: Send {
     ) -> (Self::Answer, Option<OwnedFd>);
 }
 
-/// Who carries it out.
+/// Where privileged operations run: in this process or in a broker.
 pub(super) enum Rights<P: Privileged> {
     Own(Mutex<P>),
     Broker(Arc<Broker>),
@@ -42,10 +42,10 @@ impl<P: Privileged> Rights<P> {
         }
     }
 
-    /// Has it done.
+    /// Performs a request.
     ///
     /// # Errors
-    /// One sentence, if nobody does it any more.
+    /// One sentence, if the broker is gone.
     pub(super) fn ask(
         &self,
         request: P::Request,
@@ -70,14 +70,14 @@ impl<P: Privileged> Rights<P> {
     }
 }
 
-/// The broker's process.
+/// Runs the broker's process.
 pub(super) fn run(folder: Folder) -> Result<()> {
     let settings: Option<Settings> = folder.read_json("settings.json");
     let settings = settings.ok_or_else(|| Failure::run("there are no settings to be read"))?;
     ways::with_rights(&folder, &settings)
 }
 
-/// Answers for one way until nobody can ask any more.
+/// Answers requests of one way until the server exits.
 pub(super) fn answer<P: Privileged>(mut way: P) -> Result<()> {
     broker::run(|request| {
         let Ok(wanted) = serde_json::from_slice(&request.bytes) else {

@@ -1,4 +1,5 @@
-//! The process that serves a disk: it connects, offers it one way, and tells its supervisor.
+//! The process that serves a disk: connects, offers the disk in one way, and reports to its
+//! supervisor.
 
 use super::control::{self, Answer};
 use super::folder::{Folder, Role};
@@ -24,57 +25,57 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use {super::args::As, farblock_command::broker::Broker};
 
-/// How often it is looked whether the last user is gone, when it is to end.
+/// Interval between checks for remaining users while ending.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long a question waits before it looks again whether another one is answered.
+/// Pause before a request retries a lock that another request holds.
 const OTHERS_TURN: Duration = Duration::from_millis(5);
-/// How long a flush may take before a disk is not detached after all.
+/// Time limit for a flush; after that the detach fails.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take when the disk is detached anyway.
+/// The same for a forced detach, which then continues.
 const FORCED_FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a server leaves for its successor.
+/// State that a server saves for its successor.
 #[derive(Serialize, Deserialize, Clone)]
 pub(super) struct Saved {
     pub(super) offer: Offer,
     pub(super) state: serde_json::Value,
 }
 
-/// What the main thread waits for.
+/// Events for the main thread.
 enum Event {
-    /// SIGTERM, SIGINT or the supervisor asks it to end.
+    /// SIGTERM, SIGINT or the supervisor asks the server to end.
     Signal,
-    /// Nobody is there any more to start the next one.
+    /// The supervisor is gone: no process would restart this server.
     SupervisorGone,
-    /// Who does what takes rights is gone.
+    /// A broker is gone.
     #[cfg(target_os = "linux")]
     BrokerGone,
     Changed(Change),
-    /// Another supervisor took the place of one that is gone.
+    /// A new supervisor replaces one that is gone.
     #[cfg(target_os = "linux")]
     Adopted(Channel),
     /// The disk is detached.
     End,
 }
 
-/// What the threads of a server share.
+/// State shared by the server's threads.
 pub(super) struct DaemonShared {
     name: String,
     settings: Settings,
     folder: Folder,
-    /// `None` if a way needs none of ours.
+    /// `None` if the kernel connects (`--as nvme`).
     disk: Option<Disk>,
-    /// `None` when it is detached.
+    /// `None` after the detach.
     attached: Mutex<Option<Box<dyn Attached>>>,
-    /// Whoever has `attached` locked is detaching it, which may take long.
+    /// The thread that locked `attached` is detaching, which may take long.
     detaching: AtomicBool,
     events: Mutex<Sender<Event>>,
-    /// Took the place of a server that died: somebody may use the disk already.
+    /// Replaces a server that died: the disk may be in use already.
     resumed: bool,
     saved: Mutex<Saved>,
-    /// Why that is not in its file, if it is not.
+    /// Why the state file could not be written.
     unsaved: Mutex<Option<String>>,
-    /// What cannot be done any more, if the broker that does it is gone.
+    /// The trouble of a server whose broker is gone for good.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -116,7 +117,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
         Ok(shared) => {
             let shared = Arc::new(shared);
             if let Err(failure) = serve(&shared, channel, &receiver, &events) {
-                // What is offered is in use, and the next process goes on with it.
+                // The disk may be in use: leave it for the next server.
                 if shared.resumed {
                     std::mem::forget(shared);
                 }
@@ -144,7 +145,7 @@ fn not_ours(_: std::io::Error) -> Failure {
     Failure::usage("this is for `farblock attach` to run, not for people")
 }
 
-/// What it takes to offer a disk.
+/// Inputs of [`offer`].
 struct Offered<'a> {
     folder: Folder,
     order: &'a Order,
@@ -153,10 +154,10 @@ struct Offered<'a> {
     broker: Option<Arc<Broker>>,
 }
 
-/// Why a disk is not offered.
+/// Why a disk cannot be offered.
 struct Problem {
     sentence: String,
-    /// It was connected, and this way to offer it failed.
+    /// The disk was connected, but this way failed.
     is_ways: bool,
 }
 
@@ -210,9 +211,9 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
         unbrokered,
     };
     match shared.save() {
-        // Nobody uses it yet.
+        // The disk is not in use yet.
         Err(sentence) if !resumed => Err(sentence.into()),
-        // Whoever does is not to lose it for that.
+        // A user of the disk must not lose it for that.
         _ => Ok(shared),
     }
 }
@@ -250,7 +251,7 @@ fn serve(
     let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
     let _watch = shared.disk.as_ref().map(|disk| watch_disk(disk, events));
-    // What it was while nobody watched: before this process, or since it connected.
+    // The size may have changed before this process started watching.
     shared.show_size();
     let mut ending = None::<Vec<String>>;
     loop {
@@ -298,7 +299,7 @@ fn watch_disk(disk: &Disk, events: &Sender<Event>) -> Watch {
     })
 }
 
-/// Tells when a broker is gone.
+/// Reports the end of a broker.
 #[cfg(target_os = "linux")]
 fn watch_broker(broker: &Arc<Broker>, events: &Sender<Event>) -> Result<()> {
     let (broker, events) = (Arc::clone(broker), events.clone());
@@ -324,13 +325,14 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
 }
 
 impl DaemonShared {
-    /// Tells a supervisor what is offered, with what it is to keep.
+    /// Tells a supervisor about the offer, with the descriptor to keep.
     fn tell_ready(&self, channel: &Channel) -> std::io::Result<()> {
         let keep = self.lock().as_ref().and_then(|attached| attached.keep());
         channel.send(&Report::Ready(self.offer()), keep.as_ref())
     }
 
-    /// Has another supervisor, to which this leads. [`DaemonShared::adopted`] follows.
+    /// Hands the channel of a new supervisor to the main thread, which calls
+    /// [`DaemonShared::adopted`].
     #[cfg(target_os = "linux")]
     pub(super) fn adopt(&self, channel: Channel) {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +342,7 @@ impl DaemonShared {
     #[cfg(target_os = "linux")]
     fn adopted(&self, channel: Channel, events: &Sender<Event>) -> std::io::Result<Arc<Channel>> {
         let channel = Arc::new(channel);
-        // If that one is gone already, its end is seen.
+        // If that supervisor is gone already, its channel shows it.
         let _ = self.tell_ready(&channel);
         watch_supervisor(&channel, events)?;
         tracing::warn!("another supervisor took the place of the one that is gone");
@@ -351,16 +353,16 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the supervisor start a server anew, with what this one has lost.
+    /// Exits for a restart with a new broker; serves on where a restart cannot work.
     #[cfg(target_os = "linux")]
     fn broker_gone(&self) {
         let why = "the process with the rights that serving takes is gone";
-        // A mount that nobody keeps would break.
+        // A mount whose descriptor no process keeps would break.
         let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
             tracing::error!("{why}: this one ends, to have both started anew");
-            // As if it had been killed: who uses the disk waits for the successor.
+            // As if killed: users of the disk wait for the successor.
             std::process::exit(1);
         }
         tracing::error!("{why}: this one serves on as long as it can");
@@ -371,7 +373,7 @@ impl DaemonShared {
         ));
     }
 
-    /// What is offered, as of now.
+    /// The offer, with current values.
     fn offer(&self) -> Offer {
         match self.attached.try_lock().as_deref() {
             Ok(Some(attached)) => {
@@ -393,7 +395,7 @@ impl DaemonShared {
         self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes down what a successor needs.
+    /// Saves the state for a successor.
     fn save(&self) -> Result<(), String> {
         let written = self.folder.write_json(STATE, &*self.saved());
         let written = written.map_err(|error| {
@@ -413,19 +415,19 @@ impl DaemonShared {
         written
     }
 
-    /// Has it measured how long operations take: until the process ends, since nobody says when
-    /// the next scrape is.
+    /// Starts measuring latencies, until the process exits: the next scrape may come at any time.
     pub(super) fn measure(&self) {
         if let Some(disk) = &self.disk {
             disk.measure_latency(true);
         }
     }
 
-    /// Has the host prove anew who it is, on each path that is connected; says how that went.
+    /// Authenticates this host again on each connected path. Returns each path's error, if any.
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let sentence = |url: &Url, error: farblock_host::Error| match error {
-            // It does not say where; and a target that refuses the secret may end it unsaid.
+            // This error names no address. A target that refuses the secret may just close the
+            // connection.
             farblock_host::Error::Lost(_) => format!(
                 "{}, while it authenticated: {error}; farblock list says whether it connects again \
                  with its secret",
@@ -439,7 +441,7 @@ impl DaemonShared {
         disk.authenticate().into_iter().map(said).collect()
     }
 
-    /// Connects the disk by another address, too, and writes that down for a successor.
+    /// Adds a path over another address, and saves it for a successor.
     pub(super) fn add_path(&self, url: &str) -> Answer {
         let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
         let Some(disk) = &self.disk else {
@@ -468,13 +470,13 @@ impl DaemonShared {
         }
     }
 
-    /// For who asks. It never waits for a detach that is under way.
+    /// The current status. Never waits for a detach in progress.
     pub(super) fn status(&self) -> Status {
         self.status_with(|attached| attached.users())
     }
 
-    /// The same without the users, for frequent questions: looking for users is reading what each
-    /// process has open.
+    /// Like [`DaemonShared::status`], without users, for frequent requests: finding users means
+    /// reading the open files of every process.
     pub(super) fn status_without_users(&self) -> Status {
         self.status_with(|_| Vec::new())
     }
@@ -493,7 +495,7 @@ impl DaemonShared {
                 Err(TryLockError::WouldBlock) if self.detaching.load(Ordering::Acquire) => {
                     break (vec!["it is being detached".to_owned()], None, None);
                 }
-                // Somebody else who asks, and is done soon.
+                // Another short request holds the lock.
                 Err(TryLockError::WouldBlock) => thread::sleep(OTHERS_TURN),
             }
         };
@@ -518,7 +520,7 @@ impl DaemonShared {
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
-            // Whoever asks can see that for himself.
+            // The client can measure this on its own.
             cpu_ms: None,
             users,
             #[cfg(target_os = "linux")]
@@ -530,8 +532,8 @@ impl DaemonShared {
         }
     }
 
-    /// Detaches, unless somebody uses the disk; `force`d, even then. [`DaemonShared::end`] is to
-    /// follow.
+    /// Detaches, unless the disk is in use and `force` is false. The caller must call
+    /// [`DaemonShared::end`] afterwards.
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
         self.detaching.store(true, Ordering::Release);
@@ -555,26 +557,26 @@ impl DaemonShared {
         let users = attached.users();
         let is_used = !users.is_empty();
         StopError::if_used(users, force)?;
-        // Before, as long as it can still be refused.
+        // Flush first, while the detach can still be refused.
         self.flush(force)?;
         attached.stop(force)?;
         if let Err(error) = self.flush(force) {
             tracing::error!("after the disk was detached: {error:?}");
         }
         if is_used {
-            // Its users may have been waiting for something that is still under way.
+            // Its users may have commands in flight.
             leftover::keep(&self.folder);
         }
         *slot = None;
         Ok(())
     }
 
-    /// The process ends.
+    /// Makes the main thread exit.
     pub(super) fn end(&self) {
         let _ = self.events.lock().unwrap_or_else(PoisonError::into_inner).send(Event::End);
     }
 
-    /// Has everything on its medium that was written; `force`d, if that does not take long.
+    /// Flushes all writes to the medium; with `force`, only for a short time.
     fn flush(&self, force: bool) -> Result<(), StopError> {
         let Some(disk) = &self.disk else { return Ok(()) };
         if disk.geometry().read_only {
@@ -592,7 +594,8 @@ impl DaemonShared {
         }
     }
 
-    /// It was asked to end. True when it does; else says who is in the way, when that changes.
+    /// Tries to detach after a request to end; true when done. Reports the obstacles when they
+    /// change.
     fn end_if_unused(&self, before: &mut Vec<String>, channel: &Channel) -> bool {
         let in_the_way = match self.detach(false) {
             Ok(()) => return true,
@@ -619,15 +622,15 @@ impl DaemonShared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
-            // The next flush fails, which its user sees; the log has why.
+            // The user of the disk sees the next flush fail; the log has the reason.
             Change::Loss | Change::Contents => {}
         }
     }
 }
 
 impl DaemonShared {
-    /// Has who uses the disk see its size, if that is another one than it was told, or a dead
-    /// server may have told it.
+    /// Shows the disk's size to its users, if it changed or a dead server may have shown another
+    /// one.
     fn show_size(&self) {
         let Some(disk) = &self.disk else { return };
         let bytes = disk.geometry().capacity_bytes();
@@ -648,7 +651,7 @@ impl DaemonShared {
         if is_new {
             let offer = self.offer();
             self.saved().offer = offer;
-            // Else it is tried again.
+            // On failure the main loop retries.
             let _ = self.save();
         }
     }

@@ -1,4 +1,4 @@
-//! `farblock service`: attaching at boot where the system has no unit files for that.
+//! `farblock service`: attaches disks at boot on systems without unit files.
 
 #[cfg(windows)]
 mod registration;
@@ -13,7 +13,7 @@ use farblock_command::args::Global;
 use farblock_command::error::Failure;
 use farblock_command::error::Result;
 
-/// The service's name, and what it is started and stopped by.
+/// The service's name, for starting and stopping it.
 #[cfg(windows)]
 const NAME: &str = "farblock";
 
@@ -27,7 +27,7 @@ pub fn run(args: &ServiceArgs, global: &Global) -> Result<()> {
     }
 }
 
-/// Where the service's log goes, which has nobody's standard error.
+/// The service's log file, since a service has no standard error.
 #[cfg(windows)]
 pub fn log(args: &ServiceArgs) -> Option<std::fs::File> {
     match args.command {
@@ -36,7 +36,7 @@ pub fn log(args: &ServiceArgs) -> Option<std::fs::File> {
     }
 }
 
-/// Says that there is none here.
+/// Reports that services are only for Windows.
 #[cfg(not(windows))]
 pub fn run(args: &ServiceArgs, _: &Global) -> Result<()> {
     let (ServiceCommand::Install | ServiceCommand::Remove | ServiceCommand::Run) = args.command;
@@ -47,7 +47,7 @@ pub fn run(args: &ServiceArgs, _: &Global) -> Result<()> {
     ))
 }
 
-/// None here.
+/// No log file on this system.
 #[cfg(not(windows))]
 pub fn log(_: &ServiceArgs) -> Option<std::fs::File> {
     None

@@ -1,5 +1,5 @@
-//! What an attachment is made of: from the command line, from a TOML file with the same names, and
-//! as JSON for the processes that serve it.
+//! The settings of an attachment: from the command line, from a TOML file with the same names, and
+//! as JSON for the server.
 
 use super::args::{As, AttachArgs, Timeout, in_words};
 use super::ways::HERE;
@@ -19,11 +19,10 @@ use std::str::FromStr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The most threads, as the command line has it.
+/// Maximum number of threads, as on the command line.
 const MAX_THREADS: u16 = 64;
 
-/// Everything that there is to know about an attachment. The keys are the options' names, as they
-/// are or with underscores.
+/// All settings of an attachment. The keys are the option names, with dashes or underscores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Settings {
@@ -127,7 +126,7 @@ fn as_text<S: serde::Serializer, T: fmt::Display>(
     value.as_ref().map(T::to_string).serialize(to)
 }
 
-/// A time in a file: seconds as a number, or text with a unit.
+/// A time in a file: a number of seconds, or text with a unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -163,7 +162,7 @@ fn time_or_never<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timeout>, 
 }
 
 impl Settings {
-    /// By the command line and, if it names one, a file.
+    /// Reads the command line and the file that it names, if any.
     pub(crate) fn new(args: &AttachArgs, global: &Global) -> Result<Settings> {
         let mut settings = match (&args.config, &args.restore) {
             (Some(path), _) => read(path)?,
@@ -192,7 +191,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What the command line says comes before what the file does.
+    /// Overrides the file's values with the command line's.
     fn take(&mut self, args: &AttachArgs, global: &Global) {
         fn over<T: Clone>(place: &mut Option<T>, given: &Option<T>) {
             if given.is_some() {
@@ -246,7 +245,7 @@ impl Settings {
         over(&mut self.congestion, &global.congestion);
     }
 
-    /// What can be said before anything is tried.
+    /// Checks that need no I/O.
     fn check(&self) -> Result<(), String> {
         if self.urls.is_empty() {
             return Err("urls: there is none; write urls = [\"nvme+tcp://HOST/NQN?ns=1\"]".into());
@@ -275,7 +274,7 @@ impl Settings {
         self.check_way()
     }
 
-    /// An option that means nothing for the way that was asked for.
+    /// Finds options that the chosen way does not support.
     fn check_way(&self) -> Result<(), String> {
         use As::{Auto, Fuse, Iscsi, Nbd, Ublk, VhostUser, Winspd};
         let way = self.way;
@@ -309,7 +308,7 @@ impl Settings {
             ("allow-other", self.allow_other, &[Fuse]),
             ("serial", self.serial.is_some(), &[VhostUser, Iscsi]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
-            // The kernel's own host has no such options.
+            // The kernel's own host lacks these options.
             ("spin", self.spin.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
             ("congestion", self.congestion.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi]),
             ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
@@ -325,14 +324,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Paths as the daemon sees them, whose working directory is another.
+    /// Makes paths absolute: the daemon has another working directory.
     fn absolute(&mut self) -> Result<()> {
         let own = [&mut self.socket, &mut self.mountpoint];
         let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
         let in_urls = self.urls.iter_mut().flat_map(|url| {
             [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tcp.tls_key]
         });
-        // A credential of systemd's is no path, nor is a key in a keyring.
+        // systemd credentials and keyring keys are not paths.
         let is_file = |path: &&mut PathBuf| is_file(path);
         let keys = keys.into_iter().chain(in_urls).flatten().filter(is_file);
         for path in own.into_iter().flatten().chain(keys) {
@@ -343,7 +342,7 @@ impl Settings {
         Ok(())
     }
 
-    /// How the disk is to be kept.
+    /// The options for the disk's connections.
     pub(crate) fn disk_options(&self) -> DiskOptions {
         let usual = DiskOptions::default();
         let connection = Options {
@@ -381,18 +380,18 @@ impl Settings {
         self.engine.unwrap_or(EngineKind::Auto)
     }
 
-    /// How much processor time may be spent on looking for work.
+    /// The limit on busy-polling by event loops.
     pub(crate) fn spin(&self) -> Polling {
         self.spin.unwrap_or_default()
     }
 
-    /// 0: as many as suit the machine.
+    /// 0: the machine decides.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
     }
 }
 
-/// Where `--restore` looks.
+/// Where `--restore` looks for files.
 pub(super) fn restored() -> Result<PathBuf> {
     let elsewhere = std::env::var_os("FARBLOCK_ATTACH_DIR").map(PathBuf::from);
     elsewhere.map_or_else(super::system::configurations, Ok)
@@ -452,7 +451,7 @@ mod tests {
         assert_eq!((host.nqn.as_str(), host.id.to_string().as_str()), ("nqn.2026-11.h:a", id));
         assert_eq!((settings.engine(), settings.spin().name()), (EngineKind::Portable, "latency"));
         assert_eq!(settings.way, As::Iscsi);
-        // As the daemon gets it.
+        // The form that the server reads.
         let json = serde_json::to_string(&settings).expect("JSON");
         let again: Settings = serde_json::from_str(&json).expect("our own");
         assert_eq!(again.disk_options(), options);

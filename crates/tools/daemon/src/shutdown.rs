@@ -1,10 +1,9 @@
-//! The end of a supervisor whose disk is still in use.
+//! Stops the uses of a disk when its supervisor must end.
 //!
-//! On a machine that shuts down, the disk has to outlive its users, and its users have to go.
-//! systemd unmounts what was mounted by hand only after all services have stopped, this one too. So
-//! the supervisor waits until the other services have stopped and then ends the uses itself. At its
-//! deadline it writes back what it can, reports who still uses the disk, and detaches it by force:
-//! otherwise systemd would kill it without any of that.
+//! During a shutdown the disk must outlive its users. systemd stops all services, this one
+//! included, before it unmounts manual mounts. So the supervisor waits until the other services
+//! have stopped, and then stops the uses itself. At its deadline it writes back as much as it can,
+//! reports the remaining users and detaches the disk by force, before systemd kills it.
 
 use super::control::{self, ControlRequest};
 use super::folder::Folder;
@@ -15,29 +14,29 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A service waits this long for users. Its unit gives it five minutes (TimeoutStopSec).
+/// A service waits this long for users. Its unit allows five minutes (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// The same of a disk that a shell attached, whose scope systemd may kill after 45 seconds.
+/// The same for a disk attached from a shell: systemd may kill the shell's scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
-/// Between two looks who still uses it, or still stops.
+/// Polling interval for users and stopping services.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Time for ending the uses once, before the next look at the services that stop.
+/// Time for one attempt to stop the uses, before checking other services again.
 const ROUND: Duration = Duration::from_secs(5);
-/// A server answers within this time.
+/// Time limit for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long it may take to detach by force.
+/// Time limit for a forced detach.
 const FORCED_PATIENCE: Duration = Duration::from_secs(30);
-/// What the names of our own services begin with.
+/// Prefix of farblock's own services.
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Sees to it that a server that was asked to end does. `is_service`: a service manager waits for
-/// it and kills it in the end.
+/// Makes sure that a stopping server exits in time. `is_service`: a service manager waits for the
+/// supervisor and finally kills it.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {
         (true, _) => SERVICE_TIME,
         (false, true) => SHELL_TIME,
-        // It waits for its users for as long as they like.
+        // Outside a shutdown the server waits for its users without limit.
         (false, false) => return,
     };
     let deadline = Instant::now() + time;
@@ -53,7 +52,7 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     }
 }
 
-/// Syncs, reports who still uses the disk, and detaches it.
+/// Writes back, reports the remaining users, and detaches the disk by force.
 fn end(folder: &Folder, status: &Status) {
     let written = match release::sync(&status.offer.used) {
         true => "what they had written is safe",
@@ -74,13 +73,13 @@ fn status(folder: &Folder) -> Option<Status> {
     control::status(folder, &ControlRequest::Status, PATIENCE)
 }
 
-/// Whether systemd shuts the machine down.
+/// Whether systemd is shutting the machine down.
 fn is_stopping() -> bool {
     systemctl(&["is-system-running"]).is_some_and(|said| said.trim() == "stopping")
 }
 
-/// Whether another service is being stopped, which may yet write to the disk. Those that wait for
-/// this one are not.
+/// Whether another service is stopping, which may still write to the disk. Services that wait for
+/// this one do not count.
 fn do_others_stop() -> bool {
     let jobs = systemctl(&["list-jobs", "--plain", "--no-legend"]).unwrap_or_default();
     is_any_stopping(&jobs)
@@ -90,12 +89,12 @@ fn is_any_stopping(jobs: &str) -> bool {
     jobs.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, unit, "stop", "running"] = words[..] else { return false };
-        // A scope may be that of the shell that attached this disk, which waits for us.
+        // Scopes do not count: the shell that attached this disk waits for us in one.
         unit.ends_with(".service") && !unit.starts_with(OWN_SERVICES)
     })
 }
 
-/// What systemd says; `None` if this system has none that answers.
+/// The output of systemctl; `None` without a working systemd.
 fn systemctl(args: &[&str]) -> Option<String> {
     if !Path::new("/run/systemd/system").exists() {
         return None;

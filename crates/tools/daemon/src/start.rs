@@ -1,4 +1,4 @@
-//! `farblock attach`, and the processes that it starts.
+//! `farblock attach` and the processes that it starts.
 
 #[cfg(target_os = "linux")]
 use super::adopt;
@@ -26,14 +26,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a supervisor may take to end that said why there is no disk.
+/// Time limit for a supervisor's exit after it reported a failure.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a supervisor is told when it starts, together with its lock.
+/// The first message to a supervisor, sent with its lock.
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
-    /// There is a server, whose supervisor is gone.
+    /// A server exists whose supervisor is gone.
     #[serde(default)]
     adopt: bool,
 }
@@ -48,7 +48,7 @@ pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
 }
 
 fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
-    // First: no process that is started below may inherit it.
+    // First of all: no process started below may inherit this descriptor.
     let kept = if args.foreground { system::handed_over(KEPT) } else { None };
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
@@ -82,7 +82,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     Err(Failure::run(failed.unwrap_or_else(|| "there is no way to attach a disk".to_owned())))
 }
 
-/// Where and how a disk is attached.
+/// Context of an attach.
 struct Launch<'a> {
     runtime: &'a Path,
     args: &'a AttachArgs,
@@ -90,7 +90,7 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches one way. An error comes with whether it was that way's, and another may do.
+    /// Attaches in one way. The error's flag says that only this way failed, so another may work.
     fn attach(
         &self,
         settings: &Settings,
@@ -122,7 +122,7 @@ impl Launch<'_> {
         terminal.ready(&offer).map_err(others)
     }
 
-    /// Starts a supervisor for a server that has none any more.
+    /// Starts a supervisor for an orphaned server.
     #[cfg(target_os = "linux")]
     fn adopt(&self, folder: Folder, lock: Lock, terminal: &mut Terminal) -> Result<()> {
         if !self.args.foreground {
@@ -136,8 +136,8 @@ impl Launch<'_> {
     }
 }
 
-/// Clears or takes over what is left under this name, and writes down what is asked for. True if
-/// there is something to go on with.
+/// Clears or takes over leftovers of this name, and writes the settings. True if an earlier
+/// attachment continues.
 fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     let resume = clear(folder, settings)?;
     if resume {
@@ -149,7 +149,7 @@ fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(resume)
 }
 
-/// A mount over the attachments' own folders would hide them from whoever looks for them.
+/// A mount over the runtime directory would hide the attachments.
 fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     match &settings.mountpoint {
@@ -162,7 +162,7 @@ fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     }
 }
 
-/// URLs that name no namespace mean the one that another names, or the only one that there is.
+/// Fills in the namespace of URLs without one, from another URL or from the target's only one.
 fn choose_namespace(settings: &mut Settings) -> Result<()> {
     if settings.urls.iter().all(|url| url.namespace.is_some()) {
         return Ok(());
@@ -170,7 +170,7 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     let options = settings.disk_options().connection;
     let mut chosen = settings.urls.iter().find_map(|url| url.namespace).map(Ok);
     for url in &settings.urls {
-        // One path that is there is enough.
+        // One reachable path is enough.
         if !matches!(chosen, Some(Ok(_) | Err(Failure::Usage(_)))) {
             chosen = Some(remote::resolve(url, &options));
         }
@@ -180,8 +180,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// What processes that are gone have left under this name is the same disk's, and gone on with, or
-/// cleared away. True if there is something to go on with.
+/// Leftovers of dead processes under this name: resumes them (true) if they are the same disk's,
+/// and otherwise clears them (false).
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
@@ -189,7 +189,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     if before.urls == settings.urls && before.way == settings.way {
         return match ways::users_of_broken(folder, &before).as_slice() {
             [] => Ok(true),
-            // A new device beside it would look like the old one at work again.
+            // A new device beside the old one would look like a repair, but the old one stays
+            // broken.
             users => Err(Failure::run(format_args!(
                 "{name} broke when its processes died, and is still in use: {}; all that these \
                  write is lost: unmount or close it, then attach {name} again",
@@ -210,8 +211,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(false)
 }
 
-/// Starts a supervisor that outlives us, and waits until the disk can be used. An error comes with
-/// whether it was the way's.
+/// Starts a supervisor that outlives this process, and waits until the disk can be used. The
+/// error's flag says that only the way failed.
 fn in_background(
     folder: &Folder,
     lock: Lock,
@@ -230,7 +231,7 @@ fn in_background(
     command.args(["attachment".as_ref(), "supervise".as_ref(), folder.0.as_os_str()]);
     command.stderr(log);
     system::make_daemon(&mut command);
-    // Not waited for: it is to outlive us.
+    // Do not wait for the child: it outlives us.
     let (channel, _) = Channel::start(command).map_err(failed)?;
     channel.send(&begin, Some(lock.descriptor())).map_err(failed)?;
     drop(lock);
@@ -254,7 +255,7 @@ fn in_background(
     }
 }
 
-/// Runs one of the processes of an attachment.
+/// Runs one of an attachment's processes.
 pub fn part(args: PartArgs, global: &Global) -> Result<()> {
     system::keep_own_files();
     match args.part {
@@ -304,7 +305,7 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     result
 }
 
-/// The `farblock attach` that waits.
+/// The waiting `farblock attach` process.
 struct Client {
     channel: Option<Arc<Channel>>,
     way_failed: bool,
@@ -312,7 +313,7 @@ struct Client {
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
-        // If it does not wait any more, the disk is there all the same.
+        // If the client has gone, the disk works all the same.
         if let Some(channel) = self.channel.take() {
             let _ = channel.send(&Report::Ready(offer.clone()), None);
         }
@@ -328,10 +329,10 @@ impl Audience for Client {
     }
 }
 
-/// Who reads what the command prints.
+/// The reader of the command's output.
 struct Terminal {
     json: bool,
-    /// Which way was chosen, and why.
+    /// The chosen way, and why.
     note: Option<String>,
     way_failed: bool,
 }
@@ -350,7 +351,7 @@ impl Audience for Terminal {
             false => output::print(&format!("{}\n", offer.sentence())),
         };
         match printed {
-            // Nobody wants to know, and the disk is there all the same.
+            // The output was closed, but the disk is attached.
             Err(Failure::OutputClosed) => Ok(()),
             printed => printed,
         }

@@ -1,4 +1,4 @@
-//! How an attachment is: what the server says of it, and `farblock list` shows.
+//! The status of an attachment, as its server reports it and `farblock list` shows it.
 
 use farblock_admin::Confinement;
 use farblock_block::{Geometry, LatencyCounts, Namespace};
@@ -7,21 +7,21 @@ use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How [`Use::behind`] begins where a loop device stands on a file.
+/// Prefix of [`Use::behind`] for a loop device on a file.
 #[cfg(target_os = "linux")]
 pub(super) const LOOP_ON: &str = "loop on ";
 
-/// What is used of a way: a path or an address.
+/// Where the disk can be used: a path or an address.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Use {
     pub(super) kind: UseKind,
     pub(super) path: String,
-    /// What is behind it, if there is something to be told.
+    /// The object behind the path, if worth showing.
     pub(super) behind: Option<String>,
 }
 
 impl Use {
-    /// Where the file is mounted, if it is one or a loop device stands on one.
+    /// The mount directory of the file, or of the file under a loop device.
     #[cfg(target_os = "linux")]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         let file = match self.kind {
@@ -31,7 +31,7 @@ impl Use {
         file.and_then(|file| std::path::Path::new(file).parent())
     }
 
-    /// Nothing is mounted on this system.
+    /// No mounts on this system.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         None
@@ -46,11 +46,11 @@ pub(super) enum UseKind {
     File,
     /// A Unix socket.
     Socket,
-    /// What programs that know the protocol connect to.
+    /// An address for programs that speak the protocol.
     Url,
 }
 
-/// What is offered.
+/// The disk as an attachment offers it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Offer {
     pub(super) name: String,
@@ -63,7 +63,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// In a sentence, as `farblock attach` says it.
+    /// The sentence that `farblock attach` prints.
     pub(super) fn sentence(&self) -> String {
         let Offer { name, way, used, block_size, .. } = self;
         let size = farblock_block::size::Size(self.size_bytes);
@@ -73,36 +73,36 @@ impl Offer {
     }
 }
 
-/// An attachment as it is at the moment.
+/// The current status of an attachment.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Status {
     #[serde(flatten)]
     pub(super) offer: Offer,
     pub(super) state: AttachmentState,
-    /// For how long it has been so.
+    /// Seconds in this state.
     pub(super) since_seconds: u64,
-    /// Why it is so, if it is not well.
+    /// The reason for a bad state.
     pub(super) trouble: Option<String>,
     pub(super) paths: Vec<Path>,
-    /// The supervisor's process, if it lives.
+    /// The supervisor's process ID, if it lives.
     pub(super) pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
-    /// Processor time that the server's process has used, in milliseconds.
+    /// The server's processor time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_ms: Option<u64>,
     pub(super) users: Vec<String>,
-    /// What the server's process cannot do (Linux).
+    /// The server's confinement (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confinement: Option<Confinement>,
-    /// What its event loops may spend on latency.
+    /// The busy-polling of its event loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) spin: Option<String>,
-    /// How long operations took, if that is measured.
+    /// Latencies, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) latency: Option<Latency>,
 }
 
-/// How long operations took, by what they did.
+/// Latencies by kind of operation.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Latency {
     pub(super) reads: Counts,
@@ -111,8 +111,8 @@ pub(super) struct Latency {
     pub(super) others: Counts,
 }
 
-/// How many took how long: each count is of what took up to twice as long as the one before, the
-/// first of up to 1 µs, and the last of all that took longer.
+/// A latency histogram. Each bucket reaches twice as high as the one before; the first reaches 1
+/// µs, the last has no limit.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
     pub(super) sum_ns: u64,
@@ -128,19 +128,19 @@ impl From<LatencyCounts> for Counts {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum AttachmentState {
-    /// All is well.
+    /// Everything works.
     Live,
-    /// Some path is lost, or the target refuses some operations.
+    /// A path is lost, or the target refuses some operations.
     Degraded,
     /// Every path is lost; I/O waits.
     Reconnecting,
     /// Every path was given up; I/O fails.
     Failed,
-    /// The server died, and the next one does not serve yet; I/O waits, where it can.
+    /// The server died, and its successor is not ready yet; I/O waits where possible.
     Restarting,
-    /// It is served, and what this machine had of it is gone: its mount, or its loop device.
+    /// The server works, but its mount or loop device on this machine is gone.
     Unusable,
-    /// Its processes are gone.
+    /// Its processes are dead.
     Stale,
 }
 
@@ -164,22 +164,22 @@ pub(super) struct Path {
     pub(super) url: String,
     pub(super) state: String,
     pub(super) since_seconds: u64,
-    /// How the namespace can be reached through it (ANA).
+    /// The namespace's ANA state on this path.
     pub(super) access: Option<String>,
     pub(super) address: Option<String>,
     pub(super) controller: Option<u16>,
     pub(super) reconnects: u64,
-    /// How often its access has changed (ANA).
+    /// Number of ANA state changes.
     #[serde(default)]
     pub(super) access_changes: u64,
-    /// How often it was lost or could not be connected, by the reason.
+    /// Number of losses and failed connects, by reason.
     #[serde(default)]
     pub(super) failures: BTreeMap<String, u64>,
-    /// Why it was lost or could not be connected, the last time.
+    /// The reason for the last loss or failed connect.
     pub(super) error: Option<String>,
 }
 
-/// As the kernel has it in `ana_state`.
+/// The name as in the kernel's `ana_state`.
 fn access_name(access: AnaState) -> String {
     let name = match access {
         AnaState::OPTIMIZED => "optimized",
@@ -215,10 +215,10 @@ impl From<PathStatus> for Path {
     }
 }
 
-/// The state of a disk, for how long, and why.
+/// The state of a disk, for how many seconds, and why.
 pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let paths = disk.paths();
-    // Since the last of them changed: before that, it was another one.
+    // The disk's state is as old as the latest change of a path.
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
@@ -232,19 +232,19 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     }
 }
 
-/// Why a disk fails that is not tried any more: what was the reason may be over.
+/// The trouble of a disk that the host gave up, with the last error, which may be over by now.
 fn given_up(last: Option<String>) -> String {
     let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
     format!("it was given up, and is not tried any more: detach it, and attach it again{last}")
 }
 
-/// Why a disk is not well: for what it lost last. What was lost before did not make it what it is.
+/// Why a disk is not well: the error of the path that was lost last.
 fn trouble(paths: &[PathStatus]) -> Option<String> {
     let lost = paths.iter().filter(|path| path.state != PathState::Live && path.error.is_some());
     lost.min_by_key(|path| path.since)?.error.clone()
 }
 
-/// How long a disk's operations took, if that is measured.
+/// The latencies of a disk, if measured.
 pub(super) fn latency(disk: &Disk) -> Option<Latency> {
     let DiskLatency { reads, writes, flushes, others } =
         disk.measures_latency().then(|| disk.latency())?;
@@ -256,7 +256,7 @@ pub(super) fn latency(disk: &Disk) -> Option<Latency> {
     })
 }
 
-/// What a disk looks like through a way.
+/// The disk's geometry as offered.
 pub(super) fn geometry(disk: &Disk, read_only: bool) -> Geometry {
     let geometry = disk.geometry();
     Geometry { read_only: geometry.read_only || read_only, ..geometry }
@@ -286,7 +286,7 @@ mod tests {
             [path(PathState::Dead, 900, "long ago"), path(PathState::Dead, 5, "just now")];
         assert_eq!(trouble(&[first.clone(), last.clone()]).as_deref(), Some("just now"));
         assert_eq!(trouble(&[last, first]).as_deref(), Some("just now"));
-        // It has overcome that.
+        // It has recovered from that.
         assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
     }
 }

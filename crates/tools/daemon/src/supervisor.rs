@@ -1,4 +1,4 @@
-//! The process that has a server run, and runs the next one if it dies.
+//! The supervisor: runs a server, and restarts it if it dies.
 //!
 //! ```text
 //! Starting -- ready --> Serving -- died --> Waiting -- pause over --> Restarting -- ready --+
@@ -8,9 +8,9 @@
 //!                       v                       v
 //!                      end (detached)         end (error: for longer than ctrl-loss-timeout)
 //! ```
-//! It does nothing but wait, and keeps what a successor needs (docs/decisions/0008). It is not in
-//! the way of the data and has no connection, so there is little that could end it. One thread does
-//! it all; the others wait for one thing each, and tell that one.
+//! It only waits, and keeps what a successor needs (docs/decisions/0011). It has no connection and
+//! handles no data, so little can kill it. One thread decides; each other thread waits for one
+//! event and passes it on.
 
 use super::folder::{Folder, Lock, Role};
 use super::messages::{Order, Report};
@@ -29,56 +29,56 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pause before a server is started again that served for a while: none.
+/// No pause before restarting a server that had served for a while.
 const FIRST_PAUSE: Duration = Duration::ZERO;
-/// The next one, which doubles from there on.
+/// The second pause; each later one doubles.
 const SECOND_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// How often the log's size is looked at.
+/// Interval between checks of the log's size.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
-/// How long a server may take to end that has closed everything.
+/// Time limit for a server's exit after it closed everything.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one may take to be ready that is to end at once: it may be making a device.
+/// Grace period for a server that must end before it is ready: it may be creating a device.
 const START_PATIENCE: Duration = Duration::from_secs(1);
-/// Between looks whether it has.
+/// Polling interval for the server's exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// What systemd calls the descriptor that it keeps for the next supervisor.
+/// The name under which systemd keeps the descriptor for the next supervisor.
 pub(super) const KEPT: &str = "farblock-connection";
-/// A server that ran for so long was well.
+/// A server that served for this long resets the pause.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Who is told of the first server's fate.
+/// Receives the outcome of the first server.
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
-    /// The disk could be connected, and the way to offer it failed. The error follows.
+    /// The disk was connected, but the way failed. The error follows.
     fn way_failed(&mut self) {}
 
-    /// Where it can be seen that nobody waits any more.
+    /// A channel that shows when the client stops waiting.
     fn channel(&self) -> Option<Arc<Channel>> {
         None
     }
 }
 
-/// See the module's text.
+/// See the module documentation.
 pub(super) struct Supervisor<'a> {
     folder: Folder,
     lock: Lock,
     global: &'a Global,
     notifier: Notifier,
     events: Receiver<Event>,
-    /// For who waits for one of them.
+    /// For the threads that wait for events.
     sender: Sender<Event>,
-    /// What servers are to be given up after, when none of them serves any more.
+    /// Gives up after this time without a working server.
     patience: Option<Duration>,
-    /// What is kept for the next server. If this is a service of systemd's, that has it as well,
-    /// for the next supervisor.
+    /// The descriptor for the next server. systemd keeps a copy for the next supervisor if this is
+    /// a service.
     kept: Option<Descriptor>,
-    /// To the first server, if another supervisor started that.
+    /// The channel to a server that another supervisor started.
     adopted: Option<Channel>,
-    /// Was asked to end.
+    /// The supervisor received a request to end.
     ending: bool,
-    /// Some server was ready.
+    /// At least one server was ready.
     was_ready: bool,
     program: PathBuf,
 }
@@ -89,30 +89,30 @@ enum End {
     Detached,
     Died {
         why: String,
-        /// Since when it had served, if it had.
+        /// When the server became ready, if it did.
         ready: Option<Instant>,
     },
 }
 
-/// How a server's process ended.
+/// How a server's process exited.
 enum Ended {
     With(ExitStatus),
-    /// It was no child of this process.
+    /// It was not a child of this process.
     Unseen,
     Not,
 }
 
-/// How the reason begins for which a supervisor ends by itself.
+/// Prefix of the trouble when a supervisor gives up.
 pub(super) const GIVEN_UP: &str = "given up: ";
 
-/// What there was to hear of.
+/// Events for the supervisor's thread.
 enum Event {
     Signal,
-    /// Nobody waits any more for the disk.
+    /// The client stopped waiting for the disk.
     AudienceGone,
-    /// The server says something, with what is to be kept.
+    /// A report of the server, with the descriptor to keep.
     Report(Report, Option<Descriptor>),
-    /// It says nothing any more.
+    /// The server closed its channel.
     ServerGone,
 }
 
@@ -143,12 +143,12 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Goes on with what systemd has kept of a supervisor that was killed together with its server.
+    /// Takes the descriptor that systemd kept when a supervisor and its server were both killed.
     pub(super) fn take_back(&mut self, kept: Option<Descriptor>) {
         self.kept = kept;
     }
 
-    /// Begins with the server that there is, whose supervisor is gone.
+    /// Starts with an existing server whose supervisor is gone.
     #[cfg(target_os = "linux")]
     pub(super) fn adopt(&mut self) -> Result<()> {
         let channel = super::adopt::channel(&self.folder).map_err(|error| {
@@ -162,13 +162,12 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. `resume`: what a dead server left is to be gone on
-    /// with.
+    /// Supervises until the disk is detached. `resume`: take over what a dead server left.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
         if !resume && self.kept.take().is_some() {
-            // Of an attachment that is gone.
+            // It belonged to an attachment that is gone.
             self.notifier.forget(KEPT);
         }
         if let Some(channel) = audience.channel() {
@@ -212,7 +211,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Clears away what a server has made that died before it could say so.
+    /// Removes objects of a server that died before it could report them.
     fn clear_away(&self) {
         let settings = self.folder.read_json::<Settings>("settings.json");
         let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {
@@ -224,7 +223,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Notes why there is no server.
+    /// Records why there is no server.
     fn trouble(&self, why: &str) {
         tracing::error!("{why}");
         self.notifier.status(&format!("restarting: {why}"));
@@ -233,7 +232,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Runs one server from its start to its end.
+    /// Runs one server until it exits.
     fn run_server(&mut self, resume: bool, audience: &mut dyn Audience) -> Result<End> {
         let failed = |error: io::Error| {
             Failure::run(format_args!("cannot start a process to serve: {}", os(&error)))
@@ -242,14 +241,14 @@ impl<'a> Supervisor<'a> {
         self.watch_server(&channel).map_err(failed)?;
         let (mut why, mut ready, mut detached) = (None, None, false);
         loop {
-            // Nobody uses what was never there, and a server that waits for a target hears nothing.
+            // Kill a server that was never ready: it has no users, and may be waiting for a target.
             let give_up = self.ending && !self.was_ready && !resume;
             let look = if give_up { START_PATIENCE } else { LOG_LOOK_EVERY };
             let event = self.events.recv_timeout(look);
             self.folder.bound_log();
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
-                    // If it is dead, that is seen.
+                    // A kill error means that it is dead, which is noticed later.
                     child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -284,19 +283,19 @@ impl<'a> Supervisor<'a> {
         Ok(End::Died { why, ready })
     }
 
-    /// The server that was adopted, or a new one that is told to serve.
+    /// The adopted server, or a new one with the order to serve.
     fn server(&mut self, resume: bool) -> io::Result<(Arc<Channel>, Option<Child>)> {
         if let Some(channel) = self.adopted.take() {
             return Ok((Arc::new(channel), None));
         }
         let (channel, child) = self.spawn()?;
-        // If it died already, that is seen.
+        // A send error means that it died, which is noticed later.
         let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
         Ok((channel, Some(child)))
     }
 
-    /// Waits for a server that says nothing any more, but not for ever: what is kept here may be
-    /// what the kernel holds it up for.
+    /// Waits for the exit of a server that closed its channel, but not for ever: the kernel may
+    /// hold it up because of the descriptor kept here.
     fn wait_for(&self, server: &mut Option<Child>) -> io::Result<Ended> {
         let deadline = Instant::now() + END_PATIENCE;
         loop {
@@ -320,7 +319,7 @@ impl<'a> Supervisor<'a> {
         kept: Option<Descriptor>,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        // The same connection again, if a server went on with it: it is kept once.
+        // A resumed connection is the same one again: keep it once.
         self.kept = kept;
         if let Some(kept) = &self.kept {
             self.notifier.store(KEPT, kept);
@@ -339,7 +338,7 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// A server, and the way to talk to it.
+    /// Starts a server. Returns the channel to it.
     fn spawn(&self) -> io::Result<(Arc<Channel>, Child)> {
         let mut command = again(&self.program, self.global);
         command.args(["attachment".as_ref(), "serve".as_ref(), self.folder.0.as_os_str()]);
@@ -348,18 +347,18 @@ impl<'a> Supervisor<'a> {
         Ok((Arc::new(channel), child))
     }
 
-    /// Asks a server to end when nobody uses the disk, now or when it is there.
+    /// Asks a server to exit as soon as no process uses the disk.
     fn end(&mut self, server: &Channel) {
         #[cfg(target_os = "linux")]
         if self.was_ready && !self.ending {
             self.see_to_end();
         }
         self.ending = true;
-        // If it is dead, that is seen.
+        // A send error means that it is dead, which is noticed later.
         let _ = server.send(&Order::end(), None);
     }
 
-    /// Ends what uses the disk if the machine shuts down.
+    /// Stops the disk's uses if the machine is shutting down.
     #[cfg(target_os = "linux")]
     fn see_to_end(&self) {
         let (folder, is_service) = (self.folder.clone(), self.notifier.is_service());
@@ -380,7 +379,7 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Whoever waits for the disk says nothing more, so there is only its end to hear of.
+    /// Watches for the end of the client, which sends nothing more.
     fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
         let sender = self.sender.clone();
         let watch = move || {
@@ -390,12 +389,12 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("audience".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Waits before the next server, for a signal too.
+    /// Pauses before the next server, but still handles signals.
     fn rest(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                // The next server is told, which alone can say whether somebody uses the disk.
+                // The next server gets the order: only a server knows whether the disk is in use.
                 Ok(Event::Signal) => self.ending = true,
                 Ok(_) => {}
                 Err(_) => return,
@@ -404,7 +403,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// This program once more, with the same options that all commands have.
+/// A command that runs this program again, with the same global options.
 pub(super) fn again(program: &Path, global: &Global) -> Command {
     let mut command = Command::new(system::program(program));
     command.args((0..global.verbose).map(|_| "--verbose"));

@@ -1,8 +1,8 @@
-//! Swap on an attached disk, which farblock refuses. The process that serves the disk needs memory
-//! to send swapped pages, and the kernel waits for that disk to get memory. The machine then hangs.
+//! Refuses swap on an attached disk. The server needs memory to send swapped pages, but the kernel
+//! waits for that disk to free memory, and the machine hangs.
 //!
-//! The kernel has no way to refuse swap on a device. So the supervisor, which has its rights,
-//! waits for changes of the kernel's table, and switches such swap off while it is still empty.
+//! The kernel cannot refuse swap on a device. So the supervisor, which keeps its rights, watches
+//! the kernel's swap table and runs swapoff while such swap is still empty.
 
 use super::folder::Folder;
 use super::server::Saved;
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Its disks are served by the kernel itself.
+/// The kernel itself serves these disks.
 const SAFE_WAY: &str = "nvme";
 
-/// Why, for the log and for people.
+/// The reason, for the log and for people.
 const WHY: &str = "a machine that swaps to a disk which a process of its own serves hangs when it \
                    is short of memory";
-/// The advice to the user.
+/// The advice for the user.
 const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk \
                       which a process of its own serves hangs when it is short of memory";
 
-/// Switches swap on the disk off from now on.
+/// Removes swap on the disk from now on.
 pub(super) fn refuse(folder: &Folder) {
     let folder = folder.clone();
     let watch = move || {
@@ -41,7 +41,7 @@ pub(super) fn refuse(folder: &Folder) {
 }
 
 fn watch(folder: &Folder) -> io::Result<()> {
-    // The kernel reports changes since this.
+    // The kernel reports changes since this open.
     let table = File::open(SWAPS)?;
     loop {
         let saved = folder.read_json::<Saved>("state.json");
@@ -69,7 +69,7 @@ fn switch_off(swap: &Path) {
     tracing::error!("{name} is swapped to, and that cannot be switched off ({why}): {ADVICE}");
 }
 
-/// Swap on what is offered that can hang the machine.
+/// Swap on the disk that can hang the machine.
 pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     if offer.way == SAFE_WAY || offer.used.kind != UseKind::Device {
         return Vec::new();
@@ -77,7 +77,7 @@ pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     swaps_on(Path::new(&offer.used.path))
 }
 
-/// Whether the disk is meant for swap, in a sentence for its user.
+/// A warning, if the disk holds swap space.
 pub(super) fn warning(offer: &Offer) -> Option<String> {
     let can_hang = offer.way != SAFE_WAY && offer.used.kind == UseKind::Device;
     let is_meant = || File::open(&offer.used.path).is_ok_and(|disk| has_signature(&disk));
@@ -86,7 +86,7 @@ pub(super) fn warning(offer: &Offer) -> Option<String> {
     })
 }
 
-/// Whether `mkswap` has been here: its signature ends the first page, of whatever size.
+/// Whether the disk has a `mkswap` signature, at the end of the first page, for any page size.
 fn has_signature(disk: &File) -> bool {
     PAGES_BYTES.iter().any(|page| {
         let mut end = [0; SIGNATURE_BYTES];
@@ -99,7 +99,7 @@ const SIGNATURE_BYTES: usize = 10;
 const SIGNATURES: [&[u8; SIGNATURE_BYTES]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 const PAGES_BYTES: [u64; 3] = [4096, 16_384, 65_536];
 
-/// The problem, and the advice.
+/// The problem and the advice.
 pub(super) fn trouble(offer: &Offer) -> Option<(String, &'static str)> {
     let swaps = on(offer);
     let names: Vec<String> = swaps.iter().map(|swap| swap.display().to_string()).collect();

@@ -1,4 +1,4 @@
-//! The service as Windows has it registered.
+//! Registers the service with Windows.
 
 use super::super::{settings, system};
 use super::NAME;
@@ -19,10 +19,10 @@ use windows_sys::Win32::Foundation::{
     ERROR_SERVICE_DOES_NOT_EXIST, ERROR_SERVICE_EXISTS, ERROR_SERVICE_MARKED_FOR_DELETE,
 };
 
-/// How long the service may take to stop.
+/// Time limit for a stop of the service.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The pause before Windows starts a service again that died, and when it forgets that one did.
+/// The pause before Windows restarts a dead service, and the time until it forgets failures.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
 const FORGET_FAILURES_AFTER: Duration = Duration::from_secs(24 * 3600);
 
@@ -30,7 +30,7 @@ const FORGET_FAILURES_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub(super) fn install() -> Result<()> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::run(format_args!("where is this program? {}", os(&error))))?;
-    // Made by an administrator, so that nobody else says what the service attaches.
+    // Created by an administrator, so that no other user can choose what the service attaches.
     let folder = settings::restored()?;
     system::make_private(&folder).map_err(|error| {
         Failure::run(format_args!("cannot make {}: {}", folder.display(), os(&error)))
@@ -90,7 +90,7 @@ fn stop(service: &Service) -> Result<()> {
     if state().map_err(|error| explain(&error))? == ServiceState::Stopped {
         return Ok(());
     }
-    // If it stops already, that is seen.
+    // An error here means that it is stopping already; the loop below sees that.
     let _ = service.stop();
     let deadline = Instant::now() + PATIENCE;
     while state().map_err(|error| explain(&error))? != ServiceState::Stopped {
@@ -109,7 +109,7 @@ fn manager(access: ServiceManagerAccess) -> Result<ServiceManager> {
     ServiceManager::local_computer(None::<&str>, access).map_err(|error| explain(&error))
 }
 
-/// What goes wrong most, with what to do.
+/// The most common errors, with advice.
 fn explain(error: &Error) -> Failure {
     let Error::Winapi(error) = error else { return Failure::run(error) };
     let code = error.raw_os_error().unwrap_or_default().cast_unsigned();

@@ -1,4 +1,4 @@
-//! Which attachments the service is to see to, and what it does for each.
+//! The attachments that the service manages.
 
 use super::super::args::DetachArgs;
 use super::super::folder::{Folder, Role, check_name};
@@ -19,11 +19,11 @@ struct Wanted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RestoreState {
-    /// It is to be attached, and tried until it is.
+    /// To be attached; retried until it is.
     Missing,
-    /// It was attached. Whoever detaches it by hand wants it so.
+    /// Was attached. If an administrator detaches it by hand, it stays detached.
     Attached,
-    /// The file makes no sense, or the service stops.
+    /// The file is invalid, or the service is stopping.
     Over,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Restorer<'a> {
 }
 
 impl<'a> Restorer<'a> {
-    /// By the files that there are now.
+    /// Reads the files that exist now.
     pub(super) fn new(global: &'a Global) -> Result<Restorer<'a>> {
         let runtime = super::super::folder::runtime(None)?;
         let files = settings::restored()?;
@@ -48,14 +48,14 @@ impl<'a> Restorer<'a> {
         Ok(Restorer { global, program, runtime, all })
     }
 
-    /// Attaches what is missing, `until` it is told that there is something else to do.
+    /// Attaches what is missing, until `until` returns true.
     pub(super) fn attach(&mut self, until: impl Fn() -> bool) {
         for wanted in &mut self.all {
             let folder = &wanted.folder;
             let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
             wanted.state = match wanted.state {
                 RestoreState::Missing | RestoreState::Attached if lives() => RestoreState::Attached,
-                // Its processes died: nobody who detaches leaves the folder.
+                // Its processes died: a proper detach removes the folder.
                 RestoreState::Attached if folder.0.exists() => RestoreState::Missing,
                 state => state,
             };
@@ -65,7 +65,7 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Detaches what nobody uses. Says how many are still there.
+    /// Detaches disks that are not in use. Returns how many remain attached.
     pub(super) fn detach(&mut self) -> usize {
         for wanted in &mut self.all {
             if wanted.state != RestoreState::Attached || !wanted.folder.0.exists() {
@@ -87,7 +87,7 @@ impl<'a> Restorer<'a> {
     }
 }
 
-/// The files' names, in order.
+/// The files' names, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -104,9 +104,9 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Has a daemon attach one.
+/// Runs `farblock attach` for one file.
 fn attach(program: &Path, global: &Global, name: &str) -> RestoreState {
-    /// Exit code of a file that makes no sense, which does not change by itself.
+    /// Exit code for an invalid file, which a retry cannot fix.
     const USAGE: i32 = 2;
     let mut command = again(program, global);
     command.args(["attach", "--restore", name, "--json"]).stdin(Stdio::null());

@@ -1,6 +1,6 @@
-//! The service's process. It attaches what files describe, again until that works, and detaches it
-//! when it is stopped. The disks have daemons of their own: a service that dies takes none along,
-//! and one that is started again finds them.
+//! The service's process. It attaches the disks that files describe, retries until that works, and
+//! detaches them when stopped. The disks have their own daemons: they survive the death of the
+//! service, and a restarted service finds them.
 
 use super::super::system;
 use super::NAME;
@@ -21,20 +21,20 @@ use windows_service::service_control_handler::{
 };
 use windows_service::{define_windows_service, service_dispatcher};
 
-/// Between attempts to attach, and to detach.
+/// Pauses between attempts to attach, and to detach.
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
-/// How long stopping waits for the last users. Those that remain keep their disks.
+/// Time limit for the last users at a stop. Disks still in use then stay attached.
 const DETACH_PATIENCE: Duration = Duration::from_secs(30);
-/// In how long Windows is to hear of us again while we stop: more than one attempt takes.
+/// Time until Windows must hear from us again while stopping; one attempt takes less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
 define_windows_service!(service_main, serve);
 
-/// How it was started, for the thread that Windows has run it.
+/// The command-line options, for the thread that Windows starts.
 static GLOBAL: OnceLock<Global> = OnceLock::new();
 
-/// `farblock service run`, which Windows runs.
+/// `farblock service run`, the entry point for Windows.
 pub(super) fn run(global: &Global) -> Result<()> {
     let _ = GLOBAL.set(global.clone());
     service_dispatcher::start(NAME, service_main).map_err(|_| {
@@ -44,10 +44,10 @@ pub(super) fn run(global: &Global) -> Result<()> {
     })
 }
 
-/// A log that is longer is begun anew.
+/// A longer log is moved to `service.log.old`.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// The log.
+/// Opens the log file.
 pub(super) fn log() -> Option<File> {
     let base = system::base().ok()?;
     system::make_private(&base).ok()?;
@@ -82,7 +82,7 @@ fn serve_until_stopped(global: &Global) -> Result<(), String> {
     let status = Status(registered.map_err(|error| error.to_string())?);
     status.tell(ServiceState::Running, 0, 0);
     let ended = restore(global, &stop, &stopping, &status);
-    // 1: what went wrong is in the log.
+    // Exit code 1: the log has the reason.
     status.tell(ServiceState::Stopped, 0, u32::from(ended.is_err()));
     ended.map_err(|failure| failure.sentence().to_owned())
 }
@@ -117,7 +117,7 @@ fn restore(
     Ok(())
 }
 
-/// What Windows is told.
+/// Reports the service's state to Windows.
 struct Status(ServiceStatusHandle);
 
 impl Status {

@@ -1,4 +1,4 @@
-//! Linux: packets between a pair of sockets, `flock`, and a Unix socket.
+//! Linux: a socket pair for messages, `flock`, and a Unix socket.
 
 mod holder;
 
@@ -23,16 +23,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What processes hand over to each other.
+/// A descriptor that one process hands to another.
 pub(in super::super) type Descriptor = OwnedFd;
 /// A connection to a [`Listener`].
 pub(in super::super) type Stream = UnixStream;
 
-/// More than any message has.
+/// Maximum size of a message.
 const MAX_BYTES: usize = 64 << 10;
 
-/// One end of a pair, the other of which is another process's standard input. A packet may carry a
-/// descriptor.
+/// One end of a socket pair; the other end is another process's standard input. A packet may carry
+/// a descriptor.
 #[derive(Debug)]
 pub(in super::super) struct Channel(OwnedFd);
 
@@ -43,17 +43,17 @@ impl Channel {
         Ok((Channel(ours), theirs))
     }
 
-    /// Starts a process that has the other end.
+    /// Starts a process that gets the other end.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         let (ours, theirs) = Channel::pair()?;
         command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
         Ok((ours, command.spawn()?))
     }
 
-    /// The end that this process was started with.
+    /// The end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // Anything else is not what a process of ours starts us with.
+        // Fails unless standard input is a socket, as our processes pass it.
         rustix::net::sockopt::socket_type(&input)?;
         Ok(Channel(input))
     }
@@ -77,7 +77,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; `None` when the other process has ended.
+    /// The next message; `None` after the other process has exited.
     pub(in super::super) fn receive<T: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(T, Option<Descriptor>)>> {
@@ -106,7 +106,7 @@ impl Channel {
     }
 }
 
-/// Gives who is connected the other end of a new channel.
+/// Sends the other end of a new channel to the client.
 pub(in super::super) fn send_channel(stream: &Stream) -> io::Result<Channel> {
     let (ours, theirs) = Channel::pair()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -117,7 +117,7 @@ pub(in super::super) fn send_channel(stream: &Stream) -> io::Result<Channel> {
     Ok(ours)
 }
 
-/// The end of a channel that the other process has made: see [`send_channel`].
+/// Receives a channel sent with [`send_channel`].
 pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -131,37 +131,37 @@ pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> 
     end.map(Channel).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Locks a file, which is made; `None` if somebody else has it locked.
+/// Creates and locks a file; `None` if another process has locked it.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(path).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Somebody may have removed the folder meanwhile, this file with it.
+    // Another process may have removed the folder meanwhile, with this file.
     path.exists().then(|| file.into())
 }
 
-/// Locks a folder, which shows nothing of it; `None` if somebody else has it locked.
+/// Locks a folder without a file in it; `None` if another process has locked it.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let folder = File::open(folder).ok()?;
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(folder.into())
 }
 
-/// Whether somebody has a file locked.
+/// Whether a process has locked a file.
 pub(in super::super) fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
-/// Makes a folder, and those above it, which nobody else can look into.
+/// Creates a folder and its parents, private to this user.
 pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Whether nobody else can change what is in a folder, or with `closed` look into it; else what is
-/// wrong, and what to do about it.
+/// Checks that no other user can change the folder or, with `closed`, read it. The error says what
+/// is wrong and what to do.
 pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
-    // Not of what a link leads to, which somebody else may exchange.
+    // Not a link's target: another user may exchange the link.
     let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;
     let (ours, mode) = (rustix::process::geteuid().as_raw(), found.mode() & 0o777);
     if found.is_symlink() {
@@ -178,7 +178,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
         return Err(format!("others can use this (mode {mode:04o}): chmod 700 it"));
     }
     if closed {
-        // The way to it is the one to the folder that it is in.
+        // The runtime directory above it was checked already.
         return Ok(());
     }
     match farblock_admin::step_of_others(folder).map_err(|error| os(&error))? {
@@ -187,19 +187,19 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
     }
 }
 
-/// Whether nothing can be written any more where a folder is.
+/// Whether the folder's file system is full.
 pub(in super::super) fn is_full(folder: &Path) -> bool {
     let room = rustix::fs::statvfs(folder);
-    // File systems that do not count their files say that there are none.
+    // File systems that do not count files report a total of 0.
     room.is_ok_and(|room| room.f_bavail == 0 || room.f_files > 0 && room.f_favail == 0)
 }
 
-/// Makes a file for its owner only, to append to.
+/// Opens a file for appending; only its owner can read a new one.
 pub(in super::super) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Where attachments are kept when nobody says so.
+/// The default runtime directory.
 pub(in super::super) fn runtime() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok("/run/farblock".into());
@@ -211,17 +211,17 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     })
 }
 
-/// Where `--restore` looks.
+/// Where `--restore` looks for files.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok("/etc/farblock/attach.d".into())
 }
 
-/// The server's end of its socket.
+/// The server's control socket.
 pub(in super::super) struct Listener(UnixListener);
 
 impl Listener {
     pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
-        // A predecessor's, which is dead: this process has its lock.
+        // A dead predecessor's socket: this process holds its lock.
         let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
@@ -232,18 +232,17 @@ impl Listener {
         Ok(self.0.accept()?.0)
     }
 
-    /// Whoever could open the socket is who may use it.
+    /// The socket file's mode decides who may connect.
     pub(in super::super) fn admit(&self, _: &Stream) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Connects to a [`Listener`] that was bound to this path. Where so many wait already that nobody
-/// else fits in, nobody answers.
+/// Connects to a [`Listener`] bound to this path. Fails at once if its backlog is full.
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // This would wait for as long as its process is stopped.
+    // A blocking connect would wait for as long as the server is stopped.
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
         Errno::AGAIN => io::ErrorKind::TimedOut.into(),
         _ => io::Error::from(error),
@@ -256,37 +255,36 @@ pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
 /// Makes a command outlive this process and its terminal: see [`begin_daemon`].
 pub(in super::super) fn make_daemon(_: &mut Command) {}
 
-/// The first that a process does which is to outlive who started it.
+/// The first call of a process that outlives its parent.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
-    // No terminal of anybody's, and no signal of one.
+    // Leaves the terminal and its signals.
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// Makes a command share nothing with the terminal of this process but what it is given.
+/// Keeps systemd's notification socket from a command.
 pub(in super::super) fn make_server(command: &mut Command) {
     Notifier::hide_from(command);
 }
 
-/// What an earlier supervisor had systemd keep under this name, if it is of use. See
-/// [`notify::handed_over`] for when to take it.
+/// The descriptor that systemd kept under this name for an earlier supervisor, if it still works.
+/// See [`notify::handed_over`] for when to call this.
 pub(in super::super) fn handed_over(name: &str) -> Option<Descriptor> {
     let taken = notify::handed_over().into_iter().filter(|(its_name, _)| its_name == name);
     taken.map(|(_, descriptor)| descriptor).find(notify::lives)
 }
 
-/// What this process was given is not for processes that it starts, if they are not given it.
-/// Nothing is, here.
+/// Keeps inherited files from child processes. Nothing to do on Linux.
 pub(in super::super) fn keep_own_files() {}
 
-/// This process, for people.
+/// This process's ID, for people.
 pub(in super::super) fn own_process() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// This program, also if its file is not there any more.
+/// This program, even if its file was removed.
 pub(in super::super) fn program(path: &Path) -> &Path {
-    // It may have been replaced by a newer one, which is fine, or removed.
+    // A newer version may have replaced the file, which is fine.
     if path.exists() { path } else { Path::new("/proc/self/exe") }
 }
 

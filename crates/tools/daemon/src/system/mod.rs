@@ -1,10 +1,10 @@
-//! What attachments need of the system they are on, with the same names for each: folders and locks
-//! of their own, processes that outlive who started them and can be talked to, and a socket that
-//! only who may open the folder can use.
+//! Operating system services for attachments, with the same names on each system: private folders
+//! and locks, daemon processes with message channels, and a socket for users who may open the
+//! folder.
 //!
-//! A lock is an open file that nobody else can lock, for as long as any process has it open: so it
-//! can be handed over without a moment in which nobody has it. What the standard library calls a
-//! lock is not that on Windows, where a lock is a process's and ends with it.
+//! A lock is an open file that no other process can lock while any process has it open. So it can
+//! be handed over without a gap. The standard library's locks do not work like that on Windows,
+//! where a lock belongs to a process and ends with it.
 
 #[cfg(target_os = "linux")]
 mod linux;

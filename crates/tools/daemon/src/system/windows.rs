@@ -1,9 +1,9 @@
-//! Windows: pipes, files that nobody else can open, and a port of 127.0.0.1 with a secret.
+//! Windows: pipes, exclusively opened files, and a port of 127.0.0.1 with a secret.
 //!
-//! **The control socket is a TCP port of 127.0.0.1**, whose number is in a file together with 32
-//! random bytes that a client has to send first; only users who may open the folder can read it. A
-//! named pipe would need a security descriptor of its own and a second kind of reading and writing
-//! with timeouts; Unix sockets are not in Windows before 1803, nor in the standard library.
+//! **The control socket is a TCP port of 127.0.0.1.** A file holds its number and 32 random bytes
+//! that a client must send first; only users who may open the folder can read it. A named pipe
+//! would need its own security descriptor and timeouts; Unix sockets are missing in Windows before
+//! 1803 and in the standard library.
 
 mod calls;
 
@@ -26,29 +26,29 @@ use windows_sys::Win32::System::Threading::{
     CREATE_NEW_PROCESS_GROUP, CREATE_NO_WINDOW, DETACHED_PROCESS,
 };
 
-/// What processes hand over to each other.
+/// A handle that one process hands to another.
 pub(in super::super) type Descriptor = OwnedHandle;
 /// A connection to a [`Listener`].
 pub(in super::super) type Stream = TcpStream;
 
-/// More than any message has.
+/// Maximum size of a message.
 const MAX_BYTES: u64 = 64 << 10;
-/// Bytes of the secret that a client has to know.
+/// Length of the secret for clients.
 const SECRET_BYTES: usize = 32;
-/// Of `CreateFile`.
+/// Flags of `CreateFile`.
 const GENERIC_WRITE: u32 = 0x4000_0000;
 const DELETE: u32 = 0x0001_0000;
 const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
-/// How often a file is tried that somebody looks at just now, and the pause between.
+/// Number of attempts to lock a file that another process has open, and the pause between.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Two pipes to another process: its standard input and output. A message is a line of JSON, and
-/// may carry a handle to a process that we started.
+/// may carry a handle for a process that we started.
 pub(in super::super) struct Channel {
     from: Mutex<BufReader<Box<dyn Read + Send>>>,
     to: Mutex<Box<dyn Write + Send>>,
-    /// Whom handles are made for.
+    /// The process that receives handles.
     peer: Option<OwnedHandle>,
 }
 
@@ -64,10 +64,10 @@ impl Channel {
         Channel { from: Mutex::new(BufReader::new(from)), to: Mutex::new(Box::new(to)), peer: None }
     }
 
-    /// Starts a process that has the other end.
+    /// Starts a process that gets the other end.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // One that nobody wants to remove: it cannot be, as long as a process is in it.
+        // A running process keeps its directory from being removed: choose one that stays.
         if let Some(root) = std::env::var_os("SystemRoot") {
             command.current_dir(root);
         }
@@ -78,7 +78,7 @@ impl Channel {
         Ok((channel, child))
     }
 
-    /// The end that this process was started with.
+    /// The end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         if io::stdin().is_terminal() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -106,7 +106,7 @@ impl Channel {
         to.flush()
     }
 
-    /// The next message; `None` when the other process has ended.
+    /// The next message; `None` after the other process has exited.
     pub(in super::super) fn receive<T: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(T, Option<Descriptor>)>> {
@@ -117,7 +117,7 @@ impl Channel {
             return Ok(None);
         }
         let packet: Packet<T> = serde_json::from_slice(&line)?;
-        // Only who started a process makes handles in it: no number of ours comes the other way.
+        // Only the parent duplicates handles into its child: reject a handle number from a child.
         if packet.handle.is_some() && self.peer.is_some() {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -125,7 +125,7 @@ impl Channel {
     }
 }
 
-/// Locks a folder, by a file in it that goes with the lock; `None` if somebody else has it locked.
+/// Locks a folder by a file in it, removed on unlock; `None` if another process has locked it.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).share_mode(0);
@@ -133,14 +133,13 @@ pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     options.open(folder.join(".lock")).ok().map(OwnedHandle::from)
 }
 
-/// Locks a file, which is made; `None` if somebody else has it locked.
+/// Creates and locks a file; `None` if another process has locked it.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     for attempt in 0..LOCK_TRIES {
         let mut options = File::options();
         match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
             Ok(file) => return Some(file.into()),
-            // Whoever only looks at it, as is_locked() does and scanners for viruses do, is soon
-            // done.
+            // is_locked() and virus scanners open the file only for a moment.
             Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }
@@ -150,7 +149,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     None
 }
 
-/// Whether somebody has a file locked.
+/// Whether a process has locked a file.
 pub(in super::super) fn is_locked(path: &Path) -> bool {
     File::open(path).is_err_and(|error| is_sharing(&error))
 }
@@ -159,7 +158,7 @@ fn is_sharing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_SHARING_VIOLATION.cast_signed())
 }
 
-/// Makes a folder, and those above it, which nobody else can look into but administrators.
+/// Creates a folder and its parents, closed to all other users but administrators.
 pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -173,23 +172,23 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nobody else can change what is in a folder. That what we keep by ourselves is in such a
-/// one, [`base`] sees to; users that name a folder say that it is.
+/// Not checked here: [`base`] ensures private default folders, and users answer for folders they
+/// name.
 pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether nothing can be written any more where a folder is: not asked here.
+/// Not checked on Windows.
 pub(in super::super) fn is_full(_: &Path) -> bool {
     false
 }
 
-/// Makes a file to append to. The folder says who may read it.
+/// Opens a file for appending. The folder's permissions decide who may read it.
 pub(in super::super) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// Everything that is kept: an administrator's is the machine's.
+/// The base directory: the machine's for an administrator, else the user's.
 pub(in super::super) fn base() -> Result<PathBuf> {
     let elevated = calls::is_elevated();
     let place = calls::data_folder(elevated).map_err(|error| {
@@ -199,7 +198,7 @@ pub(in super::super) fn base() -> Result<PathBuf> {
         ))
     })?;
     let base = place.join("farblock");
-    // Everybody may make folders in %ProgramData%, and their owners may do what they like in them.
+    // Every user may create folders in %ProgramData%, and owns them.
     if elevated && base.exists() {
         let trusted = calls::is_trusted(&base).map_err(|error| {
             Failure::run(format_args!("cannot see whose {} is: {}", base.display(), os(&error)))
@@ -214,17 +213,17 @@ pub(in super::super) fn base() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// Where attachments are kept when nobody says so.
+/// The default runtime directory.
 pub(in super::super) fn runtime() -> Result<PathBuf> {
     Ok(base()?.join("run"))
 }
 
-/// Where `--restore` looks.
+/// Where `--restore` looks for files.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok(base()?.join("attach.d"))
 }
 
-/// The server's end of its socket.
+/// The server's control socket.
 pub(in super::super) struct Listener {
     listener: TcpListener,
     secret: String,
@@ -247,11 +246,11 @@ impl Listener {
         Ok(self.listener.accept()?.0)
     }
 
-    /// Whoever does not know the secret is nobody we know.
+    /// Admits clients that know the secret.
     pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
         let mut said = vec![0; self.secret.len()];
         stream.read_exact(&mut said)?;
-        // All of it, however much is right: the time tells nothing.
+        // Compare in constant time.
         let pairs = said.iter().zip(self.secret.as_bytes());
         match pairs.fold(0, |differs, (said, right)| differs | (said ^ right)) {
             0 => Ok(()),
@@ -260,7 +259,7 @@ impl Listener {
     }
 }
 
-/// Connects to a [`Listener`] that was bound to this path.
+/// Connects to a [`Listener`] bound to this path.
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     let text = fs::read_to_string(path)?;
     let (port, secret) = text.split_once(' ').ok_or(io::ErrorKind::InvalidData)?;
@@ -275,23 +274,23 @@ pub(in super::super) fn make_daemon(command: &mut Command) {
     command.creation_flags(DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP);
 }
 
-/// The first that a process does which is to outlive who started it.
+/// The first call of a process that outlives its parent.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a command share nothing with the console of this process but what it is given: Ctrl-C is
-/// for the supervisor, which then asks the server to end.
+/// Detaches a command from this process's console: Ctrl-C reaches only the supervisor, which then
+/// asks the server to end.
 pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// This program, which cannot be removed while it runs.
+/// This program. Windows does not remove its file while it runs.
 pub(in super::super) fn program(path: &Path) -> &Path {
     path
 }
 
-/// systemd, which is not here.
+/// Stands in for systemd, which Windows lacks.
 pub(in super::super) struct Notifier;
 
 impl Notifier {
@@ -310,7 +309,7 @@ impl Notifier {
     pub(in super::super) fn forget(&self, _: &str) {}
 }
 
-/// Nobody keeps anything for the next supervisor.
+/// Windows keeps no descriptors for the next supervisor.
 pub(in super::super) fn handed_over(_: &str) -> Option<Descriptor> {
     None
 }

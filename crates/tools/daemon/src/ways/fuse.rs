@@ -1,9 +1,9 @@
 //! A file in a FUSE mount and, for root, a loop device on it.
 //!
-//! The mount outlives its server where the kernel can hand out again what was not answered (Linux
-//! 6.9): the supervisor keeps the connection to the kernel, and the successor goes on with it. Then
-//! a loop device does not notice, and I/O waits. Elsewhere the mount breaks with the server, a loop
-//! device on it fails everything, and the successor makes both anew.
+//! On kernels that can resend unanswered requests (Linux 6.9), the mount outlives its server: the
+//! supervisor keeps the connection to the kernel, and the successor resumes it. A loop device then
+//! only sees I/O wait. On older kernels the mount breaks with the server, a loop device on it fails
+//! all I/O, and the successor creates both anew.
 
 mod root;
 
@@ -26,11 +26,11 @@ struct Fuse {
     server: Server,
     mounts: Arc<Mounts>,
     device: Option<PathBuf>,
-    /// The mountpoint, if we made it.
+    /// The mountpoint, if this process created it.
     made: Option<PathBuf>,
 }
 
-/// Whether there are loop devices for us, or why not.
+/// Whether this process can create loop devices, or why not.
 pub(super) fn device_available() -> Result<(), String> {
     if !is_root() {
         return Err("only root makes loop devices".to_owned());
@@ -76,7 +76,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     Ok(Box::new(fuse))
 }
 
-/// Goes on with the mount of a server that died.
+/// Resumes the mount of a server that died.
 fn resume(
     start: &Start<'_>,
     mut config: Config,
@@ -158,7 +158,7 @@ impl Attached for Fuse {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // Ahead of the loop device, which asks the kernel for the file's size.
+        // Before the loop device, which asks the kernel for the file's size.
         self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
@@ -166,7 +166,7 @@ impl Attached for Fuse {
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
-            // Somebody may have detached it, and another one have it.
+            // The device may have been detached and reused for another file.
             let file = loop_device::backing_file(device);
             if file.as_deref() == Some(self.server.path()) {
                 match self.mounts.detach(device, force) {
@@ -192,8 +192,8 @@ impl Attached for Fuse {
     }
 }
 
-/// Who uses loop devices on a mount that broke. All that they read and write fails; a new server
-/// makes another mount and another device.
+/// The users of loop devices on a broken mount. All their I/O fails: a new server creates another
+/// mount and device.
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     let path = mountpoint(folder, settings);
     if !fuse::is_broken(&path) {
@@ -203,9 +203,8 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     devices.iter().flat_map(|device| users_of(device)).collect()
 }
 
-/// Unmounts what nobody serves any more, and detaches the loop device on it. Nothing is lost by
-/// that which is not lost already: all of it fails. A mount that somebody keeps for the next server
-/// stays, unless it is forced.
+/// Unmounts a mount without a server, and detaches its loop device. All I/O on it fails already, so
+/// nothing more is lost. Unless forced, a mount stays if a process keeps it for the next server.
 pub(super) fn clean_up(
     folder: &Folder,
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! An iSCSI target on this machine alone, for initiators that are there already. It does not
-//! outlive its process, but initiators log in again by themselves when there is another one.
+//! An iSCSI target for initiators on this machine. It ends with its process, but initiators log in
+//! again as soon as a successor listens.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, until_free};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// The port that iSCSI is known by (RFC 7143).
+/// The well-known iSCSI port (RFC 7143).
 const PORT: u16 = 3260;
 const NAME: &str = "iqn.2026-11.org.farblock:";
 
@@ -20,7 +20,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
     let wanted = settings.listen.map(|listen| listen.with_port(PORT));
     let listen = start.address(wanted.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into()));
-    // Names of units know neither capitals nor underscores (RFC 7143, 4.2.7).
+    // iSCSI names allow neither capitals nor underscores (RFC 7143, 4.2.7).
     let unit = start.name.to_lowercase().replace('_', "-");
     let mut config = Config::new(listen, &format!("{NAME}{unit}"));
     (config.engine, config.polling) = (settings.engine(), settings.spin());
@@ -32,7 +32,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let is_busy = |error: &StartError| matches!(error, StartError::InUse(_));
     let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
     if start.resume {
-        // Initiators may know another size from the server before.
+        // Initiators may know another size from the previous server.
         server.resized();
     }
     Ok(Box::new(Iscsi { server: Some(server) }))

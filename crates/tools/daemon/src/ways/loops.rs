@@ -1,12 +1,11 @@
-//! Loop devices on a disk's file, made and changed by a small process of their own.
+//! Creates and changes loop devices on a disk's file, in a small separate process.
 //!
-//! The loop driver asks the file system that its file is on, in the call, and holds locks that all
-//! loop devices share. Here that file system is the very process that wants the device. If it were
-//! killed in such a call, it could not end before it was answered, would keep the connection on
-//! which the kernel waits for the answer, and nobody's loop devices could be made or taken away any
-//! more. A process that has no descriptor of the connection is in nobody's way: with the server
-//! the connection ends, and so does the call. (`stat` of the own file is the same, and is done
-//! there too.)
+//! In these calls the loop driver asks the file's file system, and holds locks that all loop
+//! devices share. Here that file system is the calling process. A server killed in such a call
+//! could not exit before an answer, yet would keep open the connection on which the kernel waits
+//! for it: all loop devices would be blocked. A separate process does not hold that connection, so
+//! it closes with the server, and the call fails. `stat` of the own file has the same problem, and
+//! also runs there.
 
 use super::super::system;
 use super::sentence;
@@ -18,10 +17,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the process is to do.
+/// A task for the process.
 #[derive(Serialize, Deserialize)]
 enum Task {
-    /// Make a device of the file.
+    /// Attach a loop device to the file.
     Attach {
         file: PathBuf,
         block_size: u32,
@@ -31,19 +30,19 @@ enum Task {
         device: PathBuf,
         force: bool,
     },
-    /// Have the kernel learn the file's size, and the device, if there is one.
+    /// Make the kernel see the file's new size, and the device's, if given.
     Resize {
         file: PathBuf,
         device: Option<PathBuf>,
     },
 }
 
-/// Why it could not.
+/// Why a task failed.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Problem {
-    /// Somebody uses the device.
+    /// The device is in use.
     InUse,
-    /// In a sentence.
+    /// An error as a sentence.
     Failed(String),
 }
 
@@ -65,7 +64,7 @@ impl From<Problem> for String {
     }
 }
 
-/// Makes a loop device of a file, and returns its path.
+/// Creates a loop device on a file, and returns its path.
 pub(super) fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Problem> {
     let made = ask(&Task::Attach { file: file.to_path_buf(), block_size, read_only })?;
     made.ok_or_else(|| Problem::Failed("there is no loop device after all".to_owned()))
@@ -76,27 +75,27 @@ pub(super) fn detach(device: &Path, force: bool) -> Result<(), Problem> {
     ask(&Task::Detach { device: device.to_path_buf(), force }).map(drop)
 }
 
-/// Has a file, and the loop device on it, show another size.
+/// Makes the kernel see a new size of a file and of its loop device.
 pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
     let device = device.map(Path::to_path_buf);
     ask(&Task::Resize { file: file.to_path_buf(), device }).map(drop)
 }
 
-/// Has a process do it.
+/// Runs a process for the task.
 fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
     use std::os::unix::process::CommandExt;
     let failed = |error: io::Error| Problem::Failed(format!("a loop device: {}", os(&error)));
     let program = std::env::current_exe().map_err(failed)?;
     let task = serde_json::to_string(task).expect("our own types are JSON");
     let mut command = Command::new(system::program(&program));
-    // A signal of the terminal's is for the processes that decide.
+    // A terminal's signals must reach only the supervisor.
     command.args(["attachment", "loop", &task]).process_group(0);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(failed)?;
     let died = |_| format!("the process for the loop device died ({})", output.status);
     serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
 }
 
-/// The process.
+/// The process's main function.
 pub(in super::super) fn run(task: &str) -> Result<()> {
     let Ok(task) = serde_json::from_str::<Task>(task) else {
         return Err(Failure::usage("this is for `farblock attach` to run, not for people"));
@@ -114,7 +113,7 @@ pub(in super::super) fn run(task: &str) -> Result<()> {
 }
 
 fn show_size(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
-    // The kernel forgot it; it learns the new one by being asked.
+    // The kernel dropped the cached size; `stat` fetches the new one.
     let found = std::fs::metadata(file);
     found.map_err(|error| Problem::Failed(format!("{}: {}", file.display(), os(&error))))?;
     device.map_or(Ok(()), loop_device::resize).map_err(Problem::from)

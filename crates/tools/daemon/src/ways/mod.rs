@@ -1,7 +1,7 @@
 //! The ways to offer a disk, one file each, and the choice among them.
 //!
-//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>` and, if something of it
-//! can outlive its process, `clean_up`; [`start`], [`clean_up`] and [`available`] name them all.
+//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>` and, if parts of it can
+//! outlive its process, `clean_up`. [`start`], [`clean_up`] and [`available`] list all ways.
 
 #[cfg(target_os = "linux")]
 mod fuse;
@@ -44,38 +44,38 @@ use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 pub(super) use loops::run as run_loop;
 
-/// How long a port is tried that somebody else has, as by `farblock serve`.
+/// Time limit for retrying a port that is in use, for example by `farblock serve`.
 const LISTEN_TIME: Duration = Duration::from_secs(3);
-/// Between two tries.
+/// Pause between two tries.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a way is given.
+/// Input for a way.
 pub(super) struct Start<'a> {
     pub(super) name: String,
     pub(super) folder: &'a Folder,
     pub(super) settings: &'a Settings,
-    /// Somebody may use the disk already.
+    /// The disk may be in use already.
     pub(super) resume: bool,
-    /// What a server that died has left, if one did.
+    /// The records of a server that died.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) disk: OnceCell<Disk>,
-    /// Who does what takes rights, if this process has none.
+    /// Performs privileged operations, if this process dropped its rights.
     #[cfg(target_os = "linux")]
     pub(super) broker: Option<Arc<Broker>>,
 }
 
-/// A server that died.
+/// Records of a server that died.
 pub(super) struct Predecessor {
     /// Its [`Attached::state`].
     pub(super) state: Value,
-    /// What the supervisor kept of it: its [`Attached::keep`].
+    /// The descriptor of its [`Attached::keep`], which the supervisor kept.
     #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
     pub(super) kept: Option<Descriptor>,
 }
 
 impl Start<'_> {
-    /// The disk, connected when it is asked for first. Whoever never asks, such as a way that
-    /// leaves connecting to the kernel, has no connections of ours.
+    /// Connects the disk on the first call. A way that never calls this, because the kernel
+    /// connects, has no connections of ours.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
             let disk = super::connect(self.settings, self.folder, self.resume)?;
@@ -88,8 +88,8 @@ impl Start<'_> {
         Ok(Arc::new(self.disk()?.clone()))
     }
 
-    /// Where a server of programs listens. A successor does where they know the disk to be, also if
-    /// it was the system that chose the port (0).
+    /// Where a network server listens. A successor uses the first server's address, even if the
+    /// system had chosen the port (0).
     fn address(&self, wanted: SocketAddr) -> SocketAddr {
         let state = self.predecessor.as_ref().map(|predecessor| &predecessor.state["address"]);
         let before = state.and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
@@ -98,8 +98,8 @@ impl Start<'_> {
     }
 }
 
-/// Starts a server, again for a while if somebody listens there: a process that was killed may have
-/// the port for a moment after it is gone.
+/// Starts a server, and retries for a while if the port is in use: a killed process may hold it for
+/// a moment longer.
 fn until_free<T, E: fmt::Display>(
     mut start: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
@@ -115,43 +115,44 @@ fn until_free<T, E: fmt::Display>(
     }
 }
 
-/// A disk that is offered. Dropping it without [`Attached::stop`] may leave anything.
+/// A disk that is offered. Call [`Attached::stop`] before dropping it, or parts of it may remain.
 pub(super) trait Attached: Send {
-    /// What is used of it.
+    /// Where the disk can be used.
     fn used(&self) -> Use;
 
-    /// How it is and why, and what it looks like, if the disk is not ours to ask.
+    /// State, trouble and geometry, for ways without a [`Disk`] of ours.
     fn condition(&self) -> Option<Condition> {
         None
     }
 
-    /// What a successor needs to go on, and [`clean_up`] to clean up. Asked for once, when it runs.
+    /// State for a successor and for [`clean_up`]. Asked for once, after the start.
     fn state(&self) -> Value;
 
-    /// What another process is to keep open so that a successor can go on.
+    /// A descriptor that another process must keep open for a successor.
     fn keep(&self) -> Option<Descriptor> {
         None
     }
 
-    /// Who uses it, each as a part of a sentence: `fio (process 7) has /dev/loop0 open`.
+    /// The users, each as part of a sentence: `fio (process 7) has /dev/loop0 open`.
     fn users(&self) -> Vec<String>;
 
-    /// Why nobody on this machine can use it any more, if that is so.
+    /// Why this machine cannot use the disk any more.
     fn unusable(&self) -> Option<String> {
         None
     }
 
-    /// The disk has another size now, of which a server hears by itself: shows it where that is not
-    /// enough, or says that it cannot be shown.
+    /// Shows a new size where the server's own notice does not suffice. The error says that users
+    /// cannot see it.
     fn resized(&mut self, _bytes: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Ends it, unless somebody uses it; `force`d, even then. After an error it goes on.
+    /// Stops offering the disk, unless it is in use and `force` is false. After an error it still
+    /// works.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
-/// What a way says that has no connection of ours.
+/// The condition of a way that has no connections of ours.
 pub(super) struct Condition {
     pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,
@@ -161,14 +162,14 @@ pub(super) struct Condition {
 /// Why a disk is still offered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum StopError {
-    /// By whom it is used.
+    /// The disk's users.
     InUse(Vec<String>),
-    /// In a sentence.
+    /// A sentence.
     Failed(String),
 }
 
 impl StopError {
-    /// Refuses, if there are users and nothing is forced.
+    /// Fails if there are users, unless forced.
     pub(super) fn if_used(users: Vec<String>, force: bool) -> Result<(), StopError> {
         match users.is_empty() || force {
             true => Ok(()),
@@ -177,7 +178,7 @@ impl StopError {
     }
 }
 
-/// The ways that there are on this system, besides `auto`.
+/// The ways on this system, except `auto`.
 #[cfg(target_os = "linux")]
 pub(super) const HERE: &[As] = &[As::Nvme, As::Ublk, As::Nbd, As::Fuse, As::VhostUser, As::Iscsi];
 #[cfg(windows)]
@@ -203,8 +204,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
-/// Why the process that serves a disk this way keeps all its rights, if it does: what the kernel
-/// has of it is made and ended by that process.
+/// Why the server keeps its rights in this way, if it does: it manages kernel objects itself.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
@@ -214,20 +214,20 @@ pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// Whether the kernel writes its memory back through the process that serves the disk this way.
+/// Whether the kernel writes dirty memory back through the server in this way.
 #[cfg(target_os = "linux")]
 pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
     takes_rights(settings)
 }
 
-/// Whether the kernel may write its memory to a disk that this process serves this way, so that the
+/// Whether the kernel may write dirty memory to a disk that this process serves, so that the
 /// process must not wait for memory.
 #[cfg(target_os = "linux")]
 pub(super) fn may_be_written_back_to(settings: &Settings) -> bool {
     settings.way == As::Ublk || flushes_for_the_kernel(settings)
 }
 
-/// Whether this way takes rights, of which the process that serves the disk keeps none.
+/// Whether this way needs privileged operations, which a broker performs for the server.
 #[cfg(target_os = "linux")]
 pub(super) fn takes_rights(settings: &Settings) -> bool {
     match settings.way {
@@ -237,7 +237,7 @@ pub(super) fn takes_rights(settings: &Settings) -> bool {
     }
 }
 
-/// Does for the process that serves the disk what takes rights, until that is gone.
+/// Runs a broker that performs this way's privileged operations until the server exits.
 #[cfg(target_os = "linux")]
 pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
     match settings.way {
@@ -247,22 +247,22 @@ pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Nothing here outlives its process.
+/// No way on Windows outlives its process.
 #[cfg(windows)]
 pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {
     Ok(())
 }
 
-/// A way for `--as auto`.
+/// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// It makes no block device.
+    /// Without a block device.
     pub(super) no_device: bool,
-    /// Why it is the one, in a sentence.
+    /// The reason for this choice, as a sentence.
     pub(super) why: String,
 }
 
-/// The ways for `--as auto`, the best first.
+/// The candidates for `--as auto`, the best first.
 #[cfg(windows)]
 pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     let (way, why) = if settings.no_device {
@@ -275,14 +275,14 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     vec![Candidate { way, no_device: settings.no_device, why: why.to_owned() }]
 }
 
-/// No way makes another thing than it is asked for.
+/// On Windows every requested way works as requested.
 #[cfg(windows)]
 pub(super) fn check(_: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Clears away what a server left that is gone for good. `Err` says why it stays: in use, unless
-/// it is forced.
+/// Cleans up after a server that is dead for good. The error says why it could not: in use, unless
+/// forced.
 #[cfg(target_os = "linux")]
 pub(super) fn clean_up(
     folder: &Folder,
@@ -299,8 +299,8 @@ pub(super) fn clean_up(
     }
 }
 
-/// Who still uses what broke when the last processes of an attachment died. No later process can
-/// repair it for them.
+/// The users of a device that broke when the last processes of an attachment died. No later process
+/// can repair it for them.
 #[cfg(target_os = "linux")]
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     match settings.way {
@@ -309,14 +309,13 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     }
 }
 
-/// Nothing here outlives its process.
+/// No way on Windows outlives its process.
 #[cfg(windows)]
 pub(super) fn users_of_broken(_: &Folder, _: &Settings) -> Vec<String> {
     Vec::new()
 }
 
-/// The ways for `--as auto`, the best first: that which is there, and after it what is tried if
-/// that fails.
+/// The candidates for `--as auto`, the best first: the later ones are tried if it fails.
 #[cfg(target_os = "linux")]
 pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     let candidate = |way, no_device, why| Candidate { way, no_device, why };
@@ -359,7 +358,7 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     found
 }
 
-/// Devices are made by root, but not in a container that took its rights away.
+/// Only root can create devices, and some containers take that right away.
 #[cfg(target_os = "linux")]
 fn administrators(available: Result<(), String>) -> Result<(), String> {
     match is_root() && !farblock_attach::fuse::is_administrator() {
@@ -368,7 +367,7 @@ fn administrators(available: Result<(), String>) -> Result<(), String> {
     }
 }
 
-/// Whether a way that was asked for by name makes what it is asked for.
+/// Checks that the requested way can create a block device, if one is wanted.
 #[cfg(target_os = "linux")]
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
     if settings.way != As::Nbd || !nbd::wants_device(settings) {
@@ -382,14 +381,14 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
     })
 }
 
-/// What the kernel says of a block device.
+/// An attribute of a block device in sysfs.
 #[cfg(target_os = "linux")]
 fn system(device: &Path, attribute: &str) -> Option<String> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
     Some(std::fs::read_to_string(folder.join(attribute)).ok()?.trim_end().to_owned())
 }
 
-/// An error in words, without Rust's `(os error 28)`.
+/// An error without Rust's `(os error 28)`.
 fn sentence(error: impl fmt::Display) -> String {
     const NUMBER: &str = " (os error ";
     let mut text = error.to_string();
@@ -405,7 +404,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Users of a block device, in words.
+/// The users of a block device, as text.
 #[cfg(target_os = "linux")]
 fn users_of(device: &Path) -> Vec<String> {
     farblock_frontend::users::of_block_device(device).iter().map(ToString::to_string).collect()

@@ -1,8 +1,7 @@
-//! An NBD server, and for root a block device of Linux's own NBD client, where that is.
+//! An NBD server and, for root on Linux, a block device of the kernel's NBD client.
 //!
-//! The device outlives the server: what it is asked for waits until a successor gives it new
-//! connections. The socket does not: programs that are connected see it close, and find the
-//! successor where it was.
+//! The device outlives the server: its I/O waits until a successor gives it new connections. The
+//! socket does not: connected programs see it close, and find the successor at the same address.
 
 #[cfg(target_os = "linux")]
 mod device;
@@ -24,18 +23,18 @@ use farblock_attach::nbd::{Address, Config, ListenError, Server, StartError};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The port that NBD is known by.
+/// The well-known NBD port.
 const PORT: u16 = 10809;
 
 struct Nbd {
     server: Option<Server>,
     device: Option<Device>,
     export: String,
-    /// Why there is no device, if one was wanted.
+    /// Why there is no device, although one was wanted.
     instead: Option<String>,
 }
 
-/// Whether there is to be a block device, if the kernel has them.
+/// Whether to create a block device, if the kernel can.
 pub(super) fn wants_device(settings: &Settings) -> bool {
     !settings.no_device && settings.socket.is_none() && settings.listen.is_none()
 }
@@ -45,7 +44,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let wants_device = wants_device(settings);
     let before =
         start.predecessor.as_ref().and_then(|predecessor| device::found(&predecessor.state));
-    // A successor of a server without a device has none either, whatever was loaded meanwhile.
+    // If the first server had no device, its successor has none either, even if the module was
+    // loaded since.
     let had_none = start.predecessor.as_ref().is_some_and(|it| it.state["index"].is_null());
     let available = device::available();
     let with_device = before.is_some() || wants_device && !had_none && available.is_ok();
@@ -102,7 +102,7 @@ impl Attached for Nbd {
     }
 
     fn resized(&mut self, bytes: u64) -> Result<(), String> {
-        // Ahead of the device: whoever sees its new end may read there.
+        // Before the device: a program that sees the new end may read there.
         self.server.iter().for_each(Server::resized);
         self.device.as_ref().map_or(Ok(()), |device| device.resize(bytes))
     }

@@ -1,5 +1,5 @@
-//! The kernel's own host, told to connect through `/dev/nvme-fabrics`. The data is none of this
-//! process's business; it only says how the kernel's connections are.
+//! The kernel's own host, configured through `/dev/nvme-fabrics`. No data passes through this
+//! process; it only reports the state of the kernel's connections.
 
 use super::super::nvme_fabrics::{self, Connection, Options, Secret};
 use super::super::record::Recorder;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
-/// What the kernel counts sizes in.
+/// The kernel's unit for sizes.
 const SECTOR_BYTES: u64 = 512;
 
 /// One connection for each URL.
@@ -89,7 +89,7 @@ impl Nvme {
     }
 }
 
-/// Refuses what is attached otherwise already, and notes that this is.
+/// Fails if the namespace is attached in another way already; otherwise records it.
 fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     let id = |attribute| system(device, attribute)?.parse::<Uuid>().ok().map(Uuid::into_bytes);
     let known = KnownNamespace { uuid: id("uuid"), nguid: id("nguid"), ..Default::default() };
@@ -99,7 +99,7 @@ fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     }
 }
 
-/// What a URL and the settings mean to the kernel, which counts whole seconds.
+/// Translates a URL and the settings for the kernel, which counts whole seconds.
 fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
     let settings = start.settings;
     let nqn = url.subsystem.as_deref().ok_or_else(|| format!("{url} names no subsystem"))?;
@@ -123,7 +123,7 @@ fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
     })
 }
 
-/// The secret in a file, for the kernel, which keeps it: it does not read the file again.
+/// Reads the secret from its file. The kernel keeps it and does not read the file again.
 fn secret(path: Option<&Path>) -> Result<Option<Secret>, String> {
     let Some(path) = path else { return Ok(None) };
     Ok(Some(Secret::new(key_file::read(path)?.swap_remove(0).text())))
@@ -140,7 +140,7 @@ fn resolve(url: &Url) -> Result<IpAddr, String> {
     address.map(|address| address.ip()).ok_or_else(|| format!("{} has no address", url.host))
 }
 
-/// Tells the kernel how to choose among the paths to a subsystem.
+/// Sets the kernel's path selection policy for a subsystem.
 fn set_policy(nqn: &str, policy: Policy) -> Result<(), String> {
     for entry in fs::read_dir(SUBSYSTEMS).into_iter().flatten().flatten() {
         let folder = entry.path();
@@ -155,7 +155,7 @@ fn set_policy(nqn: &str, policy: Policy) -> Result<(), String> {
     Err(format!("the kernel does not show {nqn} in {SUBSYSTEMS}"))
 }
 
-/// What [`connections_in`] reads.
+/// The saved form that [`connections_in`] reads.
 fn saved(connection: &Connection) -> Value {
     json!({
         "instance": connection.instance,
@@ -165,7 +165,7 @@ fn saved(connection: &Connection) -> Value {
     })
 }
 
-/// The connections that a state is about, as far as they are still there.
+/// The connections in a saved state that still exist.
 fn connections_in(state: &Value) -> Vec<Connection> {
     let one = |entry: &Value| {
         let instance = u32::try_from(entry["instance"].as_u64()?).ok()?;
@@ -225,7 +225,7 @@ impl Attached for Nvme {
     }
 }
 
-/// Disconnects all, but for those that are gone already.
+/// Disconnects all connections that still exist.
 fn disconnect(connections: &[Connection], force: bool) -> Result<(), StopError> {
     for connection in connections {
         match connection.disconnect(force) {
@@ -236,7 +236,7 @@ fn disconnect(connections: &[Connection], force: bool) -> Result<(), StopError> 
     Ok(())
 }
 
-/// Has the kernel disconnect when nobody else would.
+/// Disconnects for a server that is dead.
 pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     disconnect(&connections_in(state), force)
 }

@@ -1,7 +1,7 @@
 //! A block device of the kernel's ublk driver.
 //!
-//! It outlives the server: what its users ask for waits for a successor, and so does what the dead
-//! server had not answered.
+//! It outlives the server: new I/O, and I/O that the dead server had not answered, waits for a
+//! successor.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence, users_of};
@@ -18,7 +18,7 @@ struct Ublk {
     server: Server,
 }
 
-/// Whether the kernel has the driver and lets us, or why not.
+/// Whether this process can use the kernel's driver, or why not.
 pub(super) fn available() -> Result<(), String> {
     match File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),
@@ -35,7 +35,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
-        // Everything has settled before a way is asked to go on.
+        // No need to wait: late commands are over before a way resumes.
         settle: Duration::ZERO,
         ..Config::default()
     };
@@ -47,7 +47,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     Ok(Box::new(Ublk { server: server.map_err(sentence)? }))
 }
 
-/// The device that a state is about, if it is still there. Whose it is, [`Server::recover`] asks.
+/// The device in a saved state, if it still exists. [`Server::recover`] checks whose it is.
 fn device_in(state: &Value) -> Option<u32> {
     let id = u32::try_from(state["id"].as_u64()?).ok()?;
     Path::new(&format!("/sys/block/ublkb{id}")).exists().then_some(id)
@@ -78,7 +78,7 @@ impl Attached for Ublk {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // For what the kernel says to it.
+        // For the kernel's messages about the new size.
         self.server.resized().map_err(sentence)
     }
 
@@ -93,7 +93,7 @@ impl Attached for Ublk {
     }
 }
 
-/// Ends a device that nobody serves any more.
+/// Removes a device whose server is dead.
 pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     device_in(state).map_or(Ok(()), |id| Ok(ublk::detach(id, force)?))
 }

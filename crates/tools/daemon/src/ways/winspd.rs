@@ -1,4 +1,4 @@
-//! A disk of Windows, through WinSpd's driver. It ends with its process; a successor makes another.
+//! A Windows disk through WinSpd's driver. It ends with its process; a successor creates another.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -26,7 +26,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 impl Attached for WinSpd {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::location).unwrap_or_default();
-        // Its licence wants to be named.
+        // Its licence requires this notice.
         Use { kind: UseKind::Device, path, behind: Some(NOTICE.to_owned()) }
     }
 
@@ -34,7 +34,7 @@ impl Attached for WinSpd {
         Value::Null
     }
 
-    /// Windows does not tell who uses a disk.
+    /// Windows does not list the users of a disk.
     fn users(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,5 +1,5 @@
-//! Who has a file locked. The kernel says so, of each descriptor, in `/proc`: that is never stale,
-//! missing, or another process's by now, as what is recorded may be.
+//! Finds the process that holds a file lock, from the lock information in `/proc`. Unlike a
+//! recorded process ID, it cannot be stale, missing or another process's.
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -8,10 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Ends the processes at once that have this file locked, whoever may be recorded; whether there
-/// were any.
+/// Kills the processes that hold this file's lock. True if there was one.
 pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
-    // As links in /proc have it.
+    // The path as links in /proc show it.
     let Ok(lock) = lock.canonicalize() else { return false };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -19,29 +18,29 @@ pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
         > 0
 }
 
-/// Ends this process and none that has got its number since, if it is the one.
+/// Kills the process if `is_it`, but never a later one with the same ID.
 fn kill_if(pid: Pid, is_it: impl FnOnce(Pid) -> bool) -> bool {
-    // Before it is looked at: what is looked at is this process then, or this one is gone.
+    // Open the pidfd first: the check then sees this process, or it is gone.
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty());
     if !is_it(pid) {
         return false;
     }
     let killed = match process {
         Ok(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
-        // Before Linux 5.3: at once after the look.
+        // Before Linux 5.3: kill right after the check.
         Err(Errno::NOSYS) => rustix::process::kill_process(pid, Signal::KILL),
         Err(error) => Err(error),
     };
     killed.is_ok()
 }
 
-/// Whether a process has this file open and locked. Nothing is asked of the file systems that its
-/// other files are on: one of those may be what does not answer.
+/// Whether a process has this file open and locked. Reads only links: asking the file systems of
+/// its other files could hang.
 fn holds(pid: Pid, lock: &Path) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     let descriptors = match fs::read_dir(process.join("fd")) {
         Ok(descriptors) => descriptors.flatten(),
-        // Those of a process that has read a key are root's to see.
+        // Only root can see the descriptors of a process that has read a key.
         Err(error) => return error.kind() == io::ErrorKind::PermissionDenied && took(pid, lock),
     };
     let mut ours =
@@ -52,8 +51,8 @@ fn holds(pid: Pid, lock: &Path) -> bool {
     })
 }
 
-/// Whether a process has locked this file itself, and somebody has it locked so still. Everybody
-/// may read who did; a server does it itself, and hands it on to nobody.
+/// Whether a process took this lock itself and the lock is still held. Every user can read that. A
+/// server takes its lock itself, and never hands it on.
 fn took(pid: Pid, lock: &Path) -> bool {
     let (Ok(file), Ok(locks)) = (fs::metadata(lock), fs::read_to_string("/proc/locks")) else {
         return false;
@@ -63,13 +62,13 @@ fn took(pid: Pid, lock: &Path) -> bool {
     locks.lines().any(|line| is_taken(line, pid, &place))
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`. Whoever waits for it has an arrow before.
+/// Matches `1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`. Lines of waiters have an arrow first.
 fn is_taken(line: &str, pid: Pid, place: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().skip(1).take(5).collect();
     words == ["FLOCK", "ADVISORY", "WRITE", pid.to_string().as_str(), place]
 }
 
-/// `lock:   1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`.
+/// Matches `lock:   1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`.
 fn is_lock(line: &str) -> bool {
     line.starts_with("lock:") && line.contains("FLOCK") && line.contains("WRITE")
 }
@@ -91,7 +90,7 @@ mod tests {
         assert!(!took(own, &place.path().join("another")) && !took(own, &place.path().join("no")));
         drop(locked);
         assert!(!took(own, &path));
-        // A lock that others may have besides is none.
+        // A shared lock does not count.
         let file = fs::File::open(&path).expect("it opens");
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("it is locked");
         assert!(!took(own, &path));
@@ -119,15 +118,15 @@ mod tests {
         let path = place.path().join("server").canonicalize().expect("it is there");
         let own = rustix::process::getpid();
         assert!(holds(own, &path));
-        // One that has it from us, as a supervisor has it from whoever started it.
+        // A child that inherited the lock, as a supervisor does.
         let start = |stdin: Stdio| Command::new("sleep").arg("600").stdin(stdin).spawn();
         let copy = locked.try_clone().expect("a copy");
         let mut has = start(copy.into()).expect("it starts");
-        // One that only looks.
+        // A child that only has the file open.
         let mut looks = start(fs::File::open(&path).expect("it opens").into()).expect("it starts");
         drop(locked);
         assert!(!holds(own, &path) && is_locked(&path));
-        // What is recorded says nothing.
+        // The recorded process ID is ignored.
         assert!(kill_holder(&path, &looks.id().to_string()));
         assert_eq!(has.wait().expect("a child").code(), None, "it was killed");
         assert!(!is_locked(&path) && !kill_holder(&path, &looks.id().to_string()));

@@ -1,5 +1,5 @@
-//! What neither the standard library nor a crate that is well kept has of Windows: handles of other
-//! processes, folders that are private from the start, and whose a folder is.
+//! Windows calls that neither the standard library nor a well-maintained crate offers: handles for
+//! other processes, private folders, and folder owners.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -34,11 +34,11 @@ use windows_sys::Win32::UI::Shell::{
     FOLDERID_LocalAppData, FOLDERID_ProgramData, KF_FLAG_DEFAULT, SHGetKnownFolderPath,
 };
 
-/// Everything for the system, administrators and the owner, in the folder and all that will be in
-/// it; nothing for anybody else, whatever the folder above says.
+/// Full access for the system, administrators and the owner, inherited by all content; no access
+/// for others, whatever the parent folder says.
 const PRIVATE: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
-/// Bytes of a user's identity, with the longest SID.
+/// Size of a user's identity with the longest SID.
 const USER_BYTES: usize = 128;
 
 fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
@@ -49,13 +49,13 @@ fn done(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A handle of another process, made there by [`give`]: its number there. It travels over the pipe
-/// between the two and no other way, and is not copied, so that it is taken once, by its owner.
+/// The number of a handle that [`give`] made in another process. It travels only over the pipe
+/// between the two and cannot be copied, so its owner takes it once.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Given(usize);
 
-/// Gives a process that we started a handle.
+/// Duplicates a handle into a process that we started.
 pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Given> {
     let mut theirs: HANDLE = ptr::null_mut();
     let (handle, process) = (handle.as_raw_handle(), process.as_raw_handle());
@@ -74,41 +74,41 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
     done(given).map(|()| Given(theirs.addr()))
 }
 
-/// Takes a handle that the process that started us made for us, which alone can tell us so.
+/// Takes a handle that our parent duplicated into this process; no other process can send one.
 ///
 /// # Errors
-/// It is not a handle of this process.
+/// The number is not a handle of this process.
 pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     let handle = ptr::with_exposed_provenance_mut(given.0);
     let mut flags = 0;
-    // SAFETY: the flags are a variable of ours; what is no handle is refused.
+    // SAFETY: `flags` is our variable; the call refuses a number that is not a handle.
     done(unsafe { GetHandleInformation(handle, &raw mut flags) })?;
-    // SAFETY: it is open, and give() made it in this process, for whoever has what was given.
+    // SAFETY: the handle is open, and `give` made it in this process for the holder of `given`.
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
-/// What this process was given as its standard files is not for processes that it starts, if they
-/// are not given it: they would keep pipes open whose readers wait for the end.
+/// Keeps the standard handles from child processes that are not given them. Otherwise children
+/// would keep pipes open, and their readers would wait for the end.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
-        // SAFETY: plain calls. What is not a handle is refused.
+        // SAFETY: plain calls, which refuse a value that is not a handle.
         unsafe { SetHandleInformation(GetStdHandle(which), HANDLE_FLAG_INHERIT, 0) };
     }
 }
 
-/// This process: its number, which is another one's when it is gone, and when it was started.
+/// This process's ID and start time. The time matters because Windows reuses IDs.
 pub(in super::super::super) fn own_process() -> String {
-    // SAFETY: a plain call; what it gives needs not be closed.
+    // SAFETY: a plain call; its pseudo handle need not be closed.
     let started = started(unsafe { GetCurrentProcess() });
-    // A number that no process has: one that cannot be told from others is not ended.
+    // Without a start time record 0, which never matches: the process is then not killed.
     format!("{} {}\n", std::process::id(), started.unwrap_or_default())
 }
 
-/// When a process was started, in units of Windows's, if that is told.
+/// When a process started, in Windows' units; `None` if unknown.
 fn started(process: HANDLE) -> Option<u64> {
     let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
     let (mut created, mut exited, mut kernel, mut user) = (none, none, none, none);
-    // SAFETY: the process is open, and the times are variables of ours.
+    // SAFETY: the process handle is open, and the times are our variables.
     let told = unsafe {
         GetProcessTimes(process, &raw mut created, &raw mut exited, &raw mut kernel, &raw mut user)
     };
@@ -116,8 +116,7 @@ fn started(process: HANDLE) -> Option<u64> {
     (told != 0 && time != 0).then_some(time)
 }
 
-/// Ends the process at once that is recorded to have locked a file, if it is that one still; says
-/// whether it was.
+/// Kills the recorded holder of a lock, if that process still lives. True if it did.
 pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
     let mut words = record.split_whitespace();
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
@@ -130,13 +129,13 @@ pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
             return false;
         }
         let process = OwnedHandle::from_raw_handle(process);
-        // Its number is nobody else's as long as the handle is open.
+        // Windows does not reuse the ID while the handle is open.
         started(process.as_raw_handle()) == Some(since)
             && TerminateProcess(process.as_raw_handle(), 1) != 0
     }
 }
 
-/// Makes a folder that is private from the start.
+/// Creates a folder that is private from the start.
 pub(super) fn make_private(folder: &Path) -> io::Result<()> {
     let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
     let (text, path) = (wide(PRIVATE), wide(folder));
@@ -159,10 +158,10 @@ pub(super) fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What this process may do.
+/// Opens this process's access token.
 fn token() -> io::Result<OwnedHandle> {
     let mut token: HANDLE = ptr::null_mut();
-    // SAFETY: the token is opened into a variable of ours, and then nobody else's.
+    // SAFETY: the call opens the token into our variable, and no one else owns it.
     unsafe {
         done(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
         Ok(OwnedHandle::from_raw_handle(token))
@@ -174,7 +173,7 @@ pub(super) fn is_elevated() -> bool {
     let Ok(token) = token() else { return false };
     let mut elevation = TOKEN_ELEVATION { TokenIsElevated: 0 };
     let (mut length, size) = (0, size_of::<TOKEN_ELEVATION>());
-    // SAFETY: the variable is of the kind that is asked for, and its size is given.
+    // SAFETY: the variable has the requested type, and its size is given.
     let asked = unsafe {
         GetTokenInformation(
             token.as_raw_handle(),
@@ -187,12 +186,12 @@ pub(super) fn is_elevated() -> bool {
     asked != 0 && elevation.TokenIsElevated != 0
 }
 
-/// Where programs keep what is the machine's, or the user's. Windows says so: an environment is
-/// whoever's started us, and a service's is another.
+/// The data folder of the machine or of the user. Asks Windows, because the environment comes from
+/// the parent, and a service has another one.
 pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
     let mut text: *mut u16 = ptr::null_mut();
-    // SAFETY: the text is Windows's, ends with a zero, and is freed once, after it was copied.
+    // SAFETY: the text is Windows', ends with a zero, and is freed once, after it was copied.
     unsafe {
         let flags = KF_FLAG_DEFAULT.cast_unsigned();
         let result = SHGetKnownFolderPath(&raw const id, flags, ptr::null_mut(), &raw mut text);
@@ -207,13 +206,13 @@ pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether a folder is an administrator's, the system's, or this user's.
+/// Whether an administrator, the system or this user owns a folder.
 pub(super) fn is_trusted(folder: &Path) -> io::Result<bool> {
     let path = wide(folder);
     let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) =
         (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the path ends with a zero; the owner is in the descriptor, which is freed once, when
-    // the owner has been looked at.
+    // SAFETY: the path ends with a zero; `owner` points into the descriptor, which is freed once,
+    // after the last use of `owner`.
     unsafe {
         let error = GetNamedSecurityInfoW(
             path.as_ptr(),
@@ -236,16 +235,16 @@ pub(super) fn is_trusted(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether this process is that user's.
+/// Whether this process runs as that user.
 ///
 /// # Safety
-/// It is a SID.
+/// `owner` must be a valid SID.
 unsafe fn is_this_user(owner: PSID) -> io::Result<bool> {
     let token = token()?;
     let mut user = [0_u64; USER_BYTES / 8];
     let mut length = 0;
-    // SAFETY: the buffer's size is given, it is aligned for pointers, and it begins with the user,
-    // whose SID is in it.
+    // SAFETY: the buffer's size is given, it is aligned for pointers, and it starts with the user,
+    // whose SID lies in it.
     unsafe {
         done(GetTokenInformation(
             token.as_raw_handle(),

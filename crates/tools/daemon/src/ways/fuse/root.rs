@@ -1,4 +1,4 @@
-//! What takes rights about a mount and the loop device on it: root's, or those to run fusermount3.
+//! Privileged operations for a mount and its loop device, as root or through fusermount3.
 
 use super::super::super::folder::Folder;
 use super::super::super::rights::{Privileged, Rights};
@@ -12,10 +12,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is asked for. Where the mount is, is not for whoever asks to say.
+/// Requests. They cannot name the mountpoint.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum MountRequest {
-    /// Clears what a dead server left, and makes the mountpoint if nobody named one.
+    /// Clears what a dead server left, and creates the mountpoint if the user named none.
     Make,
     Prepare,
     Mount {
@@ -42,12 +42,12 @@ pub(in super::super) enum MountRequest {
 
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum Answer {
-    /// Whether the mountpoint is ours.
+    /// Whether we created the mountpoint.
     Made(bool),
     Prepared(PathBuf),
-    /// With the connection to the kernel.
+    /// Sent with the connection to the kernel.
     Mounted,
-    /// Process, command, what it does.
+    /// Process, command, and use.
     Users(Vec<(Option<u32>, String, String)>),
     Attached(PathBuf),
     Done,
@@ -56,7 +56,7 @@ pub(in super::super) enum Answer {
     Refused(String),
 }
 
-/// The library's [`Way`].
+/// Mirrors the library's [`Way`].
 #[derive(Serialize, Deserialize, Clone, Copy)]
 pub(in super::super) enum How {
     IfUnused,
@@ -64,10 +64,10 @@ pub(in super::super) enum How {
     Abort,
 }
 
-/// Who has the rights.
+/// Performs the operations.
 pub(in super::super) struct Root {
     mountpoint: PathBuf,
-    /// Nobody named it.
+    /// The user named no mountpoint.
     is_ours: bool,
     name: String,
     own: Own,
@@ -95,12 +95,12 @@ impl Root {
         }
     }
 
-    /// The file, whose mount is not asked.
+    /// The file's path, built without asking the mount.
     fn file(&self) -> PathBuf {
         self.own.path().join(&self.name)
     }
 
-    /// Whether a loop device is on the file.
+    /// Whether this loop device is on the file.
     fn has(&self, device: &Path) -> bool {
         loop_device::backing_file(device).is_some_and(|file| file == self.file())
     }
@@ -171,7 +171,7 @@ impl Privileged for Root {
     }
 }
 
-/// Who asks.
+/// Sends requests to [`Root`].
 pub(super) struct Mounts(Rights<Root>);
 
 impl Mounts {
@@ -186,12 +186,12 @@ impl Mounts {
         }
     }
 
-    /// Clears what a dead server left; whether the mountpoint is ours, and is there.
+    /// Clears what a dead server left. True if the mountpoint exists and is ours.
     pub(super) fn make(&self) -> Result<bool, String> {
         Ok(matches!(self.ask(MountRequest::Make)?.0, Answer::Made(true)))
     }
 
-    /// Makes a loop device of the file.
+    /// Creates a loop device on the file.
     pub(super) fn attach(
         &self,
         block_size: u32,
@@ -207,7 +207,7 @@ impl Mounts {
         self.loops(MountRequest::DetachLoop { device: device.to_path_buf(), force }).map(drop)
     }
 
-    /// Has the file, and the loop device on it, show another size.
+    /// Makes the kernel see a new size of the file and of its loop device.
     pub(super) fn resize(&self, device: Option<&Path>) -> Result<(), loops::Problem> {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
@@ -226,7 +226,7 @@ impl Mounts {
                 users.into_iter().map(user).collect()
             }
             Ok(_) => Vec::new(),
-            // Nobody can say that there are none.
+            // Without an answer, assume that it is in use.
             Err(sentence) => vec![User::kernel(sentence)],
         }
     }

@@ -11,12 +11,12 @@ use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Connections of a device that is not told how many.
+/// Default limit of connections for a device.
 const MAX_DEFAULT_CONNECTIONS: usize = 4;
-/// Of one that is: as many as a message to a broker carries.
+/// Maximum number of connections: a message to a broker carries this many descriptors.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Whether the kernel makes devices for us, or why not.
+/// Whether this process can create NBD devices, or why not.
 pub(in super::super) fn available() -> Result<(), String> {
     if !is_root() {
         return Err("only root makes NBD devices".to_owned());
@@ -27,12 +27,12 @@ pub(in super::super) fn available() -> Result<(), String> {
     Ok(())
 }
 
-/// Where a server without a device listens when nobody says so.
+/// The default address of a server without a device.
 pub(super) fn usual_address(folder: &Folder) -> Address {
     Address::Unix(folder.path("nbd.sock"))
 }
 
-/// The device that a state is about, if it is still there and no other's.
+/// The device in a saved state, if it still exists and is ours.
 pub(super) fn found(state: &Value) -> Option<kernel::Device> {
     let device = kernel::Device { index: u32::try_from(state["index"].as_u64()?).ok()? };
     let backend = state["backend"].as_str()?;
@@ -46,7 +46,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Makes a device, or gives the one that there is new connections.
+    /// Creates a device, or gives an existing one new connections.
     pub(super) fn connect(
         server: &Server,
         start: &Start<'_>,
@@ -83,7 +83,7 @@ impl Device {
         match self.ask(DeviceRequest::Users { index: self.device.index }) {
             Ok(Answer::Users(users)) => users,
             Ok(_) => Vec::new(),
-            // Nobody can say that there are none.
+            // Without an answer, assume that it is in use.
             Err(sentence) => vec![sentence],
         }
     }
@@ -113,17 +113,17 @@ fn ask(
     }
 }
 
-/// Who has the rights, for the process that serves a device.
+/// The privileged operations for the broker of a server with a device.
 pub(in super::super) fn root(folder: &Folder) -> Root {
     Root::new(folder)
 }
 
-/// Whether there is to be a device, which takes rights.
+/// Whether to create a device, which needs privileges.
 pub(in super::super) fn takes_rights(settings: &Settings) -> bool {
     super::wants_device(settings) && available().is_ok()
 }
 
-/// Ends a device that nobody serves any more.
+/// Disconnects a device whose server is dead.
 pub(in super::super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     let Some(device) = found(state) else { return Ok(()) };
     StopError::if_used(super::super::users_of(&device.path()), force)?;

@@ -1,4 +1,4 @@
-//! No kernel but Linux's has an NBD client: there are no devices, and this type has no value.
+//! Only Linux has an NBD client: elsewhere there are no devices, and this type has no value.
 
 use super::super::super::folder::Folder;
 use super::super::{Start, StopError};
@@ -11,7 +11,7 @@ pub(super) fn available() -> Result<(), String> {
     Err("only Linux has NBD devices".to_owned())
 }
 
-/// Where a server listens when nobody says so.
+/// The server's default address.
 pub(super) fn usual_address(_: &Folder) -> Address {
     Address::Tcp((Ipv4Addr::LOCALHOST, PORT).into())
 }

@@ -1,4 +1,4 @@
-//! What takes rights about a device of the kernel's NBD client: root's.
+//! Root's operations for a device of the kernel's NBD client.
 
 use super::super::super::folder::Folder;
 use super::super::super::rights::Privileged;
@@ -8,12 +8,12 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long I/O waits for a successor of a dead server.
+/// Time limit for I/O that waits for a dead server's successor.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 const IDENTIFIER: &str = "farblock-";
 
-/// What is asked for; the kernel's ends of connections come with it. Whose device it is, is not
-/// for whoever asks to say.
+/// Requests. The kernel's ends of connections travel with them. A request cannot claim another
+/// attachment's device.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum DeviceRequest {
     Connect { bytes: u64, block_size: u32, flags: u16 },
@@ -25,19 +25,19 @@ pub(in super::super) enum DeviceRequest {
 
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum Answer {
-    /// The device's number.
+    /// The device's index.
     Connected(u32),
-    /// In words.
+    /// The users, as text.
     Users(Vec<String>),
     Done,
     Refused(String),
 }
 
-/// Who has the rights.
+/// Performs the operations.
 pub(in super::super) struct Root {
     identifier: String,
-    /// The device that was made, or found to be this disk's, and whether the kernel (since 5.14)
-    /// shows whose it is.
+    /// The device that was created, or found to be ours, and whether the kernel (since 5.14) shows
+    /// its owner.
     ours: Option<(u32, bool)>,
 }
 
@@ -54,12 +54,12 @@ impl Root {
         }
     }
 
-    /// The device, if it is this disk's.
+    /// The device, if it belongs to this disk.
     fn own(&mut self, index: u32) -> Result<Device, String> {
         let device = Device { index };
         let is_ours = match self.ours {
             Some((ours, false)) => ours == index,
-            // Each time: the number may be another disk's meanwhile.
+            // Check each time: the index may now belong to another disk.
             _ => system(&device.path(), "backend").as_ref() == Some(&self.identifier),
         };
         if !is_ours {
