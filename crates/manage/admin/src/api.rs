@@ -1,8 +1,7 @@
 //! The HTTP interface.
 //!
-//! Everything that a document has can be read and changed at an address of its own, which is the
-//! way to it through the document. A change of a part is one of the whole document: it is checked
-//! and made as one.
+//! Every part of the document can be read and changed at its own address, which is its path in the
+//! document. A change of a part is validated and applied as a change of the whole document.
 
 use crate::audit::{self, Outcome};
 use crate::confinement::Confinement;
@@ -29,28 +28,28 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::OpenApi;
 
-/// The form of a refusal.
+/// Content type of a refusal.
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
 type Steered = State<Arc<Steering>>;
 
-/// What a change did.
+/// The result of a change.
 #[derive(Serialize, utoipa::ToSchema)]
 struct Done {
-    /// A sentence for each step; none if nothing was to be done.
+    /// A sentence for each step; empty if nothing changed.
     changed: Vec<String>,
 }
 
-/// Why something was not done (RFC 9457).
+/// Why a request failed (RFC 9457).
 #[derive(Serialize, utoipa::ToSchema)]
 struct Trouble {
-    /// A few words.
+    /// A short title.
     title: &'static str,
-    /// HTTP's status code.
+    /// HTTP status code.
     status: u16,
     /// One sentence.
     detail: String,
-    /// The field that is wrong: its names from the top of the document, dots between them.
+    /// The wrong field: its path in the document, with dots between the names.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
 }
@@ -58,7 +57,7 @@ struct Trouble {
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct ReloadOptions {
-    /// Only say what would be changed.
+    /// Only report what would change.
     #[serde(default)]
     dry_run: bool,
 }
@@ -66,7 +65,8 @@ struct ReloadOptions {
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct StatsOptions {
-    /// Leave out subsystems and hosts, and measure no latency for this answer [default: false]
+    /// Omit subsystems and hosts, and do not start measuring latency for this answer [default:
+    /// false]
     #[serde(default)]
     totals: bool,
 }
@@ -74,11 +74,11 @@ struct StatsOptions {
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct EventOptions {
-    /// Tell the counters, too [default: true]
+    /// Send the counters, too [default: true]
     #[serde(default = "yes")]
     stats: bool,
-    /// Tell what there is and the document's version, too, at once and when they are others
-    /// [default: false]
+    /// Send the status and the document's version, too, at once and after each change [default:
+    /// false]
     #[serde(default)]
     status: bool,
 }
@@ -149,7 +149,7 @@ fn yes() -> bool {
 )]
 struct Api;
 
-/// On TCP, each request brings a token.
+/// On TCP, each request carries a token.
 struct Bearer;
 
 impl utoipa::Modify for Bearer {
@@ -166,7 +166,7 @@ impl utoipa::Modify for Bearer {
     }
 }
 
-/// The interface's description, as `docs/openapi.json` has it.
+/// The OpenAPI description, as in `docs/openapi.json`.
 pub fn openapi() -> String {
     let mut text = Api::openapi().to_pretty_json().expect("our own types are JSON");
     text.push('\n');
@@ -191,7 +191,7 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
         .with_state(steering)
 }
 
-/// What tells of events.
+/// The routes for events.
 pub(crate) fn told(steering: Arc<Steering>, all: Events) -> Router {
     Router::new()
         .route("/v1/events", get(events))
@@ -199,7 +199,7 @@ pub(crate) fn told(steering: Arc<Steering>, all: Events) -> Router {
         .with_state((steering, all))
 }
 
-/// The whole document.
+/// Reads the whole document.
 #[utoipa::path(get, path = "/v1/state", responses((status = 200, body = Document)))]
 async fn state_read(State(steering): Steered) -> Response {
     look(move || {
@@ -209,13 +209,13 @@ async fn state_read(State(steering): Steered) -> Response {
     .await
 }
 
-/// Looks at the document, which a change keeps to itself as long as its disks take: nobody else on
-/// this thread waits for that.
+/// Reads the document on another thread: a change locks the document while it waits for disks, and
+/// this thread must not wait for that.
 async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }
 
-/// Makes all of it as this document says.
+/// Replaces the whole document and applies the differences.
 #[utoipa::path(put, path = "/v1/state", request_body = Document,
     responses((status = 200, body = Done),
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
@@ -227,7 +227,7 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
             return Err(Refused::There("state".to_owned()));
         }
         let mut new = Document::parse(&text).map_err(Refused::Problem)?;
-        // Only the text tells what is said from what is left out.
+        // Only the text shows which fields are present.
         let said = serde_json::from_str(&text).expect("it was parsed");
         keys_kept(document, &said).map_err(Refused::Problem)?;
         tls_inherited(document, &said, &mut new);
@@ -236,14 +236,15 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
     edit(steering, &headers, Reread::All, parse).await
 }
 
-/// What the target does at the moment.
+/// Reads the target's current status.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(steering): Steered) -> Response {
     let text = serde_json::to_string_pretty(&steering.status()).expect("our own types are JSON");
     json(StatusCode::OK, None, text)
 }
 
-/// What the target has counted: I/O by core, subsystem, namespace and host, and who was let in.
+/// Reads the target's counters: I/O by core, subsystem, namespace and host, and connection
+/// attempts.
 #[utoipa::path(get, path = "/v1/stats", params(StatsOptions),
     responses((status = 200, body = Stats),
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
@@ -253,9 +254,10 @@ async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) ->
     json(StatusCode::OK, None, text)
 }
 
-/// What happens, as it happens: server-sent events, with the counters once a second. Their data is
-/// a `Happening`, but for `stats` (a `Stats`), `lost` (how many this reader was too slow for),
-/// `status` (a `Status`) and `document` (the version that `/v1/state` has).
+/// Streams events as they happen (server-sent events), with the counters once a second. The data is
+/// a `Happening`, except for `stats` (a `Stats`), `lost` (the number of events that this reader
+/// missed by reading too slowly), `status` (a `Status`) and `document` (the version of
+/// `/v1/state`).
 #[utoipa::path(get, path = "/v1/events", params(EventOptions),
     responses((status = 200, body = Happening, content_type = "text/event-stream"),
         (status = "4XX", body = Trouble, content_type = PROBLEM),
@@ -267,7 +269,7 @@ async fn events(
     stream(all.stream(OfTarget::new(steering, options.stats, options.status)))
 }
 
-/// A stream of events as an answer, if there was a place for its reader.
+/// Answers with a stream of events, or with an error if there are too many readers.
 pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
     let Some(body) = body else {
         let detail = format!("{READERS} programs read events already: end one of them");
@@ -277,7 +279,7 @@ pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
     (head, Body::new(body)).into_response()
 }
 
-/// Counters in Prometheus' text format.
+/// Reads the counters in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String)))]
 pub(crate) async fn metrics(State(steering): Steered, headers: HeaderMap) -> Response {
     const OPEN: &str = "application/openmetrics-text";
@@ -290,7 +292,7 @@ pub(crate) async fn metrics(State(steering): Steered, headers: HeaderMap) -> Res
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Reads the configuration file again, and makes what changed in it so.
+/// Reads the configuration file again, and applies its changes.
 #[utoipa::path(post, path = "/v1/reload", params(ReloadOptions),
     responses((status = 200, body = Done),
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
@@ -303,7 +305,7 @@ async fn reload(State(steering): Steered, Query(options): Query<ReloadOptions>) 
     answer
 }
 
-/// Asks a mirror for something, while it is used: the status tells what comes of it.
+/// Sends an order to a mirror while it is in use. The status shows the result.
 #[utoipa::path(post, path = "/v1/subsystems/{nqn}/namespaces/{nsid}/mirror",
     params(("nqn" = String, Path), ("nsid" = String, Path)), request_body = MirrorOrder,
     responses((status = 200, body = MirrorStatus),
@@ -330,7 +332,7 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
     answer
 }
 
-/// The four things that can be done with a part of the document.
+/// The four operations on a part of the document.
 macro_rules! part {
     ($module:ident, $kind:ty, $path:literal, $($parameter:literal),+) => {
         mod $module {
@@ -341,7 +343,7 @@ macro_rules! part {
                 Router::new().route($path, methods)
             }
 
-            /// As it is.
+            /// Reads it.
             #[utoipa::path(get, path = $path,
                 operation_id = concat!("read_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
@@ -351,7 +353,7 @@ macro_rules! part {
                 look(move || read_part(&steering, &place($path, &names))).await
             }
 
-            /// Makes it like this, new if it is not there.
+            /// Replaces it, or creates it.
             #[utoipa::path(put, path = $path,
                 operation_id = concat!("replace_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = $kind,
@@ -367,7 +369,7 @@ macro_rules! part {
                 edit_part(steering, &headers, place, Edit::Replace(body)).await
             }
 
-            /// Changes it as a JSON merge patch says (RFC 7396).
+            /// Changes it by a JSON merge patch (RFC 7396).
             #[utoipa::path(patch, path = $path,
                 operation_id = concat!("change_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = Value,
@@ -383,7 +385,7 @@ macro_rules! part {
                 edit_part(steering, &headers, place, Edit::Patch(body)).await
             }
 
-            /// Takes it away.
+            /// Removes it.
             #[utoipa::path(delete, path = $path,
                 operation_id = concat!("remove_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
@@ -400,10 +402,10 @@ macro_rules! part {
     };
 }
 
-/// The names in an address.
+/// The parameters in an address.
 type Names = Path<HashMap<String, String>>;
 
-/// The way through the document that an address is.
+/// The path in the document that an address denotes.
 fn place(path: &str, names: &HashMap<String, String>) -> Vec<String> {
     let name = |part: &str| match part.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
         Some(parameter) => names.get(parameter).cloned().unwrap_or_default(),
@@ -428,7 +430,7 @@ fn as_value(document: &Document) -> Value {
     serde_json::to_value(document).expect("our own types are JSON")
 }
 
-/// As a person would name it: the names of a place are kinds, in the plural, and what there is.
+/// The place in words. Its path alternates between kinds, in the plural, and names.
 fn called(place: &[String]) -> String {
     let one = |kind: &str| kind.strip_suffix('s').unwrap_or(kind).to_owned();
     let parts = place.chunks(2).rev().map(|part| match part {
@@ -481,7 +483,7 @@ fn is_there(document: &Document, place: &[String]) -> bool {
     pointer(&mut as_value(document), &names).is_some()
 }
 
-/// The document with a part of it changed.
+/// The document with one part changed.
 fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Document, Refused> {
     let mut value = as_value(document);
     let names: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -501,7 +503,7 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
         }
     }
     let mut new = Document::parse(&value.to_string()).map_err(Refused::Problem)?;
-    // A patch says what it takes away.
+    // A patch names everything that it removes.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;
         tls_inherited(document, &value, &mut new);
@@ -509,15 +511,15 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     Ok(new)
 }
 
-/// What the headers of this name say, one after the other. What is no text is nothing that could
-/// be meant, but it was said.
+/// All values of this header, joined by commas. A value that is not text counts as empty, but as
+/// present.
 fn said(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let mut all = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
     let first = all.next()?.to_owned();
     Some(all.fold(first, |said, next| said + "," + next))
 }
 
-/// Whether only what is not there yet is to be made.
+/// Whether the request may only create a part.
 fn is_only_new(headers: &HeaderMap) -> Result<bool, Refused> {
     match said(headers, &header::IF_NONE_MATCH).as_deref() {
         None => Ok(false),
@@ -536,7 +538,7 @@ async fn edit(
     change: impl FnOnce(&Document) -> Result<Document, Refused> + Send + 'static,
 ) -> Response {
     let expected = said(headers, &header::IF_MATCH);
-    // A disk may take its time.
+    // Disks may be slow.
     let work = move || steering.change(expected.as_deref(), &reread, change);
     answer(tokio::task::spawn_blocking(work).await)
 }

@@ -1,60 +1,60 @@
-//! Disks that are attached to the machine of the page: what their daemons say of the paths to them.
+//! Disks attached to the machine that serves the dashboard, and their paths.
 //!
-//! A daemon answers on a socket in a folder of its own, to its own user, and in no HTTP. Whoever
-//! offers the page asks it, and says here what it said.
+//! A disk's daemon answers on a socket in its own folder, only to its own user, and not in HTTP.
+//! The process that serves the dashboard asks it and passes the answer on.
 
 use crate::events::{json, written};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// A disk that is attached.
+/// An attached disk.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct AttachedStatus {
-    /// What it is called.
+    /// The attachment's name.
     pub name: String,
-    /// What is used of it: a device, a file, a socket or a URL.
+    /// Where the disk can be used: a device, a file, a socket or a URL.
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
-    /// As `farblock list` has it: `live`, `degraded`, `reconnecting`, …
+    /// The state as in `farblock list`: `live`, `degraded`, `reconnecting`, …
     pub state: String,
-    /// Why it is not well.
+    /// The reason for a bad state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// The ways to it.
+    /// The paths to the disk.
     pub paths: Vec<AttachedPath>,
 }
 
-/// One way to such a disk.
+/// A path to an attached disk.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct AttachedPath {
-    /// Where it leads.
+    /// The path's URL.
     pub url: String,
     /// `live`, `connecting`, `reconnecting` or `failed`.
     pub state: String,
-    /// For how long it has been in this state.
+    /// Seconds in this state.
     pub since_seconds: u64,
-    /// How the target tells hosts to use it (ANA).
+    /// The ANA state that the target reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// The address of the target, while it is connected.
+    /// The target's address, while connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// How often it was connected again.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// Why it was lost or could not be connected, the last time.
+    /// The reason for the last loss or failed connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Says how all disks are that are attached; it may take a second for each that does not answer.
+/// Reads the state of all attached disks. May take a second for each daemon that does not answer.
 pub type ReadAttached = Arc<dyn Fn() -> Vec<AttachedStatus> + Send + Sync>;
 
-/// How they were when that was told the last time.
+/// The states last sent.
 #[derive(Default)]
 pub(crate) struct LastAttached(Option<Vec<AttachedStatus>>);
 
 impl LastAttached {
-    /// The event that says how they are; none if that is how they were, but for the time.
+    /// The event with the new states; `None` if only times changed.
     pub(crate) fn event(&mut self, now: Vec<AttachedStatus>) -> Option<String> {
         let mut timeless = now.clone();
         timeless.iter_mut().flat_map(|it| &mut it.paths).for_each(|it| it.since_seconds = 0);

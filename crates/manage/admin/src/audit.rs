@@ -1,5 +1,5 @@
-//! Who changed what: a line in the log for each change that was asked for over the interface, and
-//! answers in one form.
+//! The audit log: a line for each change requested over the interface. Also gives all refusals one
+//! form.
 
 use crate::api;
 use crate::bounded::{Active, Activity, Bounded, Connection};
@@ -16,13 +16,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
-/// What lines about changes are logged as; they belong into a log whatever else does.
+/// The log target of audit lines, which no log level should suppress.
 pub const AUDIT: &str = "farblock::audit";
 
-/// Bytes of a refusal that is none of ours.
+/// Maximum size of a refusal by the framework.
 const MAX_REFUSAL_BYTES: usize = 4096;
 
-/// Who is at the other end of the control socket, as the kernel knows it.
+/// The process at the other end of the control socket, according to the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     uid: Option<u32>,
@@ -58,11 +58,11 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What became of a change, in an answer's extensions.
+/// The result of a change, in the answer's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
 
-/// Answers a request, notes what it changed, and gives what the framework refuses our form.
+/// Answers a request, logs a change, and converts refusals of the framework to our form.
 pub(crate) async fn note(request: Request, next: Next) -> Response {
     let line = Line::of(&request);
     let answer = in_our_form(next.run(request).await).await;
@@ -70,7 +70,7 @@ pub(crate) async fn note(request: Request, next: Next) -> Response {
     answer
 }
 
-/// What the log says of a request, once it is answered.
+/// The log line of a request.
 pub(crate) struct Line {
     who: String,
     asked: String,
@@ -84,7 +84,7 @@ impl Line {
         Line { who: who(request), asked, only_looks }
     }
 
-    /// Requests that only look have no line.
+    /// Logs the request, unless it only reads.
     pub(crate) fn write(&self, answer: &Response) {
         let (who, request) = (&self.who, &self.asked);
         if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !self.only_looks) {
@@ -94,7 +94,7 @@ impl Line {
     }
 }
 
-/// Whoever asks, and for whom, as a page of several targets says that asks for its visitors.
+/// The caller and, if a dashboard of several targets forwards the request, the visitor it names.
 fn who(request: &Request) -> String {
     match behind(request.headers()) {
         Some(behind) => format!("{} (says: for {behind})", caller(request)),
@@ -102,13 +102,13 @@ fn who(request: &Request) -> String {
     }
 }
 
-/// Only an address is taken: it goes into a log.
+/// Accepts only an address, because the value goes into the log.
 fn behind(headers: &HeaderMap) -> Option<SocketAddr> {
     let said = headers.get(header::FORWARDED)?.to_str().ok()?;
     said.strip_prefix("for=\"")?.strip_suffix('"')?.parse().ok()
 }
 
-/// A user of this machine, one with a token, or one of the dashboard.
+/// A local user, a token's name, or a dashboard visitor.
 fn caller(request: &Request) -> String {
     let extensions = request.extensions();
     if let Some(caller) = extensions.get::<Caller>() {
@@ -121,7 +121,7 @@ fn caller(request: &Request) -> String {
     peer.map_or_else(|| "somebody".to_owned(), |ConnectInfo(peer)| peer.to_string())
 }
 
-/// A refusal of the framework's (a method, a length, a query) as `application/problem+json`.
+/// Converts a refusal of the framework (a method, a length, a query) to `application/problem+json`.
 async fn in_our_form(answer: Response) -> Response {
     let status = answer.status();
     let is_ours =

@@ -1,8 +1,9 @@
-//! A listener that has so many connections at most: descriptors are for hosts and disks first.
+//! Limits a listener's connections: descriptors are for hosts and disks first.
 //!
-//! A connection is busy while somebody who may ask is being answered ([`busy`]). Any other one ends
-//! after a while, and at once when somebody else wants its place: one that says nothing, or only
-//! guesses, keeps nobody out. What nothing moves on ends in the end, too.
+//! A connection is busy while an authorized request is being answered ([`busy`]). Any other
+//! connection closes after a while, and at once when a new client needs its place. So silent
+//! clients and clients that guess tokens lock no client out. A busy connection without progress
+//! also closes eventually.
 
 use crate::api;
 use crate::audit::{Line, Outcome};
@@ -26,22 +27,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The longest that nothing moves on a connection that is busy: a change may wait for a disk.
+/// The longest time without progress on a busy connection: a change may wait for a disk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
-/// Bytes of a request's body at most.
+/// Maximum size of a request's body.
 const BODY_BYTES: usize = 2 << 20;
-/// How often it is seen whether one of many busy ones is done.
+/// Polling interval while all connections are busy.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What a connection does, as its listener and whoever answers it see it.
+/// A connection's activity, shared by its listener and its request handler.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
-    /// Questions that are being answered.
+    /// Number of requests being answered.
     asked: AtomicUsize,
-    /// When the last one was answered, or it connected.
+    /// The time of the last answer, or of the connect.
     idle_since: Mutex<Instant>,
 }
 
@@ -51,7 +52,7 @@ impl Activity {
         Activity(Arc::new(ActivityState { asked: AtomicUsize::new(0), idle_since }))
     }
 
-    /// Keeps the connection until what this returns is dropped.
+    /// Marks the connection busy until the returned value is dropped.
     pub(crate) fn begin(&self) -> Asked {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         Asked(self.clone())
@@ -68,7 +69,7 @@ impl ActivityState {
     }
 }
 
-/// A question, until its answer is handed over.
+/// A request, until its answer is sent.
 #[derive(Debug)]
 pub(crate) struct Asked(Activity);
 
@@ -80,18 +81,18 @@ impl Drop for Asked {
     }
 }
 
-/// Whoever is at the other end of a connection.
+/// The client of a connection.
 pub(crate) trait Active: Clone + Send + Sync + 'static {
-    /// What the connection does.
+    /// The connection's activity.
     fn activity(&self) -> &Activity;
 }
 
-/// Answers, and keeps the connection busy meanwhile. Only behind what lets people in.
+/// Marks the connection busy while a request is answered. Must run after authorization.
 pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
     let who = request.extensions().get::<ConnectInfo<Who>>();
     let activity = who.map(|ConnectInfo(who)| who.activity().clone());
     let line = Line::of(&request);
-    // A connection whose question has not arrived in full makes room for others.
+    // A connection whose request is incomplete is not busy yet.
     let request = match whole(request).await {
         Ok(request) => request,
         Err(refusal) => {
@@ -105,10 +106,10 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
     next.run(request).await.map(|body| Body::new(Answering { body, _asked: asked }))
 }
 
-/// The request with all of its body.
+/// Reads the whole request with its body.
 ///
-/// A request with two Host headers is refused (RFC 9112, section 3.2): what let it in may have
-/// looked at the other one.
+/// Refuses a request with two Host headers (RFC 9112, section 3.2): the authorization may have
+/// checked the other one.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         return Err(refused(StatusCode::BAD_REQUEST, "write one Host header"));
@@ -131,7 +132,7 @@ fn refused(status: StatusCode, sentence: &str) -> Response {
     answer
 }
 
-/// An answer that is handed over.
+/// An answer being sent.
 struct Answering {
     body: Body,
     _asked: Asked,
@@ -157,7 +158,7 @@ impl HttpBody for Answering {
     }
 }
 
-/// See the module's text.
+/// See the module documentation.
 pub(crate) struct Bounded<L> {
     listener: L,
     most: usize,
@@ -165,7 +166,7 @@ pub(crate) struct Bounded<L> {
     places: Vec<QuestionPlace>,
 }
 
-/// A connection, as its listener knows it. Dropping it ends that.
+/// A connection, as seen by its listener. Dropping it closes the connection.
 struct QuestionPlace {
     state: Weak<ActivityState>,
     end: oneshot::Sender<()>,
@@ -176,7 +177,7 @@ impl QuestionPlace {
         !self.end.is_closed()
     }
 
-    /// Since when nobody is answered there.
+    /// The time since which the connection is idle; `None` while busy.
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.upgrade()?;
         (!state.is_busy()).then(|| state.idle_since())
@@ -184,12 +185,12 @@ impl QuestionPlace {
 }
 
 impl<L> Bounded<L> {
-    /// With so many connections, and that long without a question on each.
+    /// Limits `listener` to `most` connections, each idle for at most `idle`.
     pub(crate) fn new(listener: L, most: usize, idle: Duration) -> Bounded<L> {
         Bounded { listener, most, idle, places: Vec::new() }
     }
 
-    /// Waits until there is a place, and ends whoever has asked for nothing for the longest time.
+    /// Waits for a free place; closes the connection that has been idle for the longest time.
     async fn room(&mut self) {
         loop {
             self.places.retain(QuestionPlace::is_taken);
@@ -226,29 +227,29 @@ impl<L: Listener> Listener for Bounded<L> {
     }
 }
 
-/// One of them.
+/// A connection of the listener.
 pub(crate) struct Connection<S> {
     stream: S,
     activity: Activity,
     idle: Duration,
-    /// When something was read or written.
+    /// The time of the last read or write.
     moved: Instant,
     wake: Pin<Box<Sleep>>,
     ended: oneshot::Receiver<()>,
 }
 
 impl<S> Connection<S> {
-    /// What it is under its limits.
+    /// The stream below the limits.
     pub(crate) fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// What it does.
+    /// The connection's activity.
     pub(crate) fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
-    /// When it has to end, as things are.
+    /// The time at which the connection closes in its current state.
     fn deadline(&self) -> Instant {
         let state = &self.activity.0;
         match state.is_busy() {
@@ -257,7 +258,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Fails when its time is over, and wakes whatever waits then.
+    /// Fails after the deadline. Registers `cx` to be woken then.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if Pin::new(&mut self.ended).poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -267,7 +268,7 @@ impl<S> Connection<S> {
             if deadline <= now {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // It may be done before that.
+            // It may become idle earlier.
             self.wake.as_mut().reset(deadline.min(now + self.idle));
         }
         Ok(())
@@ -329,7 +330,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// Asks for something.
+    /// Sends a request.
     fn ask(address: SocketAddr, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -348,7 +349,7 @@ mod tests {
         assert!(!matches!(&read, Err(e) if e.kind() == io::ErrorKind::WouldBlock), "{read:?}");
     }
 
-    /// Connections that say half a word.
+    /// Connections that send part of a request.
     fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
         let silent = |_| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -359,8 +360,8 @@ mod tests {
         (0..count).map(silent).collect()
     }
 
-    /// Serves two connections at most while `client` runs: `/slow` says that somebody has come, and
-    /// waits for the word.
+    /// Serves at most two connections while `client` runs. `/slow` reports that it was called, and
+    /// waits for a notification.
     fn while_served(
         idle: Duration,
         client: impl FnOnce(SocketAddr, Receiver<()>, Arc<Notify>) + Send + 'static,
@@ -437,7 +438,7 @@ mod tests {
 
     #[test]
     fn who_is_being_answered_stays() {
-        // Longer than a busy machine takes from a connection to its request.
+        // Longer than a busy machine takes between a connect and its request.
         while_served(Duration::from_secs(3), |address, has_come, go_on| {
             let slow = ask(address, "/slow");
             has_come.recv_timeout(PATIENCE).unwrap();

@@ -1,4 +1,4 @@
-//! The certificate of what is offered on TCP, and what a client believes one by.
+//! The certificate of a TCP listener, and the certificates that a client trusts.
 
 use std::fmt;
 use std::io;
@@ -18,19 +18,19 @@ use tokio_rustls::rustls::{
     SignatureScheme,
 };
 
-/// Certificates and the key of the first, as PEM has them.
+/// Certificates and the private key of the first, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The certificate, and those that lead from it to one that clients know.
+    /// The certificate, then its intermediates.
     pub certificates: Vec<u8>,
     /// Its private key.
     pub key: Vec<u8>,
 }
 
-/// Reads them again.
+/// Reads the files again.
 pub type ReadPem = Box<dyn Fn() -> Result<Pem, String> + Send + Sync>;
 
-/// A certificate with its key, which may be renewed while it is used.
+/// A certificate with its key, renewable while in use.
 #[derive(Clone)]
 pub struct Certificate(Arc<Renewed>);
 
@@ -56,17 +56,17 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Certificate {
-    /// What `read` gives now, and what it will give later.
+    /// Uses the certificate that `read` returns, now and at each renewal.
     ///
     /// # Errors
-    /// One sentence, without a part of the key.
+    /// One sentence, which contains no part of the key.
     pub fn new(read: ReadPem) -> Result<Self, String> {
         let pem = read()?;
         let key = certified(&pem)?;
         Ok(Self(Arc::new(Renewed { read, now: RwLock::new((pem, Arc::new(key))) })))
     }
 
-    /// Takes what is there now, if that is another one. What is no certificate changes nothing.
+    /// Replaces the certificate if `read` returns a new valid one.
     ///
     /// # Errors
     /// One sentence.
@@ -113,13 +113,13 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// Whose certificates a client believes.
+/// The certificates that a client trusts.
 #[derive(Clone, Debug)]
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// Those of these authorities, and these themselves: whoever makes a certificate for one target
-    /// gives its clients a copy.
+    /// Trusts the certificates in `pem`, and those that they signed. So the copy of a single
+    /// target's certificate suffices.
     ///
     /// # Errors
     /// What is wrong, as the end of a sentence.
@@ -144,8 +144,8 @@ impl Trust {
     }
 }
 
-/// As the web does it, and besides a certificate that is known itself need not be signed by
-/// another: those that `openssl req -x509` makes say that they are an authority's.
+/// Verifies like WebPKI, but also accepts a trusted certificate as a server's own: `openssl req
+/// -x509` marks its certificates as an authority's.
 #[derive(Debug)]
 struct Verifier {
     web: Arc<WebPkiServerVerifier>,
@@ -163,7 +163,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.web.verify_server_cert(end_entity, intermediates, name, ocsp, now);
         match verified {
-            // That it is an authority's comes after its dates, which have been seen to be good.
+            // WebPKI checks the dates before this error, so they are valid.
             Err(Error::InvalidCertificate(CertificateError::Other(other)))
                 if is_authority(&other) && self.known.contains(end_entity) =>
             {
@@ -201,7 +201,7 @@ fn is_authority(other: &rustls::OtherError) -> bool {
     other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
-/// Whether it is signed by nobody who is known.
+/// Whether no trusted certificate signed it.
 fn is_strange(reason: &CertificateError) -> bool {
     match reason {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => true,
@@ -210,7 +210,7 @@ fn is_strange(reason: &CertificateError) -> bool {
     }
 }
 
-/// Why there is no TLS with `name`, as the end of a sentence.
+/// Why TLS with `name` failed, as the end of a sentence.
 pub(crate) fn words(name: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let Some(error) = inner else { return format!("no TLS could be agreed on: {error}") };

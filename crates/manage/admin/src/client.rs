@@ -1,4 +1,4 @@
-//! The other end of the control socket, for programs that wait for each answer.
+//! A blocking client of the control socket.
 
 use crate::certificate::{Trust, words};
 use http_body_util::{BodyExt, Collected, Full, Limited};
@@ -19,10 +19,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// The most bytes of an answer: far more than the largest document has.
+/// Maximum size of an answer, far above the largest document.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The longest that an answer may take: a change waits for operations of slow disks.
+/// Time limit for an answer: a change waits for operations of slow disks.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A control socket, or the interface on TCP.
@@ -35,12 +35,12 @@ pub struct Client {
 #[derive(Clone)]
 enum ClientPlace {
     Socket(PathBuf),
-    /// With the header that has the token.
+    /// With the `Authorization` header.
     Tcp(SocketAddr, HeaderValue),
     Https(Secure, HeaderValue),
 }
 
-/// A program that proves by a certificate who it is.
+/// An HTTPS server, authenticated by its certificate.
 #[derive(Clone)]
 pub(crate) struct Secure {
     /// `HOST:PORT`.
@@ -50,7 +50,7 @@ pub(crate) struct Secure {
 }
 
 impl Secure {
-    /// The one at `HOST:PORT`.
+    /// The server at `HOST:PORT`.
     pub(crate) fn new(address: &str, trust: &Trust) -> Result<Self, String> {
         let parts = address.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
         let host = parts.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
@@ -61,7 +61,7 @@ impl Secure {
         Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
     }
 
-    /// Connects; what is wrong is the end of a sentence.
+    /// Connects. The error is the end of a sentence.
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain(&error)))?;
@@ -71,30 +71,30 @@ impl Secure {
     }
 }
 
-/// What a system's error says, without its number.
+/// A system error's text without its number.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
-/// What a target answered.
+/// A target's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// HTTP's status code.
+    /// HTTP status code.
     pub status: u16,
-    /// The document's version, where there is one.
+    /// The document's version, if present.
     pub etag: Option<String>,
     /// The body.
     pub body: String,
 }
 
 impl Answer {
-    /// Whether it was done.
+    /// Whether the request succeeded.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
@@ -105,7 +105,7 @@ impl Answer {
 pub enum ClientError {
     /// The socket cannot be opened.
     Connect(PathBuf, io::Error),
-    /// It was opened, and nothing sensible came.
+    /// The connection failed, or the answer was invalid.
     Talk(PathBuf, String),
 }
 
@@ -135,22 +135,22 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl Client {
-    /// The target whose control socket is at `path`.
+    /// A client of the target with this control socket.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { place: ClientPlace::Socket(path.into()), patience: PATIENCE }
     }
 
-    /// The same, with the longest that an answer may take.
+    /// Changes the time limit for an answer.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// The target whose interface is at `url`, for whoever has the token. By HTTPS it is known by
-    /// its certificate, and the token goes to nobody else.
+    /// A client of the interface at `url`. With HTTPS, the client sends the token only to a server
+    /// with a trusted certificate.
     ///
     /// # Errors
-    /// One sentence: what is wrong with the URL or the token.
+    /// One sentence about the wrong URL or token.
     pub fn remote(url: &str, token: &str, trust: Option<&Trust>) -> Result<Self, String> {
         if let Some(address) = url.strip_prefix("https://") {
             let trust = trust.ok_or_else(|| {
@@ -188,7 +188,7 @@ impl Client {
         Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: PATIENCE })
     }
 
-    /// What it is called in a sentence.
+    /// The target's name in a sentence.
     fn name(&self) -> PathBuf {
         match &self.place {
             ClientPlace::Socket(path) => path.clone(),
@@ -197,10 +197,10 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// When there is none. An answer that says no is one.
+    /// If there is no answer. A refusal is an answer.
     pub fn ask(
         &self,
         method: &str,
@@ -211,10 +211,10 @@ impl Client {
         self.ask_if(method, uri, if_match.map(|etag| (header::IF_MATCH, etag)), body)
     }
 
-    /// Asks for something to be made that is not there yet.
+    /// Creates a part that does not exist yet.
     ///
     /// # Errors
-    /// When there is no answer. That it is there by now is one (412).
+    /// If there is no answer. Status 412 is the answer if it exists already.
     pub fn make(&self, uri: &str, body: &Value) -> Result<Answer, ClientError> {
         self.ask_if("PUT", uri, Some((header::IF_NONE_MATCH, "*")), Some(body))
     }
@@ -246,7 +246,7 @@ impl Client {
         let request = request.body(Full::new(Bytes::from(text))).map_err(|error| talk(&error))?;
         let answered = runtime
             .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
-        // What is left of the connection need not be waited for.
+        // Do not wait for the connection to close.
         runtime.shutdown_background();
         answered.unwrap_or_else(|_| Err(talk(&"the target does not answer in time")))
     }
@@ -265,7 +265,7 @@ impl Client {
             ClientPlace::Socket(path) => {
                 let stream =
                     UnixStream::connect(path).await.map_err(|error| match error.kind() {
-                        // There is no room in its queue.
+                        // The listener's backlog is full.
                         io::ErrorKind::WouldBlock => {
                             self.talk(&"the target does not answer, and many wait for it already")
                         }
@@ -313,7 +313,7 @@ impl Client {
     }
 }
 
-/// What says in a question that it is asked with this token.
+/// The `Authorization` header for a token.
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
         .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
@@ -321,7 +321,7 @@ fn bearer(token: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// The head of what is answered on a connection of the request's own.
+/// Sends a request on its own connection. Returns the answer's head.
 pub(crate) async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
@@ -331,7 +331,7 @@ pub(crate) async fn send(
     sender.send_request(request).await
 }
 
-/// The body of an answer, of so many bytes at most.
+/// Reads an answer's body of at most `most` bytes.
 pub(crate) async fn whole(answer: Response<Incoming>, most: usize) -> Result<Bytes, String> {
     let body = Limited::new(answer.into_body(), most).collect().await;
     body.map(Collected::to_bytes).map_err(|error| error.to_string())

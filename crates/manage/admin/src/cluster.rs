@@ -1,10 +1,9 @@
-//! The dashboard of several targets: one page, and what all of them tell, as it happens
-//! ([`gather`]) or asked anew with each question.
+//! The dashboard of several targets: one page, with a stream of all their events ([`gather`]) or a
+//! snapshot for each request.
 //!
-//! A target that does not answer costs the others nothing: all are asked at once, and none for
-//! longer than [`PATIENCE`]. The page is told only what it understands: one that answers with
-//! something else is as good as gone. Changes go their own way ([`forward`]), where they may be
-//! made.
+//! A target that does not answer does not delay the others: all are asked at once, each for at most
+//! [`PATIENCE`]. The page receives only data that it understands; a target that sends anything else
+//! counts as unreachable. Authorized changes go through [`forward`].
 
 use crate::api;
 use crate::attached::ReadAttached;
@@ -35,55 +34,55 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Targets on one page, at most.
+/// Maximum number of targets on a page.
 pub const MAX_NODES: usize = 64;
-/// The longest that a target may take: less than the page waits (1.5 s), for all of it.
+/// Time limit for a target's whole answer: less than the page waits (1.5 s).
 const PATIENCE: Duration = Duration::from_millis(1000);
-/// The most bytes of one answer.
+/// Maximum size of one answer.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
-/// Why one that answers with something else is as good as gone.
+/// The error for a target whose answer is invalid.
 pub(crate) const NONSENSE: &str = "its answer makes no sense";
-/// Pages that are told what happens at once.
+/// Maximum number of pages that read events at the same time.
 const READERS: usize = 8;
 
-/// A target, by the name that the page has for it.
+/// A target, with its name on the page.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// Where it is asked.
+    /// The target's address.
     pub place: NodePlace,
 }
 
-/// Where a target answers.
+/// A target's address.
 #[derive(Clone, Debug)]
 pub enum NodePlace {
     /// Its control socket.
     Socket(PathBuf),
-    /// The address of its dashboard, and what opens that.
+    /// The address of its dashboard, and its token.
     Address(String, Token),
-    /// The same of its dashboard or its interface, `HOST:PORT`, by HTTPS.
+    /// The dashboard or interface at `HOST:PORT`, over HTTPS.
     Https(String, Token, Trust),
 }
 
-/// What the page shows beside targets.
+/// Other things that the page shows.
 #[derive(Clone, Default)]
 pub struct Beside {
-    /// Where fleets that run have their sockets.
+    /// The folder with the sockets of running fleets.
     pub fleets: Option<PathBuf>,
-    /// What says how the disks are that are attached here.
+    /// Reads the state of locally attached disks.
     pub attached: Option<ReadAttached>,
 }
 
-/// What the page may ask for besides.
+/// Options of a request.
 #[derive(Deserialize)]
 struct Options {
-    /// What each target is to share, too.
+    /// Include each target's document.
     #[serde(default)]
     documents: bool,
 }
 
-/// What one target said.
+/// One target's answer.
 #[derive(Serialize)]
 pub(crate) struct Said {
     name: String,
@@ -93,12 +92,12 @@ pub(crate) struct Said {
     pub(crate) stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) document: Option<Document>,
-    /// Why it said nothing.
+    /// Why the target did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
-/// What the page is told of itself.
+/// The program's information for the page.
 #[derive(Serialize)]
 struct About {
     version: &'static str,
@@ -130,7 +129,7 @@ pub(crate) fn router(
     ui::guarded(inside, about, ui, is_secure)
 }
 
-/// The targets, and places for those who are told of them.
+/// The targets, and the limit on event readers.
 #[derive(Clone)]
 struct Shown {
     nodes: Arc<[Node]>,
@@ -138,12 +137,12 @@ struct Shown {
     readers: Arc<Semaphore>,
 }
 
-/// What all targets tell from now on.
+/// Streams the events of all targets.
 async fn events(State(shown): State<Shown>) -> Response<Body> {
     api::stream(gather::stream(&shown.nodes, shown.beside, &shown.readers))
 }
 
-/// What all targets say.
+/// Asks all targets once.
 async fn all(
     State(Shown { nodes, .. }): State<Shown>,
     Query(options): Query<Options>,
@@ -162,7 +161,7 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
     let name = node.name.clone();
     let mut said = Said { name, status: None, stats: None, document: None, error: None };
     let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
-    // A change that waits for a slow disk keeps the document until then: the rest is not to wait.
+    // A change locks the document while it waits for a slow disk: do not delay the rest.
     let document = async {
         match documents {
             true => within(node.get("/v1/state")).await.ok(),
@@ -185,13 +184,13 @@ pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) ->
 }
 
 impl Node {
-    /// What it answers, whatever that is.
+    /// Sends a GET request, and returns any answer.
     pub(crate) async fn ask(&self, path: &str) -> Result<Response<Incoming>, String> {
         let question = Request::get(path).body(Full::default());
         self.send(question.map_err(|error| error.to_string())?).await
     }
 
-    /// The same of any question, to which it adds who is asked and what opens that.
+    /// Sends a request, to which it adds the host and the token.
     pub(crate) async fn send(
         &self,
         question: Request<Full<Bytes>>,
@@ -204,7 +203,7 @@ impl Node {
             }
             NodePlace::Address(address, token) => {
                 let stream = TcpStream::connect(address).await.map_err(said)?;
-                // A dashboard answers to addresses only, not to names.
+                // A dashboard accepts only addresses as Host, not names.
                 let host = stream.peer_addr().map_err(said)?.to_string();
                 exchange(stream, question, &host, Some(token.bearer())).await
             }
@@ -225,7 +224,7 @@ impl Node {
     }
 }
 
-/// Why it says nothing, by how it answers.
+/// The error for an answer with this status.
 pub(crate) fn refusal(status: StatusCode) -> String {
     match status {
         StatusCode::UNAUTHORIZED => "it has another token".to_owned(),
@@ -253,7 +252,7 @@ mod tests {
     use axum::routing::any;
     use serde_json::{Value, json};
 
-    /// A target of these answers.
+    /// A target with these answers.
     async fn target(router: Router) -> Node {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -262,7 +261,7 @@ mod tests {
         Node { name: address.clone(), place: NodePlace::Address(address, token) }
     }
 
-    /// What one says that shares nothing.
+    /// The answers of a target without namespaces.
     fn idle() -> Router {
         let status = json!({
             "listening": [], "pid": 7, "uptime_seconds": 1, "connections": 0, "subsystems": [],
@@ -281,7 +280,7 @@ mod tests {
         Router::new().route("/v1/status", says(status)).route("/v1/stats", says(stats))
     }
 
-    /// The page would stop at what is no status, and show none of the others any more.
+    /// An invalid status would stop the page, which would then show no target at all.
     #[tokio::test]
     async fn what_the_page_does_not_understand_is_not_passed_on() {
         let seven = any(async || "7");

@@ -1,27 +1,27 @@
-//! What a target's process cannot do, so that whoever takes it over cannot either.
+//! The rights that a target's process lacks, and so an attacker who takes it over lacks, too.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Confinement {
-    /// Whether it gave anything up itself (not with `--no-sandbox`).
+    /// Whether the process dropped rights itself (not with `--no-sandbox`).
     pub sandboxed: bool,
-    /// No program that it started could have more rights than it has (`no_new_privs`).
+    /// Programs that it starts cannot gain rights (`no_new_privs`).
     pub no_new_privileges: bool,
-    /// The kernel refuses the system calls that it does not need (seccomp).
+    /// The kernel refuses system calls that the process does not need (seccomp).
     pub system_calls_filtered: bool,
-    /// The kernel has it run no program, and make no device (Landlock).
+    /// The kernel forbids running programs and creating device files (Landlock).
     pub runs_no_program: bool,
-    /// All that it may open, if that was said (Landlock).
+    /// The only paths that it may open, if restricted (Landlock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_paths: Option<Vec<String>>,
-    /// Capabilities that it has.
+    /// Its remaining capabilities.
     pub capabilities: Vec<String>,
-    /// Whether its memory goes into core dumps, and to debuggers of the same user.
+    /// Whether core dumps and debuggers of the same user can read its memory.
     pub dumpable: bool,
-    /// What could not be given up, a sentence each.
+    /// Rights that it could not drop, a sentence each.
     #[serde(default)]
     pub lacks: Vec<String>,
 }

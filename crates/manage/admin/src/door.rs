@@ -1,8 +1,7 @@
-//! A TCP listener whose connections are TLS's, if there is a certificate.
+//! A TCP listener that speaks TLS if there is a certificate.
 //!
-//! The handshake is the connection's own business, so that it is under the same limits as all else
-//! there, and keeps nobody from being accepted. Whoever speaks plain HTTP is told that this is
-//! HTTPS.
+//! Each connection performs its own handshake, so the usual limits apply to it and it delays no
+//! accept. A client that speaks plain HTTP to it gets the answer that this is HTTPS.
 
 use crate::api::PROBLEM;
 use axum::serve::Listener;
@@ -17,22 +16,22 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// The first byte of a handshake.
+/// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// What a client that speaks plain HTTP is told.
+/// The answer to a client that speaks plain HTTP.
 const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
 "detail": "this address is HTTPS, and nothing is said here in plain: write https://"}
 "#;
 
-/// See the module's text.
+/// See the module documentation.
 pub(crate) struct Door {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
 }
 
 impl Door {
-    /// With this, if there is something.
+    /// Uses TLS if `tls` is given.
     pub(crate) fn new(listener: TcpListener, tls: Option<Arc<ServerConfig>>) -> Door {
         Door { listener, acceptor: tls.map(TlsAcceptor::from) }
     }
@@ -68,14 +67,14 @@ pub(crate) enum Stream {
     New(TcpStream, TlsAcceptor),
     Shaking(Box<Accept<TcpStream>>),
     Secure(Box<TlsStream<TcpStream>>),
-    /// What it says besides is read, since it would not read the answer otherwise.
+    /// Reads the rest of the request: the client would not read the answer otherwise.
     Refused(TcpStream),
-    /// It has failed.
+    /// The connection failed.
     Over,
 }
 
 impl Stream {
-    /// Goes on until data can be read and written.
+    /// Drives the handshake until data can be read and written.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let next = match self {
@@ -108,7 +107,7 @@ impl Stream {
     }
 }
 
-/// Says that this is HTTPS. It is short, and the first that is sent: there is room for it.
+/// Sends the answer that this is HTTPS. It is short and the first data sent, so it fits the buffer.
 fn refuse(stream: TcpStream) -> io::Result<Stream> {
     let stream = stream.into_std()?;
     let head = format!(

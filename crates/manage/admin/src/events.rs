@@ -1,7 +1,7 @@
-//! What happens to a target, told as it happens: server-sent events.
+//! A target's events, sent as they happen: server-sent events.
 //!
-//! Events wait in one ring for all readers. A reader that is slower than they come is told how many
-//! it has lost; one that takes nothing for a while loses its stream. Nothing grows.
+//! All readers share one bounded ring of events. A slow reader learns how many events it missed;
+//! the stream of a reader that reads nothing for a while is closed. So memory is bounded.
 
 use crate::status::Status;
 use crate::steering::Steering;
@@ -18,57 +18,57 @@ use tokio::sync::broadcast::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-/// Events that wait for the slowest reader, at most.
+/// Maximum number of events that wait for the slowest reader.
 const WAITING: usize = 256;
-/// Readers at once.
+/// Maximum number of readers.
 pub(crate) const READERS: usize = 8;
-/// Pieces of a stream that wait for its connection, at most.
+/// Maximum number of chunks that wait for a stream's connection.
 const PIECES: usize = 4;
-/// A reader that takes nothing for so long loses its stream.
+/// The stream of a reader that reads nothing for this long is closed.
 pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
-/// How often counters are told, and what else there is is looked at.
+/// Interval between counters, and between checks of status and document.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// How soon after an event that is done, too: many come at once.
+/// Delay of these checks after an event, to combine several events.
 const TOLD_SOON: Duration = Duration::from_millis(200);
-/// Bytes of a status from which on it is told no more often than counters.
+/// A status larger than this many bytes is sent only as often as counters.
 const LARGE: usize = 256 << 10;
 
-/// Something that happened, as `/v1/events` tells it. The event's name says what:
-/// `host_connected`, `host_ended`, `host_refused`, `namespace_added`, `namespace_removed`,
-/// `namespace_changed`, `subsystem_added`, `subsystem_removed`, `listener_added`,
-/// `listener_removed` or `storage_failed`. Some have other data: `stats` has a `Stats`, once a
-/// second, and `lost` has the number of events that this reader was too slow for. With
-/// `?status=true`, `status` has a `Status` and `document` the `version` of `/v1/state` (its ETag):
-/// both at once, and again when there is another one; counters alone make no other status.
+/// An event of `/v1/events`. Its name is `host_connected`, `host_ended`, `host_refused`,
+/// `namespace_added`, `namespace_removed`, `namespace_changed`, `subsystem_added`,
+/// `subsystem_removed`, `listener_added`, `listener_removed` or `storage_failed`. Other events have
+/// other data: `stats` has a `Stats`, once a second, and `lost` has the number of events that this
+/// reader missed by reading too slowly. With `?status=true`, `status` has a `Status` and `document`
+/// has the `version` of `/v1/state` (its ETag): both at once, and again after each change. Changes
+/// of counters alone cause no new status.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct Happening {
-    /// When, in milliseconds since 1970.
+    /// The time, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The same for people.
+    /// The event in a sentence.
     pub sentence: String,
-    /// The subsystem's name.
+    /// The subsystem's NQN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// The namespace.
+    /// The namespace ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nsid: Option<u32>,
-    /// The namespace's size.
+    /// The namespace's size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Whether writes to the namespace are refused.
+    /// Whether the namespace refuses writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
-    /// The host's name.
+    /// The host's NQN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Where the host is, or the listener.
+    /// The address of the host or the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The controller's identifier.
+    /// The controller ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<u16>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -88,7 +88,7 @@ impl Happening {
         Self { subsystem: Some(subsystem.to_owned()), nsid: Some(nsid), ..self }
     }
 
-    /// An event and its name.
+    /// The name and data of an event.
     fn of(event: &Event) -> (&'static str, Self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -142,12 +142,12 @@ impl Happening {
     }
 }
 
-/// One event as it is sent. JSON has no line's end in it.
+/// Formats one event. JSON contains no line breaks.
 pub(crate) fn written(name: &str, data: &str) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Clone)]
 pub(crate) struct Events {
     sender: broadcast::Sender<Bytes>,
@@ -160,12 +160,12 @@ impl Events {
         Self { sender, readers: Arc::new(Semaphore::new(READERS)) }
     }
 
-    /// The same, with places of its own: readers there are in no way of those here.
+    /// The same events, with a separate limit on readers.
     pub(crate) fn elsewhere(&self) -> Self {
         Self { sender: self.sender.clone(), readers: Arc::new(Semaphore::new(READERS)) }
     }
 
-    /// Tells whoever reads. It never waits.
+    /// Sends an event to all readers. Never waits.
     pub(crate) fn tell(&self, event: &Event) {
         if self.sender.receiver_count() > 0 {
             let (name, happening) = Happening::of(event);
@@ -174,8 +174,8 @@ impl Events {
         }
     }
 
-    /// A stream of what happens from now on, and of what `besides` says; none if there are too
-    /// many.
+    /// A stream of the events from now on, plus the data of `besides`; `None` if there are too many
+    /// readers.
     pub(crate) fn stream(&self, besides: impl Besides) -> Option<Channel<Bytes>> {
         let place = Arc::clone(&self.readers).try_acquire_owned().ok()?;
         let (sender, body) = Channel::new(PIECES);
@@ -184,20 +184,20 @@ impl Events {
     }
 }
 
-/// What a reader is told besides events.
+/// Periodic data of a stream, besides events.
 pub(crate) trait Besides: Send + 'static {
-    /// What there is to be said once a second, or a moment after events.
+    /// The data to send once a second (`is_second`), or a moment after events.
     fn told(&mut self, is_second: bool) -> Told;
 }
 
-/// Some of it.
+/// Data to send.
 pub(crate) struct Told {
     pub(crate) text: String,
-    /// There was much to say: that is not to be done soon again.
+    /// The data was large: do not repeat it soon.
     pub(crate) is_large: bool,
 }
 
-/// Of a running target.
+/// The periodic data of a running target.
 pub(crate) struct OfTarget {
     steering: Arc<Steering>,
     stats: bool,
@@ -207,7 +207,7 @@ pub(crate) struct OfTarget {
 }
 
 impl OfTarget {
-    /// Its counters, and its status and document, as far as they are wanted.
+    /// Sends its counters, and its status and document, if wanted.
     pub(crate) fn new(steering: Arc<Steering>, stats: bool, status: bool) -> Self {
         Self { steering, stats, status, last_status: None, last_version: String::new() }
     }
@@ -242,7 +242,7 @@ pub(crate) fn json(data: &impl Serialize) -> String {
     serde_json::to_string(data).expect("our own types are JSON")
 }
 
-/// Feeds one stream, until its reader has gone or does not read any more.
+/// Feeds one stream, until its reader has gone or stopped reading.
 async fn feed(
     mut events: Receiver<Bytes>,
     mut besides: impl Besides,
@@ -256,10 +256,10 @@ async fn feed(
     loop {
         let at = soon.unwrap_or_else(Instant::now);
         let piece = tokio::select! {
-            // They come seldom: however many events there are, both are told.
+            // Timers first: they are rare, and many events must not starve them.
             biased;
             _ = every.tick() => match besides.told(true) {
-                // A comment: whether the reader is still there shows when something is sent.
+                // An empty comment: only sending shows whether the reader is still there.
                 Told { text, .. } if text.is_empty() => Bytes::from_static(b":\n\n"),
                 told => Bytes::from(told.text),
             },
@@ -284,7 +284,7 @@ async fn feed(
     }
 }
 
-/// This event and those that wait behind it, as one piece; none if nobody tells any more.
+/// Combines this event and those waiting behind it into one chunk; `None` if the sender is gone.
 fn gathered(first: Result<Bytes, RecvError>, events: &mut Receiver<Bytes>) -> Option<Bytes> {
     let mut piece = Vec::new();
     let mut next = first;
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    /// Says this.
+    /// Sends this text each second.
     struct Says(&'static str);
 
     impl Besides for Says {
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// The events of the next piece, or the comment that it is.
+    /// The events of the next chunk, or its comment.
     async fn next(body: &mut Channel<Bytes>) -> Vec<String> {
         let frame = body.frame().await.expect("it goes on").expect("no errors");
         let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Tells a second from an event.
+    /// Counts calls by seconds and by events.
     struct Counts(u32, u32);
 
     impl Besides for Counts {

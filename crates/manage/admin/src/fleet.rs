@@ -1,5 +1,5 @@
-//! A fleet that runs, for those who watch targets: its controller tells what it does on a socket of
-//! its own, in one folder with those of all others of this user.
+//! Progress of a running fleet: its controller reports it on a socket, in a folder with the sockets
+//! of this user's other fleets.
 
 use crate::api;
 use crate::audit::Peer;
@@ -17,23 +17,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections to such a socket at once, and the longest that one may be silent.
+/// Maximum number of connections to a socket, and their idle limit.
 const CONNECTIONS: usize = 32;
 const IDLE: Duration = Duration::from_secs(15);
 
-/// What a fleet does at the moment.
+/// A fleet's current status.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The plan's name.
     pub plan: String,
-    /// What is done, in words.
+    /// The current phase, in words.
     pub phase: String,
-    /// Which part of it: how far it is.
+    /// Progress within the phase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Each agent with hosts.
+    /// Each agent that has hosts.
     pub hosts: Vec<FleetHost>,
-    /// Why it has failed.
+    /// The reason for a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -43,29 +43,29 @@ pub struct FleetStatus {
 pub struct FleetHost {
     /// The agent's name.
     pub name: String,
-    /// I/Os per second of all of its clients.
+    /// IOPS of all its clients.
     pub iops: f64,
-    /// Microseconds: the mean of what is in flight, or the longest while it verifies.
+    /// Microseconds: the mean latency of I/O in flight, or the longest during a verify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<f64>,
-    /// Whether it has done its part.
+    /// Whether it finished the phase.
     pub is_done: bool,
-    /// Operations that failed.
+    /// Number of failed operations.
     pub failed: u64,
-    /// Blocks that held something else than what was acknowledged.
+    /// Blocks that did not hold the acknowledged data.
     pub lost: u64,
     /// Paths that are connected, and that should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<[u64; 2]>,
 }
 
-/// Says what a fleet does.
+/// Reads a fleet's status.
 pub type ReadFleet = Arc<dyn Fn() -> FleetStatus + Send + Sync>;
 
-/// Tells what a fleet does, on a Unix socket at `path` that only its owner can open.
+/// Serves a fleet's status on a Unix socket at `path` that only its owner can open.
 ///
 /// # Errors
-/// Why the socket could not be made.
+/// Why the socket could not be created.
 pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::Error)> {
     let listener = socket::bind(path).map_err(|error| (path.display().to_string(), error))?;
     let work = move || async move {
@@ -92,7 +92,7 @@ pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::
     Server::at(path).begin("fleet", work)
 }
 
-/// Tells it when it is another.
+/// Sends the status when it changes.
 struct OfFleet {
     read: ReadFleet,
     last: Option<FleetStatus>,
