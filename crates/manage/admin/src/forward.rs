@@ -1,8 +1,8 @@
-//! Changes that are made on the page of several targets: each goes to its target, which decides by
-//! the token or the user that this program comes with, and notes who asked.
+//! Forwards changes from the page of several targets. Each target authorizes this program's token
+//! or user, and logs the visitor's address.
 //!
-//! Only the document and its subsystems are reached this way. What a target answers is passed on,
-//! but that it knows another token: to the page that would mean its own.
+//! Only the document and its subsystems are reachable. Answers are passed on, except "wrong token":
+//! the page would take it for its own token.
 
 use crate::api;
 use crate::audit::AUDIT;
@@ -24,17 +24,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that a target may take: less than the page waits (40 s), and more than a target
-/// waits for a disk.
+/// Time limit for a target: less than the page waits (40 s), but more than a target waits for a
+/// disk.
 const PATIENCE: Duration = Duration::from_secs(35);
 
-/// What is passed on of a question, and of an answer.
+/// Headers that are passed on, of a request and of an answer.
 const ASKED: [HeaderName; 2] = [header::IF_MATCH, header::CONTENT_TYPE];
 const ANSWERED: [HeaderName; 2] = [header::ETAG, header::CONTENT_TYPE];
 
 type Names = Path<HashMap<String, String>>;
 
-/// The way to each of these targets.
+/// Routes to each target.
 pub(crate) fn router(nodes: Arc<[Node]>) -> Router {
     let all = get(pass).put(pass).patch(pass).delete(pass);
     Router::new()
@@ -57,7 +57,7 @@ async fn pass(
         let detail = format!("there is no target {name:?} on this page");
         return api::trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
-    // As it came, with its escapes: names have all kinds of characters.
+    // Keep the escapes as received: names may contain any character.
     let way = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
     let asked = format!("{method} /v1/{way}");
     let only_looks = method == Method::GET;
@@ -122,7 +122,7 @@ mod tests {
     use axum::extract::Request as Asked;
     use axum::response::IntoResponse;
 
-    /// A target that answers with what it was asked, or not at all.
+    /// A target that echoes the request, or refuses it.
     async fn target(status: StatusCode) -> Node {
         let echo = async move |asked: Asked| {
             let said = |name: &str| {
@@ -166,7 +166,7 @@ mod tests {
         assert!(!answer.headers().contains_key("x-other"));
     }
 
-    /// The page would take it for its own token, and log out.
+    /// The page would take a 401 for its own token, and log out.
     #[tokio::test]
     async fn that_a_target_has_another_token_is_no_matter_of_the_pages_own() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;

@@ -1,10 +1,10 @@
-//! What several targets tell, as one stream.
+//! Combines the events of several targets into one stream.
 //!
-//! Events are those of each target, with the node's name: `{"node": "left", "data": …}`. `document`
-//! has the whole document, and `gone` says that a node tells nothing, and why.
+//! Each event carries its node's name: `{"node": "left", "data": …}`. A `document` event has the
+//! whole document, and `gone` says that a node does not answer, and why.
 //!
-//! Each node has a task of its own, so that none waits for another. One whose program is older and
-//! tells no status, or has no place for a reader more, is asked each second instead.
+//! Each node has its own task, so none waits for another. A node that sends no status because it is
+//! an older version, or that has no free reader place, is polled each second instead.
 
 use crate::attached::{LastAttached, ReadAttached};
 use crate::cluster::{self, Beside, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
@@ -28,30 +28,30 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-/// A target that says nothing for so long does not answer: it tells its counters every second.
+/// A target sends its counters every second; one that is silent for this long is unreachable.
 const SILENCE: Duration = Duration::from_millis(1500);
-/// One whose counters have not come whole for so long is as good as gone, whatever else it sends.
+/// A target without complete counters for this long is unreachable, whatever else it sends.
 const TOO_SLOW: Duration = Duration::from_secs(10);
-/// Between two tries to reach one that is gone.
+/// Pause before trying an unreachable target again.
 const AGAIN: Duration = Duration::from_millis(400);
-/// The same of one that answers with something else: nobody mends a program so soon.
+/// The same after an invalid answer: the program is not replaced that soon.
 const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
-/// Between two tries to have a document that somebody changes.
+/// Pause before reading a document again that a change has locked.
 const LATER: Duration = Duration::from_secs(2);
-/// How often it is seen whether the page is still there.
+/// Interval between checks that the page still reads.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often a target is asked, in seconds, before it is tried again to have it tell.
+/// Number of polls, one a second, before trying the target's event stream again.
 const ASKED: usize = 30;
-/// Counters that come without a status: it is an older program.
+/// After this many counters without a status it is an older version.
 const WITHOUT_STATUS: u32 = 2;
-/// Pieces that wait for the page, at most.
+/// Maximum number of chunks that wait for the page.
 const PIECES: usize = 16;
-/// Events of one node that are looked at before others have their turn.
+/// Events of one node that are handled before other nodes get a turn.
 const AT_ONCE: u32 = 64;
-/// Characters of an event's name.
+/// Maximum length of an event's name.
 const NAME_MAX: usize = 32;
 
-/// What these nodes tell from now on; none if there are as many readers as may be.
+/// Streams the events of these nodes from now on; `None` if there are too many readers.
 pub(crate) fn stream(
     nodes: &[Node],
     beside: Beside,
@@ -63,7 +63,7 @@ pub(crate) fn stream(
     tokio::spawn(async move {
         let _place = place;
         let (told, heard) = channel(PIECES);
-        // They end with this.
+        // All tasks end when the set is dropped.
         let mut all = JoinSet::new();
         for node in nodes {
             all.spawn(follow(node, told.clone()));
@@ -80,7 +80,7 @@ pub(crate) fn stream(
     Some(body)
 }
 
-/// Follows each fleet that begins while the page is there.
+/// Follows each fleet that starts while the page is open.
 async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
     let (mut all, mut followed) = (JoinSet::new(), BTreeSet::new());
     let mut every = interval(LATER);
@@ -98,14 +98,14 @@ async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
     }
 }
 
-/// Tells how the disks are that are attached here, whenever that is another way.
+/// Sends the states of locally attached disks whenever they change.
 async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     let (mut every, mut last) = (interval(EVERY), LastAttached::default());
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
         let read = Arc::clone(&read);
-        // Their daemons are asked one after the other, and may be slow.
+        // This asks one daemon after another, each of which may be slow.
         let Ok(now) = spawn_blocking(move || read()).await else { return };
         if let Some(event) = last.event(now) {
             let _ = told.send(event.into()).await;
@@ -113,13 +113,13 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     }
 }
 
-/// What it tells until it is over; its socket.
+/// Follows a fleet until it ends. Returns its socket.
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let node = Node { name, place: NodePlace::Socket(path.clone()) };
     let teller = Teller { node, told, is_fleet: true };
     let answer = cluster::within(teller.node.ask("/v1/events")).await;
-    // A socket that nobody has any more is as if there was none.
+    // A dead process may have left the socket: ignore it.
     if let Ok(answer) = answer
         && answer.status() == StatusCode::OK
     {
@@ -129,7 +129,7 @@ async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     path
 }
 
-/// Passes on what they tell until the page has gone, or reads no more.
+/// Passes events on until the page has closed or stopped reading.
 async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
     let mut every = interval(EVERY);
     loop {
@@ -138,7 +138,7 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
                 Some(piece) => piece,
                 None => return,
             },
-            // Whether it is there shows when something is sent.
+            // Only sending shows whether the page is still there.
             _ = every.tick() => Bytes::from_static(b":\n\n"),
         };
         if !matches!(timeout(SLOWEST, stream.send_data(piece)).await, Ok(Ok(()))) {
@@ -147,7 +147,7 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
     }
 }
 
-/// What one node tells, and that it does not.
+/// Sends the events of one node.
 struct Teller {
     node: Node,
     told: Sender<Bytes>,
@@ -167,11 +167,11 @@ async fn follow(node: Node, told: Sender<Bytes>) {
 impl Teller {
     async fn tell(&self, name: &str, data: &str) {
         let data = format!("{{\"node\":{},\"data\":{data}}}", json(&self.node.name));
-        // Whoever does not read any more ends this task.
+        // Once the page stops reading, this task is dropped.
         let _ = self.told.send(written(name, &data).into()).await;
     }
 
-    /// Until there is nothing more to hear. An error is why the node is gone.
+    /// Reads events until the stream ends. The error says why the node is unreachable.
     async fn try_once(&self) -> Result<(), String> {
         let answer = cluster::within(self.node.ask("/v1/events?status=true")).await?;
         match answer.status() {
@@ -183,16 +183,16 @@ impl Teller {
                 };
                 if is_old { self.ask().await } else { Ok(()) }
             }
-            // An older one has none there, and one with many readers has no place.
+            // Older versions lack this address; a busy target has no free reader place.
             StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE => self.ask().await,
             other => Err(cluster::refusal(other)),
         }
     }
 
-    /// Whether it tells counters only.
+    /// Reads events. True if the node sends only counters.
     async fn listen(&self, answer: Response<Incoming>, wanted: &Notify) -> Result<bool, String> {
         let (mut body, mut events) = (answer.into_body(), Parts::default());
-        // How long counters have been waited for: a page that reads late is not the node's fault.
+        // The time waited for counters, excluding the time that the page reads slowly.
         let (mut without_status, mut waited) = (Some(0), Duration::ZERO);
         loop {
             let began = Instant::now();
@@ -203,7 +203,7 @@ impl Teller {
             events.take(frame.data_ref().map_or(&[][..], |data| data))?;
             let mut count = 0_u32;
             while let Some((name, data)) = events.next() {
-                // One that always has more to tell is not to keep the others from being heard.
+                // A node with endless events must not starve the others.
                 count += 1;
                 if count.is_multiple_of(AT_ONCE) {
                     yield_now().await;
@@ -232,8 +232,8 @@ impl Teller {
         }
     }
 
-    /// Reads the document whenever there is another one. A change that waits for a slow disk keeps
-    /// it until then.
+    /// Reads the document after each change. Fails while a change that waits for a slow disk has
+    /// locked it.
     async fn documents(&self, wanted: &Notify) {
         loop {
             wanted.notified().await;
@@ -247,7 +247,7 @@ impl Teller {
         }
     }
 
-    /// Whether an event is passed on. The page would stop at what is not what it seems to be.
+    /// Whether to pass an event on. Invalid data would stop the page.
     fn is_understood(&self, name: &str, data: &str) -> Result<bool, String> {
         fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
             serde_json::from_str::<T>(data).is_ok()
@@ -259,7 +259,7 @@ impl Teller {
         }
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
         match name {
-            // Nobody is a fleet that is not where this user's fleets are, nor the other way round.
+            // Only the fleets' folder supplies fleet events, and fleets send no others.
             _ if self.is_fleet => Ok(name == "fleet" && is::<FleetStatus>(data)),
             "stats" if !is::<Stats>(data) => Err(NONSENSE.to_owned()),
             "status" if !is::<Status>(data) => Err(NONSENSE.to_owned()),
@@ -273,7 +273,7 @@ impl Teller {
         }
     }
 
-    /// Asks for a while.
+    /// Polls the node for a while.
     async fn ask(&self) -> Result<(), String> {
         let mut every = interval(EVERY);
         for round in 0..ASKED {
@@ -292,19 +292,19 @@ impl Teller {
     }
 }
 
-/// A stream of bytes as events.
+/// Splits a stream of bytes into events.
 #[derive(Default)]
 struct Parts {
     text: Vec<u8>,
-    /// Where the next event begins.
+    /// The start of the next event.
     begin: usize,
-    /// Up to here there is no end of it.
+    /// The bytes before this contain no end of it.
     seen: usize,
 }
 
 impl Parts {
     fn take(&mut self, more: &[u8]) -> Result<(), String> {
-        // What was read goes with each piece and not with each event, of which one may have many.
+        // Drop the used bytes once per chunk, not per event: a chunk may hold many events.
         self.text.drain(..self.begin);
         (self.seen, self.begin) = (self.seen - self.begin, 0);
         self.text.extend_from_slice(more);
@@ -314,7 +314,7 @@ impl Parts {
         }
     }
 
-    /// The next event's name and data; comments are left out.
+    /// The name and data of the next event; skips comments.
     fn next(&mut self) -> Option<(String, String)> {
         loop {
             let end = self.text[self.seen..].windows(2).position(|two| two == b"\n\n");
@@ -359,7 +359,7 @@ mod tests {
         })
     }
 
-    /// The first events of a target that answers like this.
+    /// The first events of a target with these answers.
     async fn told(router: Router, count: usize) -> Vec<(String, Value)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
     }
 
-    /// What it sends is never a whole event.
+    /// It never sends a complete event.
     #[tokio::test]
     async fn one_that_is_too_slow_is_gone() {
         let drip = async || {
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(all[0], ("gone".to_owned(), "its counters have not come for 10 s".into()));
     }
 
-    /// A node that says `attached` is not the page's own machine.
+    /// An `attached` event of a node does not describe the page's own machine.
     #[tokio::test]
     async fn disks_attached_here_are_told_of() {
         let disk = crate::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
@@ -463,7 +463,7 @@ mod tests {
         let old =
             Router::new().route("/v1/status", says(status())).route("/v1/stats", says(stats()));
         assert_eq!(names(&told(old.clone(), 4).await), ["status", "stats", "status", "stats"]);
-        // One that tells counters and no status.
+        // A node that sends counters but no status.
         let counted = written("stats", &stats().to_string()).repeat(2);
         let older = old.route("/v1/events", get(async move || counted));
         let all = told(older, 4).await;

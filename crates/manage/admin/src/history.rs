@@ -1,9 +1,8 @@
-//! What was since this began, in bounded memory, for pages that are opened later: the last minutes
-//! by the second, and what is older ever coarser. It is kept where a dashboard is, and nowhere
-//! else.
+//! History for pages that are opened later, in bounded memory: the last minutes by the second,
+//! older times at coarser steps. Only a process with a dashboard keeps it.
 //!
-//! One thing's past is at most [`POINTS`] points of [`SERIES`] numbers of four bytes, 217 KB; a
-//! target keeps its own, and `farblock ui` one for each node and their sum.
+//! One history has at most [`POINTS`] points of [`SERIES`] four-byte numbers, 217 KB. A target
+//! keeps its own; `farblock ui` keeps one for each node and one for their sum.
 
 use crate::cluster::{Node, within};
 use crate::stats::{IoStats, Stats};
@@ -22,34 +21,34 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Seconds that a point stands for, and how many points are kept: a quarter of an hour, three
-/// hours, a day, a month. The page keeps the same.
+/// Seconds per point and number of points of each level: a quarter of an hour, three hours, a day,
+/// a month. The page keeps the same levels.
 const LEVELS: [(u64, usize); 4] = [(1, 900), (10, 1_080), (60, 1_440), (600, 4_320)];
-/// Points of all levels.
+/// Number of points of all levels.
 #[cfg(test)]
 const POINTS: usize = 7_740;
-/// Reads, writes, bytes read and written, each in a second; median and 99th percentile of latency
-/// in microseconds; processors at work in percent. The page has them in this order.
+/// Reads, writes, bytes read and bytes written per second; median and 99th percentile of latency in
+/// microseconds; CPU utilization in percent. The page expects this order.
 const SERIES: usize = 7;
-/// What a target as a whole is called, and all targets together.
+/// The name of a target's own history, and of the sum of all targets.
 const WHOLE: &str = "target";
-/// How often there is a point.
+/// Interval between points.
 const EVERY: Duration = Duration::from_secs(1);
-/// Two counts so far apart have a gap between them.
+/// Two samples further apart than this leave a gap.
 const MOST_MISSED_MS: u64 = 5_000;
-/// A clock that is set moves the moment when a target began; another target began at another one.
+/// A larger difference of start times means a restarted target; a smaller one, an adjusted clock.
 const ANOTHER_MS: u64 = 2_000;
 
 type Point = [f32; SERIES];
 
-/// Points of one step, the oldest left out for the newest.
+/// The points of one level; a new point replaces the oldest.
 struct Ring {
     step: u64,
     most: usize,
     points: VecDeque<Point>,
-    /// The second in which the newest point begins.
+    /// The second in which the newest point starts.
     newest: u64,
-    /// What the newest point is the mean of.
+    /// Sums and counts for the mean of the newest point.
     sums: [f64; SERIES],
     counts: [u32; SERIES],
 }
@@ -73,7 +72,7 @@ impl Ring {
         }
     }
 
-    /// Points in between that nobody saw are empty.
+    /// Fills missed points with gaps.
     fn open(&mut self, start: u64) {
         let missed = start.saturating_sub(self.newest) / self.step;
         let missed = if self.points.is_empty() { 1 } else { missed.min(self.most as u64) };
@@ -96,7 +95,7 @@ impl Ring {
                 if index > 0 {
                     text.push(',');
                 }
-                // As much as a chart shows of it.
+                // With the precision of a chart.
                 let _ = match point[series] {
                     value if !value.is_finite() => write!(text, "null"),
                     value if value >= 100. => write!(text, "{value:.0}"),
@@ -109,7 +108,7 @@ impl Ring {
     }
 }
 
-/// One thing's past.
+/// The history of one target or of the sum.
 struct Past([Ring; LEVELS.len()]);
 
 impl Past {
@@ -118,7 +117,7 @@ impl Past {
     }
 }
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Clone, Default)]
 pub(crate) struct History(Arc<Mutex<BTreeMap<String, Past>>>);
 
@@ -137,7 +136,7 @@ impl History {
         }
     }
 
-    /// What was of this part, for the page.
+    /// The history of this node, for the page.
     fn written(&self, part: &str, now: u64) -> Option<String> {
         let all = self.lock();
         let past = all.get(part)?;
@@ -152,13 +151,13 @@ impl History {
         Some(text)
     }
 
-    /// Where the page takes it.
+    /// The route for the page.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/history.json", get(answer)).with_state(self)
     }
 
-    /// Keeps what a target does, for as long as this is asked to. It has nothing measured for that:
-    /// latency is kept of the time in which somebody looks.
+    /// Records a target's counters, for as long as this future runs. It does not start latency
+    /// measurement: latency is recorded only while a client requests it.
     pub(crate) async fn keep(self, steering: Arc<Steering>) {
         let mut before: Option<Stats> = None;
         let mut every = interval(EVERY);
@@ -174,7 +173,7 @@ impl History {
         }
     }
 
-    /// Keeps what each of these does, and what all of them do together.
+    /// Records the counters of each node and their sum.
     pub(crate) async fn keep_all(self, nodes: Arc<[Node]>) {
         let mut before: BTreeMap<String, Stats> = BTreeMap::new();
         let mut every = interval(EVERY);
@@ -210,14 +209,14 @@ impl History {
     }
 }
 
-/// When this was asked for first: the seconds since 1970 then.
+/// The time of the first call, and the seconds since 1970 then.
 static BEGUN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (Instant::now(), since.as_secs())
 });
 
-/// Seconds that never go back, whatever the clock is set to: where they did, nothing would be kept
-/// until they are where they were. The page only asks how long ago something was.
+/// Seconds from a monotonic clock: after a step back of the wall clock, nothing would be recorded
+/// for that time. The page only needs ages.
 fn seconds() -> u64 {
     let (begun, second) = *BEGUN;
     second + begun.elapsed().as_secs()
@@ -235,19 +234,20 @@ async fn answer(State(history): State<History>, Query(asked): Query<Asked>) -> R
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// What happens in a second.
+/// Rates of one second.
 #[derive(Default)]
 struct Pace {
     /// Reads, writes, bytes read, bytes written.
     done: [f64; 4],
-    /// By the steps of latency, reads and writes together.
+    /// Counts of reads and writes by latency bucket.
     latency: Vec<f64>,
-    /// Percent of all processors; not a number where the system does not tell.
+    /// Percent of all processors; NaN where the system does not report it.
     busy: f64,
 }
 
 impl Pace {
-    /// None where one is not what the other became in a moment.
+    /// The rates between two samples; `None` if the target restarted or the samples are too far
+    /// apart.
     fn between(was: &Stats, is: &Stats) -> Option<Self> {
         let ms = is.uptime_ms.checked_sub(was.uptime_ms).filter(|ms| *ms > 0)?;
         let began = |stats: &Stats| stats.time_ms.saturating_sub(stats.uptime_ms);
@@ -279,7 +279,7 @@ impl Pace {
         })
     }
 
-    /// Adds one node's, of so many who share how busy they are.
+    /// Adds one node's rates; utilization is averaged over `nodes`.
     fn add(&mut self, other: &Self, nodes: usize) {
         for (sum, more) in self.done.iter_mut().zip(other.done) {
             *sum += more;
@@ -298,7 +298,7 @@ impl Pace {
         [reads, writes, read, written, p50, p99, self.busy].map(|value| value as f32)
     }
 
-    /// Microseconds that a share took at most: within a step, evenly.
+    /// A quantile in microseconds, interpolated within its bucket.
     fn quantile(&self, bounds: &[u64], share: f64) -> f64 {
         let mut left = self.latency.iter().sum::<f64>() * share;
         if left == 0. {

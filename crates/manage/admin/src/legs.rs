@@ -1,92 +1,91 @@
-//! What the legs of mirrors are at the moment, and what can be asked of a mirror.
+//! The status of mirror legs, and orders to mirrors.
 //!
-//! It is asked without the document, which a change may keep to itself for as long as its disks
-//! take.
+//! Reads no document, since a change may lock it for as long as its disks take.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Part of a disk.
+/// The status of a part of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LegStatus {
     /// A file, or the URL of a remote disk.
     pub name: String,
-    /// In a mirror `in_sync`, `catching_up` (what it lacks is being copied) or `out` (not used);
+    /// In a mirror `in_sync`, `catching_up` (missing data is being copied) or `out` (not used);
     /// elsewhere `ready` or `away`.
     pub state: String,
-    /// Why it is out, or away.
+    /// Why it is out or away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What a mirror does besides its users' work.
+/// The background work of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MirrorStatus {
-    /// What legs may differ in, or lack.
+    /// Bytes that legs may lack, or in which they may differ.
     pub dirty_bytes: u64,
-    /// Copied to legs since the mirror was opened.
+    /// Bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
-    /// The most bytes a second that are copied or compared; 0: any.
+    /// Speed limit for copying and comparing, in bytes per second; 0: none.
     pub copy_bytes_per_second: u64,
-    /// The legs are being compared.
+    /// Whether a verify is running.
     pub verifying: bool,
-    /// Compared on all legs in sync by the last or present verify.
+    /// Bytes that the last or current verify compared on all legs in sync.
     pub verified_bytes: u64,
-    /// Not compared by it: a leg in sync could not be read there, or there was one only.
+    /// Bytes that it could not compare: a leg in sync was unreadable there, or only one leg was in
+    /// sync.
     #[serde(default)]
     pub uncompared_bytes: u64,
-    /// The legs that it could not read everywhere.
+    /// Legs that were unreadable somewhere.
     #[serde(default)]
     pub unread_legs: Vec<String>,
-    /// In how much the legs in sync differ.
+    /// Bytes in which the legs in sync differ.
     pub differing_bytes: u64,
-    /// The first places where they do.
+    /// The first places where they differ.
     pub differences: Vec<Difference>,
-    /// Verifies that were brought to an end.
+    /// Number of completed verifies.
     pub verifies: u64,
 }
 
-/// Blocks of which at least one is not the same on all legs.
+/// A run of blocks that differ between legs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Difference {
-    /// The first one.
+    /// The first block.
     pub lba: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
-/// What is asked of a mirror.
+/// An order to a mirror.
 #[derive(Clone, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorOrder {
-    /// Have all legs in sync compared, from the beginning.
+    /// Compare all legs in sync, from the start.
     #[serde(default)]
     pub verify: bool,
-    /// The most bytes a second that are copied to legs that catch up, or compared, until the target
-    /// ends; 0: any.
+    /// Speed limit for copying and comparing, in bytes per second, until the target exits; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second: Option<u64>,
 }
 
-/// A mirror that is shared, or another disk with remote parts.
+/// A shared mirror, or another disk with remote parts.
 pub trait Mirrored: Send + Sync {
-    /// What it is at the moment, and what it does if it is a mirror; none once it is closed.
+    /// The status of its legs, and of the mirror if it is one; `None` once it is closed.
     fn status(&self) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)>;
 
-    /// Does what is asked, if it is a mirror.
+    /// Executes an order, if it is a mirror.
     fn order(&self, order: &MirrorOrder);
 }
 
-/// What one namespace is made of.
+/// The legs of one namespace.
 pub type Legs = Arc<dyn Mirrored>;
 
-/// Those of all namespaces that have some.
+/// The legs of all namespaces that have some.
 #[derive(Clone, Default)]
 pub(crate) struct AllLegs(Arc<Mutex<BTreeMap<(String, u32), Legs>>>);
 
 impl AllLegs {
-    /// What a namespace is stored in now.
+    /// Sets the legs of a namespace.
     pub(crate) fn set(&self, nqn: &str, nsid: u32, legs: Option<&Legs>) {
         let key = (nqn.to_owned(), nsid);
         match legs {

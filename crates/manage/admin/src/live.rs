@@ -1,4 +1,4 @@
-//! The running target, as what takes steps.
+//! Applies steps of a change to the running target.
 
 use crate::legs::{AllLegs, Legs, MirrorOrder};
 use crate::patience::{Aside, Patience, Wanted};
@@ -18,26 +18,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a namespace's last operations are waited for; what takes longer goes on by itself, but
-/// its file stays locked until then.
+/// Time limit for a namespace's last operations. Slower ones continue in the background, and their
+/// file stays locked until then.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
-/// What stores a namespace, opened.
+/// The open storage of a namespace.
 #[derive(Clone)]
 pub struct Opened {
-    /// What the target shares.
+    /// The storage that the target shares.
     pub namespace: Arc<dyn Store>,
-    /// The same, if it is a file or a device, and nothing around it.
+    /// The same as a file, if it is a plain file or device.
     pub file: Option<Arc<FileDisk>>,
-    /// What tells it from all other disks.
+    /// Identifies this disk among all disks.
     pub identity: String,
-    /// What its legs are, if it is a mirror or has remote parts.
+    /// Its legs, if it is a mirror or has remote parts.
     pub legs: Option<Legs>,
-    /// Where its reservations are kept, if they can be.
+    /// Where its reservations persist, if they can.
     pub reservations: Option<Arc<dyn ReservationStore>>,
 }
 
-/// Why a disk does not open.
+/// Why a disk could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOpened {
     /// The kind of cause, for programs.
@@ -46,21 +46,21 @@ pub struct NotOpened {
     pub sentence: String,
 }
 
-/// The kind of cause of a disk that does not open.
+/// The kind of cause, for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// Another program, device or disk uses it.
     InUse,
     /// It does not exist.
     NotFound,
-    /// This process has no right to it.
+    /// This process lacks the permission.
     Denied,
-    /// Its size, its block size or its name is wrong, or anything else.
+    /// Its size, block size or name is wrong, or another error.
     Invalid,
 }
 
 impl NotOpened {
-    /// The cause of an error of the storage, with the sentence to say.
+    /// The cause of a storage error, with the sentence to report.
     #[must_use]
     pub fn new(error: &OpenError, sentence: String) -> Self {
         use FileProblem::{
@@ -84,28 +84,28 @@ impl From<String> for NotOpened {
     }
 }
 
-/// Opens what a document names.
+/// Opens the storage and keys that a document names.
 pub trait Open: Send + Sync {
-    /// Opens what stores a namespace.
+    /// Opens the storage of a namespace.
     ///
     /// # Errors
-    /// One sentence, and its kind of cause.
+    /// One sentence, and its cause.
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened>;
 
-    /// Reads the keys that a host has for a subsystem, if it has to prove who it is.
+    /// Reads a host's keys for a subsystem; `None` if the host does not authenticate.
     ///
     /// # Errors
-    /// One sentence, without a part of a secret.
+    /// One sentence, which contains no part of a secret.
     fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String>;
 }
 
-/// What stores the namespaces, by subsystem and identifier.
+/// The storage of all namespaces, by subsystem and namespace ID.
 pub type Disks = BTreeMap<(String, u32), Opened>;
 
-/// With which secrets hosts have to authenticate, by the names of subsystem and host.
+/// The hosts' keys, by subsystem NQN and host NQN.
 pub type Keys = BTreeMap<(String, String), HostKeys>;
 
-/// See the module's text.
+/// See the module documentation.
 pub(crate) struct Live {
     pub(crate) control: Control,
     opener: Arc<dyn Open>,
@@ -113,22 +113,22 @@ pub(crate) struct Live {
     disks: Disks,
     pub(crate) legs: AllLegs,
     pub(crate) keys: Keys,
-    /// What hosts may do, by the names of subsystem and host, if it is limited.
+    /// The hosts' limits, by subsystem NQN and host NQN.
     limits: BTreeMap<(String, String), Limits>,
-    /// At which speed mirrors copy, as the document has it.
+    /// Copy speeds of mirrors, from the document.
     copy_speeds: BTreeMap<(String, u32), u64>,
-    /// What earlier steps of the change took away, until it is over.
+    /// Storage that earlier steps of the current change removed.
     parked: Vec<Opened>,
 }
 
-/// What it takes to take a step back.
+/// Data to undo a step.
 pub(crate) enum Undo {
     Step(Box<Step>),
-    /// The host that was changed or taken away, and the secrets and limits that it had.
+    /// The changed or removed host, with its previous keys and limits.
     Host(String, String, Option<HostKeys>, Limits),
-    /// The namespace that was removed, and as what.
+    /// The removed namespace, with its settings and storage.
     Removed(String, u32, Namespace, Opened),
-    /// The namespace that was changed, as it was, and what stored it if that was opened anew.
+    /// The changed namespace, with its previous settings, and its previous storage if reopened.
     Changed(String, u32, Namespace, Option<Opened>),
 }
 
@@ -137,7 +137,7 @@ impl Undo {
         Undo::Step(Box::new(step))
     }
 
-    /// Whether what stored a namespace is in it.
+    /// Whether it holds a namespace's storage.
     fn has_disk(&self) -> bool {
         matches!(self, Self::Removed(..) | Self::Changed(_, _, _, Some(_)))
     }
@@ -155,7 +155,7 @@ impl Live {
         Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, parked }
     }
 
-    /// Reads the keys of a host.
+    /// Reads a host's keys.
     fn read_keys(
         &self,
         subsystem: &str,
@@ -172,8 +172,7 @@ impl Live {
         self.patience.with(Aside::Key, &what, read)
     }
 
-    /// The hosts among those that `concerns` means whose key files hold something else than what
-    /// was read from them, as steps.
+    /// Steps for the hosts selected by `concerns` whose key files have changed.
     pub(crate) fn keys_changed(
         &self,
         document: &Document,
@@ -190,7 +189,7 @@ impl Live {
         Ok(steps)
     }
 
-    /// The same of one host.
+    /// The step for one host.
     pub(crate) fn key_changed(
         &self,
         nqn: &str,
@@ -205,8 +204,8 @@ impl Live {
         Ok(Some(Step::ChangeHost { nqn: names.0, host: names.1, from, to }))
     }
 
-    /// Lets a host connect with these secrets, or with its name alone. It is never allowed without
-    /// what it has to prove.
+    /// Allows a host, with these keys or by its name alone. The keys are set first, so the host is
+    /// never allowed without them.
     fn allow(&mut self, nqn: &str, host: &str, keys: Option<HostKeys>) -> Result<(), String> {
         let said = |error: farblock_target::ChangeError| error.to_string();
         let names = (nqn.to_owned(), host.to_owned());
@@ -223,7 +222,7 @@ impl Live {
         Ok(())
     }
 
-    /// Lets a host do so much in a second; gives what it could do before.
+    /// Sets a host's limits. Returns the previous ones.
     pub(crate) fn limit(
         &mut self,
         nqn: &str,
@@ -240,7 +239,7 @@ impl Live {
         Ok(before.unwrap_or_default())
     }
 
-    /// Lets a host connect no more; gives the secrets and limits that it had.
+    /// Disallows a host. Returns its previous keys and limits.
     fn disallow(&mut self, nqn: &str, host: &str) -> Result<(Option<HostKeys>, Limits), String> {
         let said = |error: farblock_target::ChangeError| error.to_string();
         self.control.disallow_host(nqn, host).map_err(said)?;
@@ -249,8 +248,8 @@ impl Live {
         Ok((self.keys.remove(&(nqn.to_owned(), host.to_owned())), limits))
     }
 
-    /// A change is over: what it took away is given up, and what it would take to take it back.
-    /// The last end of a file may hang as anything else that is done with it.
+    /// Finishes a change: closes the storage that it removed or kept for an undo. Closing a file
+    /// may hang like any file operation.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
         let parked = std::mem::take(&mut self.parked);
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
@@ -265,8 +264,8 @@ impl Live {
         }
     }
 
-    /// Whether what stores a namespace has another file in its place: under the same name, where
-    /// somebody has moved one. Of several that are one disk this cannot be said.
+    /// Whether another file has replaced a namespace's file under the same name. False for storage
+    /// that is not a plain file.
     pub(crate) fn is_replaced(&self, nqn: &str, nsid: u32) -> Result<bool, String> {
         let opened = self.disks.get(&(nqn.to_owned(), nsid));
         let Some(file) = opened.and_then(|opened| opened.file.clone()) else { return Ok(false) };
@@ -275,7 +274,7 @@ impl Live {
         self.patience.with(Aside::File, &what, look)
     }
 
-    /// Does something with an open file, which may hang.
+    /// Runs an operation on an open file, which may hang.
     fn with_file(
         &self,
         file: &Arc<FileDisk>,
@@ -284,13 +283,14 @@ impl Live {
         let (aside, what) = (Arc::clone(file), file.path().display().to_string());
         self.patience.while_wanted(Aside::File, &what, move |wanted| {
             let done = work(&aside, wanted).map_err(|error| error.to_string());
-            // Whoever hears of the end may be the last who has it.
+            // Drop before reporting: the receiver may hold the last reference.
             drop(aside);
             done
         })
     }
 
-    /// Looks how long a file is, and makes it so long if it is to be, unless nobody waits any more.
+    /// Reads a file's size, and extends the file to `size` if given, unless the caller has given
+    /// up.
     fn measure(&self, file: &Arc<FileDisk>, size: Option<u64>) -> Result<(), String> {
         self.with_file(file, move |file, wanted| match size {
             Some(size) => file.lengthen_while(size, || wanted.is()),
@@ -298,16 +298,16 @@ impl Live {
         })
     }
 
-    /// Takes the lock of a file again.
+    /// Locks a file again.
     fn lock(&self, file: &Arc<FileDisk>) -> Result<(), String> {
         self.with_file(file, |file, _| file.lock())
     }
 
-    /// Opens what stores a namespace. A file may be in the way of its own new place.
+    /// Opens the storage of a namespace. Unlocks a file of the same name that this change replaces.
     fn open(&mut self, namespace: &Namespace, instead: Option<&Opened>) -> Result<Opened, String> {
         let in_the_way: Vec<_> =
             self.parked.iter().chain(instead).filter_map(|opened| opened.file.clone()).collect();
-        // Only those of the same name: another program may want the others.
+        // Only files of the same name: other programs may lock the others meanwhile.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let name = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
         let wanted = absolute(Path::new(name));
@@ -318,7 +318,7 @@ impl Live {
             let mut others = others.filter(|file| !unlocked.iter().any(|it| Arc::ptr_eq(it, file)));
             others.any(|file| !namespace.read_only || !file.geometry().read_only)
         };
-        // It would be found locked, and waited for while nobody can change anything.
+        // Otherwise the open would wait for the lock, and block all changes meanwhile.
         if let Some(((nqn, nsid), _)) = self.disks.iter().find(|(_, opened)| has_it(opened)) {
             return Err(format!(
                 "{} is shared already, as namespace {nsid} of {nqn}: remove that first (two \
@@ -350,9 +350,9 @@ impl Live {
                 ));
             }
             if is_twice {
-                // To a host, those of two subsystems are two disks.
+                // Hosts see two disks if two subsystems share one.
                 opened.identity.push_str(" once more");
-                // There is one place for the reservations of one disk.
+                // A disk has only one place for reservations.
                 opened.reservations = None;
             }
             Ok(opened)
@@ -364,8 +364,8 @@ impl Live {
         checked
     }
 
-    /// Opens what stores a namespace, for which these are unlocked if that can be done, and only
-    /// then: also when nobody waits for it any more.
+    /// Opens the storage of a namespace with `unlocked` files unlocked. Locks them again after a
+    /// failure, even if the caller has given up.
     fn open_aside(
         &self,
         namespace: &Namespace,
@@ -418,7 +418,7 @@ impl Live {
         Ok(self.disks.remove(&(nqn.to_owned(), nsid)).expect("what is shared is known"))
     }
 
-    /// Puts another store behind a namespace.
+    /// Replaces the storage of a namespace.
     fn replace(
         &mut self,
         nqn: &str,
@@ -427,7 +427,7 @@ impl Live {
     ) -> Result<Opened, String> {
         let (id, export, has) = (NamespaceId(nsid), export(&new), new.namespace.geometry().blocks);
         let mut sharing = sharing(namespace);
-        // Where it has to grow first, that comes behind this.
+        // A later step grows it.
         sharing.blocks = sharing.blocks.filter(|blocks| *blocks <= has);
         let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
         drain(removal.map_err(|error| error.to_string())?);
@@ -455,8 +455,8 @@ impl Live {
         }
     }
 
-    /// Sets the speed at which a mirror copies, if it is to be another one than before. What was
-    /// asked for meanwhile stays in force else.
+    /// Sets a mirror's copy speed, if the document's value changed. Otherwise a speed set by an
+    /// order stays in force.
     fn pace(&mut self, nqn: &str, nsid: u32, namespace: &Namespace) {
         let (key, speed) = ((nqn.to_owned(), nsid), namespace.copy_bytes_per_second);
         let before = match speed {
@@ -471,7 +471,7 @@ impl Live {
         }
     }
 
-    /// Gives a namespace the size, the protection and all else that it is to have.
+    /// Applies size, protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
         if let Some(file) = &opened.file {
@@ -480,8 +480,8 @@ impl Live {
         self.share_as(nqn, nsid, to)
     }
 
-    /// The same for one that is as long as it has to be. Taking back does no more: it is not to
-    /// wait for a file that hangs.
+    /// The same without resizing the file. An undo uses this, because it must not wait for a file
+    /// that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
@@ -608,7 +608,7 @@ impl Running for Live {
             Undo::Changed(nqn, nsid, namespace, opened) => {
                 if let Some(old) = opened {
                     let relock = old.file.clone();
-                    // The new one is dropped with the removal, and its lock with it.
+                    // Dropping the removal drops the new storage with its lock.
                     drop(self.replace(&nqn, nsid, (old, &namespace))?);
                     if let Some(file) = relock {
                         self.lock(&file)?;
@@ -636,7 +636,7 @@ fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     )
 }
 
-/// Waits until nothing of a namespace is under way; not for ever, and then a thread does.
+/// Waits for a namespace's last operations; after the limit, a thread waits.
 fn drain(removal: Removal) {
     let Err(mut removal) = removal.wait(DRAIN_TIME) else { return };
     tracing::warn!("{removal:?} goes on: its last operations take long");
@@ -655,7 +655,7 @@ fn export(opened: &Opened) -> Export {
     Export { namespace: Arc::clone(&opened.namespace), identity: opened.identity.clone() }
 }
 
-/// How a target shares what a document describes like this.
+/// The target's settings for a namespace of the document.
 #[must_use]
 pub fn sharing(namespace: &Namespace) -> Sharing {
     Sharing {
@@ -669,7 +669,7 @@ pub fn sharing(namespace: &Namespace) -> Sharing {
     }
 }
 
-/// What hosts may do with a namespace, or a host with all of them, in a second.
+/// The target's rates for limits of a namespace or host.
 #[must_use]
 pub fn rates(limits: &Limits) -> Rates {
     let rate = |all: Option<u64>, reads: Option<u64>, writes: Option<u64>| Rate {
@@ -686,7 +686,7 @@ pub fn rates(limits: &Limits) -> Rates {
     }
 }
 
-/// How namespaces can be reached by a listener.
+/// The ANA states of a listener.
 #[must_use]
 pub fn access(listener: &Listener) -> PortAccess {
     let state = |ana: Ana| match ana {
@@ -700,7 +700,7 @@ pub fn access(listener: &Listener) -> PortAccess {
     PortAccess { usual: state(listener.ana), groups: groups.collect() }
 }
 
-/// Who has to use TLS where a listener is.
+/// The TLS policy of a listener.
 #[must_use]
 pub fn tls_policy(tls: Tls) -> TlsPolicy {
     match tls {

@@ -1,9 +1,8 @@
-//! A target's counters as Prometheus takes them: in OpenMetrics' form for those who ask for that,
-//! and in the older text format for all others. Names and labels are those that ceph-nvmeof made
-//! usual, with another prefix.
+//! A target's counters for Prometheus: in the OpenMetrics format on request, else in the older text
+//! format. Names and labels follow ceph-nvmeof, with another prefix.
 //!
-//! Labels are bounded: namespaces are what is shared, and hosts are those that are told apart
-//! ([`Stats`]); the others are one, named [`OTHERS`].
+//! Labels are bounded by the shared namespaces and the hosts that [`Stats`] tells apart; all other
+//! hosts are combined as [`OTHERS`].
 
 use crate::stats::{IoStats, Latency, Stats};
 use crate::status::Status;
@@ -16,11 +15,11 @@ use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The name of hosts that have none of their own here.
+/// The label of the combined hosts.
 const OTHERS: &str = "others";
 
-/// The label of a host that has its own series. A host may call itself [`OTHERS`]: its label has
-/// quotes around the name, so that no two series are the same.
+/// The label of a host with its own series. A host named [`OTHERS`] gets quotes, so that its series
+/// stays distinct.
 fn host_label(nqn: &str) -> String {
     match nqn.trim_matches('"') == OTHERS {
         true => format!("\"{nqn}\""),
@@ -28,22 +27,23 @@ fn host_label(nqn: &str) -> String {
     }
 }
 
-/// Bounds of latencies: what took less, or longer than a second, tells nobody more.
+/// Bounds of latencies: shorter than the first or longer than a second is not told apart.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
-/// The most histograms of one name: 256 and one more, as many as hosts are told apart. Each is 21
-/// series; beyond it, in the order of their names, namespaces and subsystems have their counters.
+/// Maximum number of histograms per metric: 257, one for each host that is told apart and one for
+/// the others. Each has 21 series. Namespaces and subsystems beyond it, in name order, have only
+/// counters.
 const MAX_HISTOGRAMS: usize = 257;
 
-/// What a leg of a mirror can be.
+/// States of a mirror leg.
 const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
-/// What a part of another disk can be.
+/// States of a part of another disk.
 const PART_STATES: [&str; 2] = ["ready", "away"];
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Labels with all signs in their values as themselves: hosts choose their names, and the crate
-/// writes values as they are, so that one quotation mark would end what can be read of the scrape.
+/// Labels with escaped values. Hosts choose their names and the crate does not escape, so one
+/// quotation mark would break the scrape.
 #[derive(Debug)]
 struct Escaped<'a>(&'a [(&'static str, String)]);
 
@@ -56,17 +56,17 @@ impl EncodeLabelSet for Escaped<'_> {
     }
 }
 
-/// One of the counts.
+/// Selects a counter.
 type Count = fn(&IoStats) -> u64;
 
-/// What is told at once.
+/// The data of one scrape.
 #[derive(Debug)]
 struct Scrape {
     status: Status,
     stats: Stats,
 }
 
-/// Status and counters in OpenMetrics' form.
+/// Status and counters in the OpenMetrics format.
 pub fn render(status: Status, stats: Stats) -> String {
     let mut registry = Registry::with_prefix("farblock");
     registry.register_collector(Box::new(Scrape { status, stats }));
@@ -75,7 +75,7 @@ pub fn render(status: Status, stats: Stats) -> String {
     text
 }
 
-/// The same in the older text format: a counter is called there what its samples are called.
+/// Converts to the older text format, where a counter is named like its samples.
 pub fn as_plain_text(open_metrics: &str) -> String {
     let counters: BTreeSet<_> = open_metrics
         .lines()
@@ -95,7 +95,7 @@ pub fn as_plain_text(open_metrics: &str) -> String {
     open_metrics.lines().map(plain).collect()
 }
 
-/// Writes families, one after the other.
+/// Writes metric families.
 struct Writer<'a>(DescriptorEncoder<'a>);
 
 impl Writer<'_> {
@@ -141,7 +141,7 @@ impl Writer<'_> {
         self.counters(name, help, rows)
     }
 
-    /// What was done there, by those labels.
+    /// Writes the I/O counters for these labels.
     fn io(&mut self, whose: &str, rows: &[(Labels, &IoStats)]) -> fmt::Result {
         let counts: [(&str, &str, Count); 6] = [
             ("reads_completed", "Read commands that succeeded", |io| io.reads),
@@ -174,7 +174,7 @@ impl Writer<'_> {
         self.counters(&format!("{whose}_errors"), help, errors)
     }
 
-    /// How long that took.
+    /// Writes the latencies for these labels.
     fn io_latencies(
         &mut self,
         whose: &str,
@@ -212,7 +212,7 @@ impl Writer<'_> {
     }
 }
 
-/// Counts by their bounds in seconds, as far as these are told.
+/// Buckets by bounds in seconds, restricted to `BOUNDS_US`.
 fn buckets(bounds_us: &[u64], counts: &[u64]) -> Vec<(f64, u64)> {
     let mut buckets = Vec::new();
     let mut kept = 0;
@@ -314,7 +314,7 @@ impl Scrape {
         writer.gauges("namespace_read_only", "1 if writes are refused", read_only)
     }
 
-    /// Legs of mirrors, and remote parts of other disks.
+    /// Writes the states of mirror legs and remote parts.
     fn parts(&self, writer: &mut Writer<'_>) -> fmt::Result {
         let all = self.status.subsystems.iter();
         let all = all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it)));
@@ -326,7 +326,7 @@ impl Scrape {
             let is_mirror = namespace.mirror.is_some();
             let known = if is_mirror { &LEG_STATES[..] } else { &PART_STATES[..] };
             for (number, leg) in namespace.legs.iter().enumerate() {
-                // What comes behind it is how it is connected to, which is nobody's business here.
+                // The URL's parameters are connection details: leave them out.
                 let name = leg.name.split('?').next().unwrap_or_default();
                 for state in known {
                     let mut labels = labels(nqn, namespace.nsid);

@@ -1,35 +1,35 @@
-//! What may hang, done aside: a disk that does not answer when it is opened must not keep everybody
-//! from changing something else.
+//! Runs operations that may hang on helper threads, so that a disk that does not respond does not
+//! block all other changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The longest that a disk, a key file or the configuration may take to be opened.
+/// Time limit for opening a disk, a key file or the configuration.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How many of a kind may hang at once: each has a thread until the system lets it go.
+/// How many operations of a kind may hang at once: each keeps a thread until the system returns.
 pub(crate) const STUCK_MAX: usize = 8;
 
-/// What is done aside. Each kind has a bound of its own: a configuration that nobody can read keeps
-/// no disk from being opened.
+/// The kinds of operation. Each has its own limit: an unreadable configuration must not keep disks
+/// from opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aside {
-    /// A disk is opened.
+    /// Opens a disk.
     Disk,
-    /// The keys of a host are read.
+    /// Reads a host's keys.
     Key,
-    /// The configuration is read.
+    /// Reads the configuration.
     #[cfg_attr(not(unix), allow(dead_code, reason = "nothing has it read again there"))]
     Configuration,
-    /// A file that is open is measured, made longer, locked or closed.
+    /// Measures, extends, locks or closes an open file.
     File,
 }
 
 const KINDS: usize = 4;
 
 impl Aside {
-    /// Those that hang, and what one was to do.
+    /// Words for the error: the hanging objects, and the purpose.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Disk => ("disks do not answer", "to be opened"),
@@ -40,7 +40,7 @@ impl Aside {
     }
 }
 
-/// Waits for what is done aside, and not for ever.
+/// Runs operations with a time limit.
 #[derive(Clone, Debug)]
 pub struct Patience {
     longest: Duration,
@@ -53,7 +53,7 @@ impl Default for Patience {
     }
 }
 
-/// Counts one less when it goes, however the work ends.
+/// Decrements the count on drop, however the operation ends.
 struct Counted(Arc<[AtomicUsize; KINDS]>, Aside);
 
 impl Drop for Counted {
@@ -62,7 +62,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether somebody waits for what is done aside.
+/// Whether the caller still waits for the operation.
 #[derive(Clone, Default)]
 pub(crate) struct Wanted(Arc<AtomicU8>);
 
@@ -76,13 +76,13 @@ impl Wanted {
         self.0.compare_exchange(PENDING, to, before, after).is_ok()
     }
 
-    /// At the moment. What has an effect of its own is not begun any more when it is not.
+    /// Whether the caller still waits. Check this before any side effect.
     pub(crate) fn is(&self) -> bool {
         self.0.load(Ordering::Acquire) != GIVEN_UP
     }
 
-    /// Whether somebody takes what the work gives; from now on it is waited for, so it has to come
-    /// at once.
+    /// Claims the result for the caller, which then waits without limit: the operation must return
+    /// at once. False if the caller has given up.
     pub(crate) fn claim(&self) -> bool {
         self.settle(CLAIMED)
     }
@@ -93,10 +93,10 @@ impl Patience {
         Self { longest, stuck: Arc::default() }
     }
 
-    /// Does this with `what`. What comes of it too late is dropped.
+    /// Runs `work`. A result that comes too late is dropped.
     ///
     /// # Errors
-    /// One sentence: that of the work, or that it takes too long.
+    /// One sentence: the operation's error, or that it takes too long.
     pub fn with<T: Send + 'static>(
         &self,
         kind: Aside,
@@ -106,10 +106,10 @@ impl Patience {
         self.while_wanted(kind, what, move |_| work())
     }
 
-    /// The same for work that looks whether it is wanted still.
+    /// Like [`Patience::with`], for work that checks whether the caller still waits.
     ///
     /// # Errors
-    /// One sentence: that of the work, or that it takes too long.
+    /// One sentence: the operation's error, or that it takes too long.
     pub(crate) fn while_wanted<T: Send + 'static>(
         &self,
         kind: Aside,
@@ -131,7 +131,7 @@ impl Patience {
         let thread = std::thread::Builder::new().name("opening".to_owned()).spawn(move || {
             let done = work(&seen);
             drop(counted);
-            // Nobody waits any more if it came too late.
+            // After the time limit there is no receiver.
             let _ = sender.send(done);
         });
         let thread = thread.map_err(|error| {
@@ -145,7 +145,8 @@ impl Patience {
         };
         match done {
             Ok(done) => {
-                // It has nothing more to do, and a process that gives up rights is to have one.
+                // The thread is done. Join it: a process that drops its rights must have one
+                // thread.
                 let _ = thread.join();
                 done
             }
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Longer than anything here takes that does not hang.
+    /// Longer than any operation here takes unless it hangs.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         });
         assert!(late.unwrap_err().contains("does not answer"));
         assert!(!tells.recv_timeout(LONG).expect("it ends"), "it could claim what was given up");
-        // A thread may take longer to begin than it is given: then it is given more.
+        // A slow machine may not start a thread in time: retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);
             let patience = Patience { longest, ..patience.clone() };

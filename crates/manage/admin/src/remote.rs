@@ -1,11 +1,10 @@
-//! The interface on TCP, for those who have a token. Each token has a name, which the log says of a
-//! change, and a role.
+//! The interface on TCP, for clients with a token. Each token has a name, which appears in the
+//! audit log, and a role.
 //!
-//! A token is long enough that nobody guesses it. What wrong ones cost us is limited all the same:
-//! each is answered after a second, and an address that gave many is told so. A valid one is let in
-//! at any time: all users of a machine, and whoever comes by its tunnel or proxy, have one address,
-//! and none of them is to lock out the others. Pages of others are not answered: a browser says
-//! where a request comes from.
+//! Tokens are too long to guess, but the cost of wrong ones is limited: each is answered after a
+//! second, and an address with many wrong ones is told so. A valid token is always accepted,
+//! because all users of a machine, tunnel or proxy share one address and must not lock each other
+//! out. Requests from other sites' pages are refused; browsers name the page's origin.
 
 use crate::api;
 use crate::audit::AUDIT;
@@ -26,36 +25,36 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the answer to an invalid token is held back.
+/// Delay of the answer to an invalid token.
 const DELAY: Duration = Duration::from_secs(1);
-/// Wrong ones from one address in a [`WHILE`], beyond which it is told of that until it ends.
+/// Wrong tokens from an address within [`WHILE`], beyond which it gets another error.
 const WRONG_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
-/// Addresses that are remembered for that.
+/// Maximum number of addresses with counts.
 const ADDRESSES_MAX: usize = 4096;
-/// Tokens of one file.
+/// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 64;
-/// Bytes of a name.
+/// Maximum length of a token's name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// An interface on TCP that is to be offered.
+/// Configuration of an interface on TCP.
 pub struct Remote {
-    /// Where it listens.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// Who is let in.
+    /// The accepted tokens.
     pub tokens: Tokens,
 }
 
-/// What somebody may do.
+/// The rights of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// See everything.
+    /// Read everything.
     ReadOnly,
     /// Change things, too.
     Admin,
 }
 
-/// Those who are let in.
+/// The accepted tokens.
 #[derive(Clone, Debug)]
 pub struct Tokens(Vec<Holder>);
 
@@ -66,7 +65,7 @@ struct Holder {
     token: Token,
 }
 
-/// Whoever asks for something, with a valid token.
+/// A client with a valid token.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     name: String,
@@ -80,11 +79,11 @@ impl fmt::Display for Caller {
 }
 
 impl Tokens {
-    /// A token a line: its name, `read-only` or `admin`, and the secret. Empty lines, and those
-    /// that begin with `#`, are left out.
+    /// Reads one token per line: its name, `read-only` or `admin`, and the secret. Ignores empty
+    /// lines and lines that start with `#`.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence; never with a part of a secret.
+    /// The error as the end of a sentence, which contains no part of a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -105,7 +104,7 @@ impl Tokens {
         }
     }
 
-    /// Whose this is. It takes as long whosever it is.
+    /// Finds the holder of a token, in constant time.
     fn holder(&self, given: &str) -> Option<&Holder> {
         self.0.iter().fold(None, |found, one| if one.token.is(given) { Some(one) } else { found })
     }
@@ -134,7 +133,7 @@ fn holder(line: &str) -> Result<Holder, String> {
 struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Attempts {
-    /// Whether this address gave fewer than many.
+    /// Whether this address has fewer wrong tokens than the maximum.
     fn may_try(&self, from: IpAddr, now: Instant) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known
@@ -142,13 +141,13 @@ impl Attempts {
             .is_none_or(|(since, count)| *count < WRONG_MAX || now.duration_since(*since) >= WHILE)
     }
 
-    /// Counts a wrong one; whether it is the first of a while.
+    /// Counts a wrong token. True if it is the first within [`WHILE`].
     fn note(&self, from: IpAddr, now: Instant) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= ADDRESSES_MAX {
             known.retain(|_, (since, _)| now.duration_since(*since) < WHILE);
         }
-        // More are only slow.
+        // Addresses beyond the maximum are not counted, only delayed.
         if known.len() >= ADDRESSES_MAX && !known.contains_key(&from) {
             return false;
         }
@@ -161,7 +160,7 @@ impl Attempts {
     }
 }
 
-/// What a stranger is counted by: the network of one household or machine.
+/// The address for counting: for IPv6 the /64 network of a household or machine.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -175,11 +174,11 @@ fn network(address: IpAddr) -> IpAddr {
 struct Guard {
     tokens: Tokens,
     attempts: Attempts,
-    /// A certificate says what its name is.
+    /// TLS is in use, so the certificate proves the host name.
     is_secure: bool,
 }
 
-/// What is behind a token. Where it `is_secure`, no page of another name can lead here.
+/// The routes behind the tokens. With `is_secure`, no DNS rebinding is possible.
 pub(crate) fn router(
     steering: Arc<Steering>,
     tokens: Tokens,
@@ -193,7 +192,7 @@ pub(crate) fn router(
         .layer(from_fn_with_state(guarding, guard))
 }
 
-/// Lets in whoever has a token, as far as its role goes.
+/// Admits requests with a token whose role suffices.
 async fn guard(
     State(guarding): State<Arc<Guard>>,
     ConnectInfo(Visitor { from, .. }): ConnectInfo<Visitor>,
@@ -223,7 +222,7 @@ async fn guard(
     next.run(request).await
 }
 
-/// Counts whoever has no valid token, and answers after a while.
+/// Counts an invalid token, and answers after a delay.
 async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
     let (stranger, now) = (network(from.ip()), Instant::now());
     let may_try = guarding.attempts.may_try(stranger, now);

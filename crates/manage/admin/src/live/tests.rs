@@ -1,4 +1,4 @@
-//! What hosts can see of a change while it is made.
+//! Tests of the states that hosts can see during a change.
 
 use crate::legs::{LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
 use crate::live::{NotOpened, Open, Opened};
@@ -17,8 +17,8 @@ fn with(document: &Document, namespace: &Namespace) -> Document {
     document
 }
 
-/// It is never shared as something else than it is to be: neither writable, nor larger, nor for
-/// others, nor without limits.
+/// The namespace is never shared with other settings than requested: never writable, larger,
+/// visible to other hosts, or without limits.
 #[test]
 fn a_namespace_comes_and_changes_as_a_whole() {
     let (_target, steering) = start(std::sync::Arc::new(Opener));
@@ -53,7 +53,7 @@ fn a_namespace_comes_and_changes_as_a_whole() {
     assert_eq!(back.iter().map(now).collect::<Vec<_>>(), [Some((4096, true))]);
 }
 
-/// A mirror that writes down at which speeds it is to copy.
+/// A mirror that records its copy speeds.
 #[derive(Default)]
 struct Copies(Mutex<Vec<Option<u64>>>);
 
@@ -80,8 +80,8 @@ impl Open for Mirrors {
     }
 }
 
-/// A mirror copies at the speed that the document has, from the beginning and when that changes;
-/// what else changes does not undo what was asked for at run time.
+/// A mirror copies at the document's speed from the start and after each change of it. Other
+/// changes do not undo a speed set at run time.
 #[test]
 fn a_mirror_copies_as_fast_as_the_document_has_it() {
     let copies = Arc::new(Copies::default());
