@@ -1,4 +1,4 @@
-//! The command line, as clap reads it.
+//! The command line, in clap's derive form.
 
 use crate::attach::args::{
     AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout,
@@ -85,8 +85,9 @@ pub(crate) enum Command {
 
 /// Share files, block devices and RAM disks
 ///
-/// Each PATH becomes one namespace of one subsystem: the first is ns=1. It runs until it gets
-/// SIGINT (Ctrl-C) or SIGTERM; accepted writes are finished then. A second signal ends it at once.
+/// Each PATH becomes one namespace of one subsystem; the first has ns=1. The target runs until it
+/// gets SIGINT (Ctrl-C) or SIGTERM, then finishes the writes that it has accepted. A second signal
+/// stops it at once.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What PATH can be:
@@ -107,7 +108,7 @@ Examples:
   farblock serve a.img b.img mem:1GiB --block-size 4096 --cores 0-3,6
   farblock serve --config farblock.toml")]
 pub(crate) struct ServeArgs {
-    /// What to share, one namespace each
+    /// Disks to share, one namespace each
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(required_unless_present_any = ["config", "check", "spdk_rpc"])]
     pub(crate) paths: Vec<OsString>,
@@ -118,23 +119,23 @@ pub(crate) struct ServeArgs {
     #[arg(conflicts_with_all = ["cores", "host_key", "controller_key"])]
     pub(crate) config: Option<PathBuf>,
 
-    /// Where to listen (repeatable), instead of where the configuration says [default:
+    /// Address to listen on (repeatable); replaces the configuration's listeners [default:
     /// 127.0.0.1:4420; port 0 takes a free one]
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
     pub(crate) listen: Vec<SocketAddr>,
 
-    /// How hosts are told to reach the disks here (ANA): optimized, non-optimized, inaccessible,
-    /// persistent-loss or change; farblock ctl set-ana changes it [default: optimized]
+    /// ANA state that hosts see here: optimized, non-optimized, inaccessible, persistent-loss or
+    /// change; farblock ctl set-ana changes it [default: optimized]
     #[arg(long, value_name = "STATE", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
     pub(crate) ana: Option<Ana>,
 
-    /// Identifiers of controllers, such as 1-999: targets that share the same subsystem need
-    /// different ones [default: all]
+    /// Range of controller identifiers, such as 1-999: targets that share one subsystem need
+    /// disjoint ranges [default: all]
     #[arg(long, value_name = "MIN-MAX", value_parser = values::controller_ids)]
     pub(crate) cntlids: Option<RangeInclusive<u16>>,
 
-    /// Name of the subsystem [default: made from this machine and the paths]
+    /// Name of the subsystem [default: derived from this machine and the paths]
     #[arg(long, value_parser = values::nqn)]
     pub(crate) nqn: Option<String>,
 
@@ -142,7 +143,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    /// Bytes in a block: 512 or 4096
+    /// Block size in bytes: 512 or 4096
     #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
@@ -151,24 +152,24 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NQN", value_parser = values::nqn)]
     pub(crate) allow_host: Vec<String>,
 
-    /// Let only this host connect, and have it authenticate with the secret in FILE
-    /// (repeatable; `farblock keys new` makes one)
+    /// Let only this host connect, after it authenticates with the secret in FILE (repeatable;
+    /// `farblock keys new` makes one)
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) host_key: Vec<(String, PathBuf)>,
 
-    /// Prove to hosts with a key that this is the target that they mean, with the secret in FILE
+    /// Authenticate this target to hosts that have a key, with the secret in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "host_key")]
     pub(crate) controller_key: Option<PathBuf>,
 
-    /// Let only this host connect, and with TLS 1.3 by the key in FILE (repeatable; `farblock keys
-    /// new --tls` makes one), or those in the kernel's keyring (NQN=keyring:); with --config the
-    /// key is good for every subsystem that lets it in
+    /// Let only this host connect, with TLS 1.3 and the key in FILE (repeatable; `farblock keys new
+    /// --tls` makes one) or the keys in the kernel's keyring (NQN=keyring:); with --config the key
+    /// is valid for every subsystem that allows the host
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) tls_key: Vec<(String, PathBuf)>,
 
-    /// Who has to use TLS: everybody (required), hosts that have a key for it (allowed), or nobody
-    /// can (plain); farblock ctl set-tls changes it [default: required with --tls-key, else as the
-    /// configuration says, else allowed]
+    /// TLS policy: every host must use TLS (required), hosts with a key must (allowed), or TLS is
+    /// off (plain); farblock ctl set-tls changes it [default: required with --tls-key, otherwise
+    /// the configuration's, otherwise allowed]
     #[arg(long, value_name = "WHO", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
     pub(crate) tls: Option<farblock_state::Tls>,
@@ -178,21 +179,21 @@ pub(crate) struct ServeArgs {
     pub(crate) cores: Option<Cores>,
 
     /// Memory for the buffers of all hosts together, such as 64MiB [default: 512MiB, or a quarter
-    /// of what the process may use]
+    /// of the process's memory limit]
     #[arg(long, value_name = "SIZE", value_parser = values::memory)]
     pub(crate) memory: Option<u64>,
 
-    /// Only say whether a configuration is in order; nothing is opened
+    /// Only check a configuration; opens nothing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist", "state_dir"])]
     pub(crate) check: Option<PathBuf>,
 
-    /// Keep what is changed while it runs in this file, and begin with what it holds
+    /// Save run-time changes to this file, and start from its contents
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) persist: Option<PathBuf>,
 
-    /// Keep reservations of disks that carry none themselves (block devices, stripe sets, mirrors,
-    /// Ceph's images) in this folder, so that they persist through a power loss [default:
+    /// Keep the reservations of disks that cannot store them (block devices, stripe sets, mirrors,
+    /// Ceph images) in this folder, so that they persist through a power loss [default:
     /// $STATE_DIRECTORY, which systemd sets]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
@@ -202,15 +203,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
 
-    /// Have no such socket
+    /// Open no control socket
     #[arg(long, conflicts_with_all = ["control", "persist"])]
     pub(crate) no_control: bool,
 
-    /// Socket for SPDK's clients, such as spdk-rpc -s PATH; they may bring all there is to share
+    /// Socket for SPDK's clients, such as spdk-rpc -s PATH; they may configure the whole target
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) spdk_rpc: Option<PathBuf>,
 
-    /// Offer counters in Prometheus' format at http://ADDR:PORT/metrics, to whoever can reach it
+    /// Serve counters in Prometheus' format at http://ADDR:PORT/metrics, without authentication
     /// (with --https-cert at https://)
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) metrics: Option<SocketAddr>,
@@ -229,67 +230,66 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// End when the standard input does: for a program that starts this as its part
+    /// Stop when the standard input ends: for a program that runs this as a child
     #[arg(long, hide = true)]
     pub(crate) end_with_input: bool,
 }
 
-/// The dashboard.
+/// Options of the dashboard.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct UiArgs {
-    /// Offer a dashboard at this address (without --https-cert on loopback only); the URL that
-    /// opens it is printed
+    /// Serve a dashboard at this address (without --https-cert on loopback only), and print the URL
+    /// that opens it
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) ui: Option<SocketAddr>,
 
-    /// File with the dashboard's token, for its owner alone (mode 600) [default: made anew]
+    /// File with the dashboard's token, mode 600 [default: a new token]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "ui")]
     pub(crate) ui_token: Option<PathBuf>,
 
-    /// Let the dashboard's users change things, too
+    /// Let the dashboard's users change the target, too
     #[arg(long, requires = "ui")]
     pub(crate) ui_steer: bool,
 }
 
-/// The interface on TCP.
+/// Options of the control interface on TCP.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct ApiArgs {
-    /// Offer the control socket's interface on TCP as well, to whoever has a token (without
+    /// Serve the control socket's interface on TCP as well, to clients with a token (without
     /// --https-cert on loopback only)
     #[arg(long, value_name = "ADDR:PORT", requires = "api_tokens")]
     #[arg(value_parser = values::service_address)]
     pub(crate) api: Option<SocketAddr>,
 
-    /// File with the tokens, for its owner alone (mode 600), or credential:NAME: a line NAME
-    /// read-only|admin TOKEN each
+    /// File with the tokens (mode 600), or credential:NAME; each line is NAME read-only|admin TOKEN
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "api")]
     pub(crate) api_tokens: Option<PathBuf>,
 
-    /// Have --api, --ui and --metrics be HTTPS with the certificate in this file (PEM, those that
-    /// lead to a known one behind it); it is read again when it is renewed
+    /// Serve --api, --ui and --metrics by HTTPS with the certificate in this file (PEM: the
+    /// certificate first, then its intermediates); the target reads a renewed file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_key")]
     pub(crate) https_cert: Option<PathBuf>,
 
-    /// File with its private key, for its owner alone (mode 600), or credential:NAME
+    /// File with the certificate's private key (mode 600), or credential:NAME
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_cert")]
     pub(crate) https_key: Option<PathBuf>,
 }
 
-/// What the process gives up when it starts.
+/// The rights that the process gives up when it starts.
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct SandboxArgs {
-    /// Open nothing but what is below this folder, or this device, now and later (repeatable)
-    /// [default: whatever this user may open]
+    /// Confine the process, from the start, to files below this folder, or to this device
+    /// (repeatable) [default: every file that this user may open]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 
-    /// Give up no rights, for debugging: other programs, all system calls and capabilities
+    /// Keep all rights, for debugging: starting programs, all system calls and capabilities
     #[arg(long, conflicts_with = "allow_path")]
     pub(crate) no_sandbox: bool,
 }
 
-/// A list of processors; its own type, since clap takes a `Vec` for a repeated option.
+/// A list of processors. A type of its own, because clap takes a `Vec` for a repeated option.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores(pub(crate) Vec<usize>);
 
@@ -299,18 +299,18 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 
 /// List what a machine shares
 ///
-/// Without a port, the discovery port 8009 is tried and then 4420, where `farblock serve` answers.
+/// Without a port, it tries the discovery port 8009 and then 4420, where `farblock serve` answers.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock discover 192.0.2.7
   farblock discover localhost:4420 --json")]
 pub(crate) struct DiscoverArgs {
-    /// Where to ask
+    /// The machine to ask
     #[arg(value_name = "ADDR[:PORT]", value_parser = values::discovery_address)]
     pub(crate) address: DiscoveryAddress,
 
-    /// File with this host's key for TLS 1.3, where that is required; keyring: as for `id`
+    /// File with this host's key for TLS 1.3, if the target requires TLS; keyring: as for `id`
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
 
@@ -340,13 +340,13 @@ pub(crate) struct IdArgs {
     pub(crate) json: bool,
 }
 
-/// How bytes are moved.
+/// Options that all transfers share.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct TransferArgs {
     #[command(flatten)]
     pub(crate) digests: ConnectionArgs,
 
-    /// Keep a record of what is done: after an interruption the same command goes on from there
+    /// Record progress, so that the same command continues after an interruption
     #[arg(long)]
     pub(crate) resume: bool,
 
@@ -354,7 +354,7 @@ pub(crate) struct TransferArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Give up when a connection was lost for this long, or never (-1) [default: 10m]
+    /// Give up when a connection has been lost for this long, or never (-1) [default: 10m]
     #[arg(long, aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) ctrl_loss_timeout: Option<Timeout>,
@@ -362,8 +362,8 @@ pub(crate) struct TransferArgs {
 
 /// Read a range of bytes from a remote namespace into a file or pipe
 ///
-/// An output file is replaced when all of it is there and durable, and is as it was until then;
-/// blocks of zeroes become holes in it. A progress bar is shown on a terminal.
+/// The new output file replaces the old one only when it is complete and durable. Blocks of zeroes
+/// become holes in it. A terminal shows a progress bar.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -382,7 +382,7 @@ pub(crate) struct ReadArgs {
     #[arg(long, value_name = "N", value_parser = values::bytes)]
     pub(crate) length: Option<u64>,
 
-    /// Where to; - is the standard output
+    /// Output file; - is the standard output
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
@@ -397,8 +397,8 @@ pub(crate) struct ReadArgs {
 /// Write a file or pipe to a range of bytes of a remote namespace
 ///
 /// Success means that the data is durable: a flush has completed. The range need not be whole
-/// blocks: the rest of a first or last block is read and written back, so nobody else should be
-/// writing to those two blocks meanwhile.
+/// blocks: the rest of its first and last block is read and written back, so no other host should
+/// write to those two blocks meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -418,7 +418,7 @@ pub(crate) struct WriteArgs {
     #[arg(long, value_name = "N", value_parser = values::bytes)]
     pub(crate) length: Option<u64>,
 
-    /// Where from; - is the standard input
+    /// Input file; - is the standard input
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) input: PathBuf,
 
@@ -432,9 +432,9 @@ pub(crate) struct WriteArgs {
 
 /// Copy between remote namespaces and files, either way
 ///
-/// A destination file is replaced when all of the new one is there and durable, and is as it was
-/// until then; blocks of zeroes become holes. A destination namespace or block device is written in
-/// place, must be large enough, and keeps what lies beyond.
+/// A new destination file replaces the old one only when it is complete and durable; blocks of
+/// zeroes become holes. A destination namespace or block device is written in place. It must be
+/// large enough, and keeps the bytes beyond.
 /// mem:, null: and stripe: work as in `farblock serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -443,11 +443,11 @@ Examples:
   farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' 'nvme+tcp://192.0.2.8/NQN?ns=1'
   farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' null:1TiB        how fast can it be read?")]
 pub(crate) struct CopyArgs {
-    /// Where from: a URL or a file
+    /// Source: a URL or a file
     #[arg(value_name = "SRC", value_hint = ValueHint::FilePath)]
     pub(crate) source: OsString,
 
-    /// Where to: a URL or a file
+    /// Destination: a URL or a file
     #[arg(value_name = "DST", value_hint = ValueHint::FilePath)]
     pub(crate) destination: OsString,
 
@@ -463,9 +463,9 @@ pub(crate) struct CopyArgs {
     pub(crate) json: bool,
 }
 
-/// Make and look at secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP) and keys for TLS
+/// Make and inspect secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP) and keys for TLS
 ///
-/// They have the forms that nvme-cli makes and takes: DHHC-1:hh:…: and NVMeTLSkey-1:hh:…:
+/// Their formats are nvme-cli's: DHHC-1:hh:…: and NVMeTLSkey-1:hh:…:
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -486,7 +486,7 @@ pub(crate) struct KeysArgs {
 pub(crate) enum KeysCommand {
     /// Make a secret, or a key for TLS
     New(NewKeyArgs),
-    /// Say what is in a key file
+    /// Describe the contents of a key file
     Show {
         /// The key file
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -496,23 +496,23 @@ pub(crate) enum KeysCommand {
         #[arg(long)]
         secret: bool,
     },
-    /// Say whether a key file can be used: by the exit code, and by a sentence if it cannot
+    /// Check that a key file can be used: the exit code says so, and a sentence says why not
     Check {
         /// The key file
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// List the identities that a key for TLS has, to compare them with those of the other end
+    /// List the identities of a key for TLS, to compare them with the other end's
     Derive(DeriveArgs),
-    /// Say what to put where for a key between a host and a subsystem: farblock, nvme-cli, the
-    /// kernel's target and SPDK
+    /// Show how to install a key for a host and a subsystem, for farblock, nvme-cli, the kernel's
+    /// target and SPDK
     Pair(PairArgs),
 }
 
-/// A key, and between whom it is.
+/// Options of `farblock keys pair`.
 #[derive(Args, Debug)]
 pub(crate) struct PairArgs {
-    /// The host's name, which `farblock whoami` tells there
+    /// The host's name, as `farblock whoami` prints it there
     #[arg(value_name = "HOSTNQN", value_parser = values::nqn)]
     pub(crate) host: String,
 
@@ -520,8 +520,7 @@ pub(crate) struct PairArgs {
     #[arg(value_name = "SUBNQN", value_parser = values::nqn)]
     pub(crate) subsystem: String,
 
-    /// The key file; it is made if it is not there. If none is named, host.key or tls.key is made
-    /// here
+    /// The key file; made if it does not exist [default: host.key or tls.key in this folder]
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -529,12 +528,12 @@ pub(crate) struct PairArgs {
     #[arg(long)]
     pub(crate) tls: bool,
 
-    /// As in `farblock keys new`, for one that is made
+    /// Hash function of a new key, as in `farblock keys new`
     #[arg(long, visible_alias = "hmac", value_name = "HASH", value_parser = values::hash)]
     pub(crate) hash: Option<farblock_secure::Hash>,
 }
 
-/// Between whom a key for TLS is used.
+/// Options of `farblock keys derive`: the host and subsystem that share a TLS key.
 #[derive(Args, Debug)]
 pub(crate) struct DeriveArgs {
     /// The key file
@@ -550,10 +549,10 @@ pub(crate) struct DeriveArgs {
     pub(crate) subsystem: String,
 }
 
-/// A new secret.
+/// Options of `farblock keys new`.
 #[derive(Args, Debug)]
 pub(crate) struct NewKeyArgs {
-    /// Make a key for TLS: sha256 (as if not said) for AES-128-GCM, sha384 for AES-256-GCM
+    /// Make a key for TLS: sha256 (the default) for AES-128-GCM, sha384 for AES-256-GCM
     #[arg(long, conflicts_with = "length")]
     pub(crate) tls: bool,
 
@@ -562,19 +561,20 @@ pub(crate) struct NewKeyArgs {
     #[arg(value_parser = values::key_length)]
     pub(crate) length: Option<usize>,
 
-    /// Transform it with sha256, sha384 or sha512 and its owner's name before use [default: not]
+    /// Transform the secret with sha256, sha384 or sha512 and its owner's name before use [default:
+    /// no]
     #[arg(long, visible_alias = "hmac", value_name = "HASH", value_parser = values::hash)]
     pub(crate) hash: Option<farblock_secure::Hash>,
 
-    /// Where to; a new file that only you can read [default: the standard output]
+    /// Write to this new file, which only you can read [default: the standard output]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Say who this host is to targets, and where that comes from
+/// Show the NQN and identifier by which targets know this host, and their source
 ///
-/// A target lets hosts in by their NQN (serve --allow-host), and reservations know them by their
-/// identifier. Two machines must not have the same.
+/// A target admits hosts by their NQN (serve --allow-host); reservations use the host identifier.
+/// Two machines must not share either.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 To set it:
@@ -593,11 +593,11 @@ pub(crate) struct WhoamiArgs {
 Example:
   farblock completions bash > ~/.local/share/bash-completion/completions/farblock")]
 pub(crate) struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     #[arg(value_name = "SHELL", required_unless_present_any = ["known", "manuals"])]
     pub(crate) shell: Option<clap_complete::Shell>,
 
-    /// Print what this machine knows for the last of these words: for the scripts
+    /// Print this machine's names that complete the last of these words: for the scripts
     #[arg(long, hide = true, value_name = "WORD", num_args = 0.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["shell", "manuals"])]
     pub(crate) known: Option<Vec<String>>,

@@ -6,7 +6,7 @@ use farblock_rbd::{Image, Name, Rbd};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Opens an image, by what follows `rbd:`.
+/// Opens an image; `text` is the part after `rbd:`.
 pub(crate) fn open(
     text: &str,
     block_size: u32,
@@ -18,7 +18,7 @@ pub(crate) fn open(
     Ok(Arc::new(opened.map_err(|error| OpenError::Rbd(error.to_string()))?))
 }
 
-/// Refuses names that no image can have, before anything is opened.
+/// Refuses names that no image can have, before opening anything.
 pub(crate) fn check(spec: &Spec) -> Result<(), String> {
     match spec {
         Spec::Rbd(text) => text.parse::<Name>().map(drop).map_err(|error| error.to_string()),
@@ -26,7 +26,7 @@ pub(crate) fn check(spec: &Spec) -> Result<(), String> {
     }
 }
 
-/// What an open image is on whatever machine it is shared.
+/// The identity of an image, the same on every machine that shares it.
 pub(crate) fn identity(text: &str) -> Option<Uuid> {
     farblock_rbd::identity(&text.parse().ok()?)
 }

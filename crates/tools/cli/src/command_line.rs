@@ -1,4 +1,4 @@
-//! Reads the command line, and says what the parser alone would not: that a number is below zero.
+//! Reads the command line, with better errors than the parser's, such as for numbers below zero.
 
 use crate::args::Cli;
 use crate::error::Failure;
@@ -10,10 +10,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What was asked for.
+/// The parsed command line.
 ///
 /// # Errors
-/// What to exit with: help or a sentence is printed already.
+/// The exit code; help or an error is printed already.
 pub(crate) fn read() -> Result<Cli, ExitCode> {
     let mut command = with_numbers(Cli::command());
     let read = command.try_get_matches_from_mut(std::env::args_os());
@@ -21,8 +21,8 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
         .map_err(|error| said(&error.format(&mut command)))
 }
 
-/// Has `-3` be the value of what stands before it, which says what it takes; without that, it is an
-/// option that nobody knows. A file may have such a name: that one is written `./-3`.
+/// Lets an option take `-3` as its value, so that its parser explains the error instead of clap
+/// reporting an unknown option. A file of such a name is written `./-3`.
 fn with_numbers(command: Command) -> Command {
     let mend = |arg: Arg| match takes_text(&arg) {
         true => arg.allow_negative_numbers(true),
@@ -52,12 +52,12 @@ fn said(error: &clap::Error) -> ExitCode {
     if let Some(sentence) = known_otherwise(error) {
         return Failure::Usage(sentence).report();
     }
-    // If nobody reads it, there is the exit code.
+    // Ignore a closed pipe: the exit code still tells.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Commands as other programs of the kind call them, and as they are called here.
+/// Commands of similar programs, and their names here.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("connect", "attach"),
     ("connect-all", "attach --all"),
@@ -79,7 +79,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("unmount", "detach"),
 ];
 
-/// The sentence for a command that has another name here: for the parser it is no misspelling.
+/// The message for a command that has another name here, which clap's spelling hints would miss.
 fn known_otherwise(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -88,7 +88,7 @@ fn known_otherwise(error: &clap::Error) -> Option<String> {
     Some(format!("there is no command {typed}: use `farblock {name}`"))
 }
 
-/// The value with a unit, such as `-1GiB`, that was taken for options.
+/// A negative value with a unit, such as `-1GiB`, that clap took for options.
 fn below_zero(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;

@@ -1,4 +1,4 @@
-//! `farblock discover`: what a machine shares.
+//! `farblock discover`: lists what a machine shares.
 
 use crate::args::{ConnectionArgs, DiscoverArgs, Global};
 use crate::error::Result;
@@ -27,7 +27,7 @@ struct Entry<'a> {
     service: &'a str,
     port_id: u16,
     nqn: &'a str,
-    /// Whether nothing is said there without TLS; none if the target does not say.
+    /// Whether the subsystem requires TLS; `None` if the target does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     tls_required: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,7 @@ fn listing(
     text
 }
 
-/// How much a service knows that this host may use: it lists itself as well.
+/// How many subsystems a service lists for this host; it lists itself as well.
 fn known(entries: &[DiscoveryEntry]) -> String {
     let count = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),
@@ -158,7 +158,7 @@ fn described(entry: &DiscoveryEntry) -> Entry<'_> {
     }
 }
 
-/// Whether a secure channel is required (TREQ, bits 1:0), if that is said.
+/// Whether the entry requires a secure channel (TREQ, bits 1:0), if it says so.
 fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
     match entry.requirements & 0b11 {
         0b01 => Some(true),
@@ -167,7 +167,7 @@ fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
     }
 }
 
-/// One word for a shell, whatever is in it.
+/// Quotes any text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -210,7 +210,7 @@ mod tests {
             let listing = listing("192.0.2.7:8009", &[entry], &Url::default(), None);
             assert!(!listing.contains("farblock id"), "{listing}");
             assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
-            // It is shown, so that somebody can see what is wrong.
+            // The listing shows it, so that people see what is wrong.
             assert!(listing.contains(service), "{listing}");
         }
         let sly = entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'");

@@ -1,4 +1,4 @@
-//! `farblock bench compare`: two reports, and whether the second is slower.
+//! `farblock bench compare`: whether the second of two reports is slower.
 
 use super::CompareArgs;
 use crate::args::Global;
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::io::Read;
 use std::path::Path;
 
-/// The largest file that is taken for a report.
+/// The size limit of a report file.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 
 pub(super) fn run(args: &CompareArgs, json: bool, global: &Global) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `farblock bench`: how near a remote disk is to a local one, and how reports differ.
+//! `farblock bench`: compares a remote disk with a local one, and reports with each other.
 
 mod compare;
 
@@ -9,13 +9,13 @@ use clap::{Args, Subcommand, ValueHint};
 use farblock_measure::BenchArgs as MeasureArgs;
 use std::path::PathBuf;
 
-/// Measure how near a remote disk is to a local one
+/// Measure how close a remote disk comes to a local one
 ///
-/// Without arguments it makes a disk file here, measures it, shares it from a target in this
-/// process over loopback TCP, measures it again through that, and compares, with what bare sockets
-/// take beside it. No root, nothing to configure, nothing left behind, less than two minutes.
+/// Without arguments it makes a disk file here and measures it. Then a target in this process
+/// shares it over loopback TCP, and it measures that and bare sockets for comparison. It needs no
+/// root and no configuration, leaves nothing behind, and takes less than two minutes.
 ///
-/// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
+/// With LOCAL, a REMOTE-URL or both, it measures those. Options have fio's names.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -31,7 +31,7 @@ What the network allows, both ends here or with `farblock bench --floor-serve 0.
   farblock bench --floor
   farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421"
 )]
-// What is flattened into it is a group of this name already.
+// The flattened options already form a group of this name.
 #[group(skip)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -41,17 +41,16 @@ pub(crate) struct BenchArgs {
     measure: MeasureArgs,
 }
 
-/// What to do with reports that there are already.
+/// Commands for existing reports.
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
     Compare(CompareArgs),
 }
 
-/// Say whether one report's disks are slower than another's
+/// Check whether one report's disks are slower than another's
 ///
-/// Both are files that --json has written, of `farblock bench` or of `farblock fleet run`. What
-/// differs is told by repeats (--runs, --full): medians, the change, and the interval that holds it
-/// in 95 of 100 cases.
+/// Both are files written by --json of `farblock bench` or `farblock fleet run`. With repeats
+/// (--runs, --full) it shows medians, the change, and the 95 % confidence interval of the change.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -65,11 +64,11 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "A.json", value_hint = ValueHint::FilePath)]
     pub(crate) a: PathBuf,
 
-    /// The report that is judged
+    /// The report to judge
     #[arg(value_name = "B.json", value_hint = ValueHint::FilePath)]
     pub(crate) b: PathBuf,
 
-    /// Fail if throughput fell or mean latency rose by more than this, and not by chance alone
+    /// Fail if throughput fell or mean latency rose by more than this, beyond chance
     #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
     pub(crate) fail_if_slower: Option<f64>,
 

@@ -1,4 +1,4 @@
-//! The command line of the dashboard of several targets.
+//! The command line of the dashboard for several targets.
 
 use crate::values;
 use clap::{Args, ValueHint};
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 /// Show several targets on one page
 ///
-/// Each is asked every second over its control socket, or over the address of its own dashboard
-/// (farblock serve --ui), or by HTTPS (serve --https-cert). Without --steer nothing can be changed
-/// there. It runs until it gets SIGINT (Ctrl-C) or SIGTERM.
+/// It asks each target every second over its control socket, the address of its dashboard (farblock
+/// serve --ui), or HTTPS (serve --https-cert). Without --steer the page is read-only. It runs until
+/// it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,55 +22,52 @@ Examples:
   farblock ui --listen 0.0.0.0:8443 --token token --https-cert cert.pem --https-key key.pem")]
 pub(crate) struct ClusterArgs {
     /// A target: its control socket, or the address of its dashboard (repeatable) [default: all
-    /// targets of this user that run here]
+    /// targets of this user on this machine]
     #[arg(long, value_name = "[NAME=]PATH|ADDR:PORT|URL", value_parser = super::node)]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) node: Vec<super::Named>,
 
-    /// File with the token of the targets that are given by their addresses, for its owner alone
-    /// (mode 600)
+    /// File with the token for the targets that are given by address (mode 600)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_token: Option<PathBuf>,
 
-    /// File with the certificate of the authority that signed those of the targets with https://
-    /// (PEM), or with theirs
+    /// File with the CA certificate for targets with https://, or with their own certificates (PEM)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_ca: Option<PathBuf>,
 
-    /// Show the disks that are attached to this machine as well (farblock attach): the state of
-    /// each path, as their daemons say it
+    /// Show the disks that are attached to this machine as well (farblock attach), with each path's
+    /// state as their daemons report it
     #[arg(long)]
     pub(crate) attached: bool,
 
-    /// Where these are kept [default: as for farblock attach]
+    /// The attachments' runtime directory [default: as for farblock attach]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "attached")]
     pub(crate) runtime_dir: Option<PathBuf>,
 
-    /// Allow changes on the page: each goes to its target, as far as the target's user, token and
-    /// role let it
+    /// Allow changes on the page; each is sent to its target, which checks the user, token and role
     #[arg(long)]
     pub(crate) steer: bool,
 
-    /// Where the page is (without --https-cert on loopback only); the URL that opens it is printed
-    /// [default: a free port of 127.0.0.1]
+    /// Address of the page (without --https-cert on loopback only); the URL that opens it is
+    /// printed [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     #[arg(hide_default_value = true, value_parser = values::listen_address)]
     pub(crate) listen: SocketAddr,
 
-    /// File with the page's token, for its owner alone (mode 600) [default: made anew]
+    /// File with the page's token, mode 600 [default: a new token]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token: Option<PathBuf>,
 
-    /// Have the page be HTTPS with the certificate in this file (PEM, those that lead to a known
-    /// one behind it); it is read again when it is renewed
+    /// Serve the page by HTTPS with the certificate in this file (PEM: the certificate first, then
+    /// its intermediates); a renewed file is read again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_key")]
     pub(crate) https_cert: Option<PathBuf>,
 
-    /// File with its private key, for its owner alone (mode 600), or credential:NAME
+    /// File with the certificate's private key (mode 600), or credential:NAME
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_cert")]
     pub(crate) https_key: Option<PathBuf>,
 
-    /// Print one line of JSON when it is there
+    /// Print one line of JSON when the page is ready
     #[arg(long)]
     pub(crate) json: bool,
 }

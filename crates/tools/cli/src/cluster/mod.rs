@@ -1,4 +1,4 @@
-//! `farblock ui`: the dashboard of several targets.
+//! `farblock ui`: the dashboard for several targets.
 
 pub(crate) mod args;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// A target on the command line: what people call it, and where it is.
+/// A target on the command line: its display name and its address.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     name: String,
@@ -28,7 +28,7 @@ enum Where {
     Https(String),
 }
 
-/// Takes a target apart: what has a slash is a path.
+/// Parses `[NAME=]PLACE`. A place with a slash is a path.
 pub(crate) fn node(text: &str) -> Result<Named, String> {
     let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
     let (name, place) = named.unwrap_or((text, text));
@@ -121,7 +121,7 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     }
 }
 
-/// What may change a target is not to go over a network unencrypted.
+/// Refuses to send an admin token over a network unencrypted.
 fn is_steered_in_secret(named: &Named) -> Result<()> {
     let Where::Address(address) = &named.place else { return Ok(()) };
     let (host, _) = values::host_and_port(address).map_err(Failure::Usage)?;
@@ -135,7 +135,7 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
     }
 }
 
-/// Every target of this user that runs here; there may be none where something else is shown.
+/// All targets of this user on this machine. An empty list is an error unless `besides`.
 fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = steer::living().unwrap_or_default();

@@ -1,20 +1,20 @@
-//! What only this machine knows of a command line that is being typed: names of attachments, and of
-//! what a running target shares. A shell that is completing is never told of an error.
+//! Completions that only this machine knows: names of attachments, and of a running target's
+//! objects. It never reports errors to a completing shell.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A command line as far as it has been typed.
+/// The words of a command line so far.
 struct Typed<'a> {
-    /// The commands, from the first one on, and what was given to the last one.
+    /// The command, its subcommands, and the last one's arguments.
     positionals: Vec<&'a str>,
-    /// Options with the value that follows them, and those whose value is still to come.
+    /// Options with their values; `None` if the value is not typed yet.
     options: Vec<(&'a str, Option<&'a str>)>,
 }
 
 impl<'a> Typed<'a> {
-    /// Goes down the words with `command`, which knows which options are followed by a value.
+    /// Sorts `words`; `command` knows which options take a value.
     fn new(words: &'a [String], command: &Command) -> Typed<'a> {
         let mut typed = Typed { positionals: Vec::new(), options: Vec::new() };
         let mut path = vec![command];
@@ -32,7 +32,7 @@ impl<'a> Typed<'a> {
         typed
     }
 
-    /// The last word is an option whose value is typed now.
+    /// Whether the last word is an option that still needs its value.
     fn ends_in_option(&self) -> bool {
         self.options.last().is_some_and(|(_, value)| value.is_none())
     }
@@ -43,7 +43,7 @@ impl<'a> Typed<'a> {
     }
 }
 
-/// Whether the word is an option of this command's that the next word is the value of.
+/// Whether the word is an option of this command that takes the next word as its value.
 fn is_valued(command: &Command, word: &str) -> bool {
     let is_it = |arg: &&Arg| match word.strip_prefix("--") {
         Some(long) => {
@@ -59,13 +59,12 @@ fn is_valued(command: &Command, word: &str) -> bool {
     options.find(is_it).is_some_and(|arg| arg.get_action().takes_values())
 }
 
-/// What may stand in the place of the last of `words`, which may be empty; the program's name is
-/// not among them.
+/// Candidates for the last of `words`, which may be empty. `words` lacks the program's name.
 pub(super) fn known(words: &[String], command: &Command) -> Vec<String> {
     let Some((_, before)) = words.split_last() else { return Vec::new() };
     let typed = Typed::new(before, command);
     match (&typed.positionals[..], typed.options.last()) {
-        // One that is attached gets a path more, or another supervisor.
+        // `attach --name` may extend an attached disk by a path, or start a new supervisor for it.
         (["attach", ..], Some(("--name", None))) => {
             return attachments(typed.option("--runtime-dir"));
         }
@@ -96,7 +95,7 @@ fn steered(_: Option<OsString>, _: &str, _: &[&str]) -> Vec<String> {
     Vec::new()
 }
 
-/// What of a target's state a change may begin or go on with.
+/// The names in a target's state that can follow `given` as arguments of a change.
 #[cfg(unix)]
 fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<String> {
     let keys = |value: &serde_json::Value| -> Vec<String> {
@@ -125,7 +124,7 @@ fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<Strin
     }
 }
 
-// There is no control socket to ask elsewhere.
+// Other systems have no control socket to ask.
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
@@ -143,7 +142,7 @@ mod tests {
         assert_eq!(typed.option("--control"), Some("/a".into()));
         assert_eq!(typed.option("--engine"), Some("uring".into()));
         assert_eq!(typed.option("--runtime-dir"), None);
-        // The same word is followed by a value at one command, and not at another.
+        // Whether the same option takes a value depends on the command.
         for (line, found) in [
             ("bench --json a mem:1MiB", &["bench", "mem:1MiB"][..]),
             ("doctor --json data", &["doctor", "data"]),
@@ -159,7 +158,7 @@ mod tests {
         assert!(super::known(&[], &command).is_empty());
     }
 
-    /// Whatever begins with a name of something has it offered.
+    /// Every change whose first argument is a name offers names.
     #[test]
     fn every_change_has_something_to_begin_with() {
         let state = serde_json::json!({

@@ -1,5 +1,5 @@
-//! Manual pages: one for the program and one for each command, of clap's words. clap_mangen joins
-//! the lines of examples into paragraphs, so that this section is written here.
+//! Manual pages: one for the program and one for each command, from clap's help. This module writes
+//! the section of examples, because clap_mangen would join their lines into paragraphs.
 
 use super::command;
 use crate::error::{Failure, Result, os};
@@ -29,7 +29,7 @@ fn write_all(command: &Command, folder: &Path) -> io::Result<()> {
 
 fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    // Without a date: the same version has the same pages.
+    // No date, so that the same version gives the same pages.
     let (name, version) = (man.get_filename(), env!("CARGO_PKG_VERSION"));
     let name = name.trim_end_matches(".1");
     writeln!(page, ".TH {name} 1 \"\" \"farblock {version}\" \"User Commands\"")?;
@@ -46,7 +46,7 @@ fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Lines as they are: nothing in them is roff's.
+/// Escapes lines so that roff prints them as they are.
 fn verbatim(text: &str) -> String {
     let line = |line: &str| match line.replace('\\', "\\e").replace('-', "\\-") {
         line if line.is_empty() => ".sp".to_owned(),

@@ -1,5 +1,5 @@
-//! `farblock completions`: clap's scripts, which ask for the names that only this machine knows;
-//! and the manual pages, which are made of the same command line.
+//! `farblock completions`: clap's scripts, which ask this program for the names that only this
+//! machine knows, and the manual pages.
 
 mod known;
 mod manuals;
@@ -10,7 +10,7 @@ use crate::output;
 use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
-/// Prints a script, or what a shell asks for, or writes the manual pages.
+/// Prints a script or the names that a script asks for, or writes the manual pages.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     if let Some(folder) = &args.manuals {
         return manuals::write(folder);
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
 }
 
-/// The command line, where nothing is followed by files but what names them.
+/// The command line, with file completion only for options that name files.
 fn command() -> Command {
     fn without_files(command: Command) -> Command {
         command.mut_args(hint).mut_subcommands(without_files)
@@ -40,7 +40,7 @@ fn command() -> Command {
     without_files(Cli::command())
 }
 
-/// The same without the commands and options that are not for people.
+/// A copy without hidden commands and options.
 fn visible(command: &Command) -> Command {
     let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(visible);
     let is_shown = |arg: &&Arg| !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help");
@@ -65,13 +65,13 @@ fn visible(command: &Command) -> Command {
     shown.args(command.get_arguments().filter(is_shown).map(plain)).subcommands(commands)
 }
 
-/// For as long as the process lives, which ends when the script is printed.
+/// Leaks the text: the process ends once it has printed the script.
 fn kept(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
 
-/// Has the script ask for the names that only this machine knows. Where it is not as it is known
-/// here, it stays as it is.
+/// Makes the script ask for the names that only this machine knows. A script of an unexpected form
+/// stays unchanged.
 fn with_names(shell: Shell, script: &str) -> String {
     const BEGIN: &str = "_farblock() {";
     const OPTIONS: &str = "_farblock_options() {";
@@ -118,7 +118,7 @@ mod tests {
                 match name {
                     "engine" | "rw" | "block_size" | "as" | "iopolicy" | "shell" => {
                         assert!(values.len() > 1, "{name} has no values to offer");
-                        // What is offered is accepted.
+                        // Its parser must accept every value that it offers.
                         let parser = arg.get_value_parser().clone();
                         let option = Arg::new("value").long("value").value_parser(parser);
                         let command = Command::new("test").arg(option);

@@ -5,12 +5,12 @@ use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// See it work: a mirrored disk with two paths under load, and one after the other cut
+/// Watch failover: a mirrored disk with two paths under load, and faults on one after the other
 ///
-/// Two targets with a disk each, a third that shares a mirror of both at two addresses, and a host
-/// that writes, reads and compares over both paths: all on this machine, without root. Every few
-/// seconds a path is cut or a target killed, and it says what happened and for how long I/O paused.
-/// Ctrl-C ends it; nothing is left behind.
+/// Two targets have a disk each. A third shares a mirror of both at two addresses, and a host
+/// writes, reads and compares over both paths: all on this machine, without root. Every few seconds
+/// it cuts a path or kills a target, and says how long I/O paused. Ctrl-C stops it; it leaves
+/// nothing behind.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
   farblock demo --open                          the dashboard in the browser, too
   farblock demo --for 60 --every 2")]
 pub(crate) struct DemoArgs {
-    /// End after so many seconds [default: Ctrl-C ends it]
+    /// Stop after so many seconds [default: run until Ctrl-C]
     #[arg(long = "for", value_name = "SECONDS", value_parser = values::seconds)]
     pub(crate) duration: Option<Duration>,
 

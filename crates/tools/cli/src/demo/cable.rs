@@ -1,4 +1,4 @@
-//! A path's network: what comes is carried to the other end, until somebody cuts it.
+//! A path's network: a TCP relay that the demonstration can cut.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// It lasts as long as the process.
+/// A relay, for the lifetime of the process.
 pub(super) struct Cable {
     pub(super) address: SocketAddr,
     state: Arc<Mutex<CableState>>,
@@ -21,7 +21,7 @@ struct CableState {
 }
 
 impl Cable {
-    /// Leads to `to`.
+    /// A relay to `to`.
     pub(super) fn new(to: SocketAddr) -> io::Result<Cable> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -29,7 +29,7 @@ impl Cable {
         let shared = Arc::clone(&state);
         let accept = move || {
             for near in listener.incoming().map_while(Result::ok) {
-                // What is not carried is closed, which is all that the host has to know.
+                // A connection that cannot be relayed is closed; the host then reconnects.
                 let _ = carry(near, to, &shared);
             }
         };
@@ -37,7 +37,7 @@ impl Cable {
         Ok(Cable { address, state })
     }
 
-    /// Ends all connections, and refuses others.
+    /// Closes all connections, and refuses new ones.
     pub(super) fn cut(&self) {
         let mut state = lock(&self.state);
         state.is_cut = true;
@@ -55,7 +55,7 @@ fn lock(state: &Mutex<CableState>) -> MutexGuard<'_, CableState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Carries one connection, on two threads.
+/// Relays one connection, on two threads.
 fn carry(near: TcpStream, to: SocketAddr, shared: &Arc<Mutex<CableState>>) -> io::Result<()> {
     if lock(shared).is_cut {
         return Ok(());

@@ -1,40 +1,40 @@
-//! Writers that know what they wrote: each block holds its address and a version, is read back
-//! again and again, and once more at the end.
+//! Writers that verify their data: each block holds its address and a version. A writer reads its
+//! blocks back repeatedly, and once more at the end.
 
 use farblock_fleet::versioned::{Tally, Versioned};
 use farblock_host::Disk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Threads with one operation at a time each.
+/// Threads, with one operation at a time each.
 pub(super) const WRITERS: usize = 8;
 
-/// What they count.
+/// The writers' counters.
 #[derive(Default)]
 pub(super) struct Load {
     stop: AtomicBool,
     pub(super) tally: Tally,
     pub(super) reads: AtomicU64,
-    /// Blocks that were read at the end.
+    /// Blocks read in the final sweep.
     pub(super) swept: AtomicU64,
-    /// The longest read and write since somebody asked, in microseconds.
+    /// The longest read and write since the last call of `longest`, in microseconds.
     longest: [AtomicU64; 2],
     /// Operations of each writer.
     turns: [AtomicU64; WRITERS],
 }
 
 impl Load {
-    /// Has the writers read everything once more, and end.
+    /// Makes the writers read everything once more and stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
 
-    /// The longest read and the longest write since the last time.
+    /// The longest read and the longest write since the last call.
     pub(super) fn longest(&self) -> [Duration; 2] {
         self.longest.each_ref().map(|longest| Duration::from_micros(longest.swap(0, Relaxed)))
     }
 
-    /// How much each writer has done.
+    /// How many operations each writer has done.
     pub(super) fn turns(&self) -> [u64; WRITERS] {
         self.turns.each_ref().map(|turns| turns.load(Relaxed))
     }
@@ -49,7 +49,7 @@ impl Load {
     }
 }
 
-/// One thread's work, on its own part of the disk.
+/// One thread's work, on its share of the disk.
 pub(super) fn write_and_compare(disk: &Disk, number: usize, load: &Load) {
     let mut blocks = match Versioned::new(disk, (number, WRITERS), u64::MAX, true) {
         Ok(blocks) => blocks,
@@ -60,7 +60,7 @@ pub(super) fn write_and_compare(disk: &Disk, number: usize, load: &Load) {
         turn += 1;
         let at = blocks.scattered(turn);
         load.tally.wrote(load.timed(1, number, || blocks.write(at, turn)));
-        // One that was written a while ago.
+        // A block written some turns ago.
         let at = blocks.scattered(turn - turn % 64 / 2);
         load.tally.compared(load.timed(0, number, || blocks.compare(at..at + 1)), &load.reads);
     }

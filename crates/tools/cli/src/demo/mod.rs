@@ -1,4 +1,4 @@
-//! `farblock demo`: a mirrored disk with two paths under load, and one after the other cut.
+//! `farblock demo`: a mirrored disk with two paths under load, and faults on one after the other.
 //!
 //! ```text
 //!                 path 1               URL
@@ -24,9 +24,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether something has come true.
+/// How often a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long it is waited for that, at most.
+/// How long a wait lasts at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the command.
@@ -69,7 +69,7 @@ fn introduction(dashboard: &str) -> String {
     )
 }
 
-/// In the browser that the desktop has for it. Where there is none, the address is printed.
+/// Opens the desktop's browser. Without one, the printed address has to do.
 fn open(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = std::process::Command::new(opener);
@@ -80,7 +80,7 @@ fn open(url: &str) {
     }
 }
 
-/// Does harm, and says what came of it.
+/// Injects faults, and reports their effects.
 struct Teller<'a> {
     stop: &'a Stop,
     load: &'a Load,
@@ -90,7 +90,7 @@ struct Teller<'a> {
     quiet: bool,
     paths: u64,
     targets: u64,
-    /// The longest pause, and what it came from.
+    /// The longest pause, and its cause.
     longest: Option<(Duration, String)>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// One fault after the other, until it is enough.
+    /// Injects one fault after the other until the demonstration is over.
     fn play(&mut self, stage: &mut Stage) -> Result<()> {
         while !self.is_over() {
             for (path, leg) in [(0, 1), (1, 0)] {
@@ -167,14 +167,14 @@ impl<'a> Teller<'a> {
         Ok(())
     }
 
-    /// Waits until each writer has ended what it had begun before, and something since.
+    /// Waits until each writer has finished its operation of `before`, and one more.
     fn settle(&self, stage: &mut Stage, before: [u64; WRITERS]) -> Result<()> {
         let is_settled =
             |now: [u64; WRITERS]| now.iter().zip(before).all(|(now, it)| *now > it + 1);
         self.until(stage, |_| is_settled(self.load.turns())).map(drop)
     }
 
-    /// How long I/O paused since it was last asked, in words.
+    /// The longest I/O pause since the last call, in words.
     fn paused(&mut self, why: &str) -> String {
         let [read, write] = self.load.longest();
         let longest = read.max(write);
@@ -187,7 +187,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Waits as long as was asked for; false if it is over.
+    /// Waits for the interval between two faults; false if the demonstration is over.
     fn rest(&self, stage: &mut Stage) -> Result<bool> {
         let begin = Instant::now();
         while begin.elapsed() < self.every && !self.is_over() {
@@ -197,7 +197,7 @@ impl<'a> Teller<'a> {
         Ok(!self.is_over())
     }
 
-    /// Waits until something is so; false if it does not come true in time, or a signal came.
+    /// Waits until `is_so`; false on a timeout or a signal.
     fn until(&self, stage: &mut Stage, is_so: impl Fn(&Stage) -> bool) -> Result<bool> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE && !self.stop.requested() {
@@ -232,7 +232,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// Says what came of all of it.
+/// Prints the summary.
 fn conclude(
     load: &Load,
     seconds_taken: f64,

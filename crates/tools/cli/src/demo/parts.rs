@@ -1,5 +1,5 @@
-//! The processes of a demonstration, and the folder of their files. Each process ends when its
-//! standard input does, and that is when this one ends, in whatever way.
+//! The processes of a demonstration, and the folder of their files. Each process stops when its
+//! standard input ends, so it cannot outlive this one.
 
 use crate::error::{Failure, Result, os};
 use serde::Deserialize;
@@ -13,13 +13,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "farblock-demo-";
-/// How long a process may take to end when it is asked to.
+/// How long a process may take to stop on request.
 const END_TIME: Duration = Duration::from_secs(10);
-/// How long files may be made anew by processes that are ending.
+/// How long stopping processes may still create files.
 const SWEEP_TIME: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A folder that is removed in the end, by a process of its own if need be.
+/// A folder that is removed in the end, by a separate process if this one is killed.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     sweeper: Option<(Child, ChildStdin)>,
@@ -48,7 +48,7 @@ impl Folder {
         )))
     }
 
-    /// Starts what removes it when this process is no more.
+    /// Starts the process that removes the folder when this one has died.
     fn swept(&self) -> Result<(Child, ChildStdin)> {
         let mut command = this_program()?;
         command.args(["demo", "--sweep"]).arg(&self.path);
@@ -77,7 +77,7 @@ pub(super) fn sweep(folder: &Path) -> Result<()> {
     }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     let until = Instant::now() + SWEEP_TIME;
-    // Who is ending may still make a file while the folder is being removed.
+    // A stopping process may still make a file while we remove the folder.
     while fs::remove_dir_all(folder).is_err() && folder.exists() && Instant::now() < until {
         std::thread::sleep(LOOK_EVERY);
     }
@@ -93,14 +93,14 @@ fn cannot_start(error: &std::io::Error) -> Failure {
     Failure::run(format_args!("cannot start a process of this program: {}", os(error)))
 }
 
-/// What a target prints when it listens.
+/// The JSON line that a target prints when it listens.
 #[derive(Deserialize)]
 pub(super) struct Said {
     pub(super) listening: Vec<SocketAddr>,
     pub(super) dashboard: Option<String>,
 }
 
-/// A target in a process of its own.
+/// A target in its own process.
 pub(super) struct Target {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -120,7 +120,7 @@ impl Target {
         command.args(["serve", "--json", "--end-with-input"]).args(args);
         command.env_remove("RUST_LOG").env("XDG_CONFIG_HOME", folder).env("XDG_STATE_HOME", folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file);
-        // Ctrl-C is for the demonstration, which ends them in their order.
+        // Keep Ctrl-C from the children: the demonstration stops them in order.
         let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -135,13 +135,13 @@ impl Target {
         Ok(Target { child, stdin, _stdout: stdout.into_inner(), log, said })
     }
 
-    /// As `kill -9` does.
+    /// Kills the process, like `kill -9`.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// What it said last, if it has ended by itself.
+    /// The last line of its log, if it has stopped.
     pub(super) fn ended(&mut self) -> Option<String> {
         matches!(self.child.try_wait(), Ok(Some(_))).then(|| last(&self.log))
     }

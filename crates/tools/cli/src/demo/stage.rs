@@ -1,4 +1,4 @@
-//! What a demonstration plays with: the targets, the paths, and the disk over both.
+//! The parts of a demonstration: the targets, the paths, and the disk over both.
 
 use super::cable::Cable;
 use super::parts::{Folder, Target};
@@ -14,15 +14,15 @@ use std::time::Duration;
 
 pub(super) const LEGS: [&str; 2] = ["left", "right"];
 const NQN: &str = "nqn.2026-11.org.farblock:demo";
-/// A MiB of it is the mirror's.
+/// The mirror reserves one MiB of it.
 const LEG_BYTES: u64 = 65 << 20;
 /// The socket of the target with the mirror.
 const CONTROL: &str = "mirror.sock";
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Only if the target with the mirror is gone: nothing here harms it.
+/// Reached only if the target with the mirror dies: no fault here touches that target.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
-/// In the order in which they are to go.
+/// The fields are in the order in which they must drop.
 pub(super) struct Stage {
     pub(super) disk: Disk,
     pub(super) cables: Vec<Cable>,
@@ -71,7 +71,7 @@ impl Stage {
         self.disk.paths().get(path).is_some_and(|path| path.state == PathState::Live)
     }
 
-    /// Whether the mirror goes on without a leg.
+    /// Whether the mirror continues without a leg.
     pub(super) fn is_out(&self, leg: usize) -> bool {
         let url = &self.legs[leg].url;
         self.standings().iter().any(|(name, state)| name == url && state == "out")
@@ -82,7 +82,7 @@ impl Stage {
         legs.len() == LEGS.len() && legs.iter().all(|(_, state)| state == "in_sync")
     }
 
-    /// The legs and what they are to the mirror; none while it does not answer.
+    /// The legs and their states in the mirror; empty while it does not answer.
     fn standings(&self) -> Vec<(String, String)> {
         let client = Client::new(self.folder.path.join(CONTROL));
         let answer = client.ask("GET", "/v1/status", None, None).ok();
@@ -92,7 +92,7 @@ impl Stage {
         namespaces.flat_map(|it| it.legs).map(|leg| (leg.name, leg.state)).collect()
     }
 
-    /// Nobody else is to end what runs here.
+    /// Fails if a target has stopped without our doing.
     pub(super) fn check(&mut self) -> Result<()> {
         let legs = LEGS.iter().zip(&mut self.legs);
         let legs = legs.filter_map(|(name, leg)| leg.target.as_mut().map(|it| (*name, it)));
@@ -147,7 +147,7 @@ fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
     let urls =
         cables.iter().map(|cable| format!("nvme+tcp://{}/{NQN}?ns=1", cable.address).parse());
     let urls: Vec<Url> = urls.collect::<Result<_, _>>().map_err(Failure::run)?;
-    // Who this is need not be kept for it.
+    // A random host identifier will do: nothing stores it.
     let hostid = HostId::random().map_err(|error| {
         Failure::run(format_args!("the system gives no random numbers: {}", os(&error)))
     })?;

@@ -6,12 +6,12 @@ use crate::values;
 use clap::Args;
 use std::time::Duration;
 
-/// Say what is wrong, and what to do about it
+/// Find out what is wrong, and what to do about it
 ///
-/// Without an argument it looks at this machine: whether it can share and attach disks, and how
-/// well. With a URL it goes the whole way to a target, step by step. With the name of an attachment
-/// it looks at that, and at each of its paths. With a file or a block device (on Linux) it says who
-/// has it, if it cannot be shared. It changes nothing, and reads one block.
+/// Without an argument it checks whether this machine can share and attach disks, and how well.
+/// With a URL it checks each step of the way to a target. With the name of an attachment it checks
+/// that and each of its paths. With a file or a block device (on Linux) it checks whether it can be
+/// shared, and names its users. It changes nothing, and reads one block.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "URL|NAME|PATH")]
     pub(crate) patient: Option<String>,
 
-    /// How long each step may take
+    /// Time limit of each step
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = patience)]
     pub(crate) timeout: Duration,
 

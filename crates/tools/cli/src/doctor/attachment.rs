@@ -1,4 +1,4 @@
-//! An attachment: how it is, who uses it, and for each path that is not well the way to its target.
+//! An attachment: its state, its users, and the way to the target of each path that is not well.
 
 use super::finding::{Finding, Verdict};
 use super::target;
@@ -7,7 +7,7 @@ use farblock_host::Options;
 use std::time::Duration;
 
 const CHECK: &str = "attachment";
-/// A path that was lost more often is a bad one.
+/// A path with more reconnections than this is unstable.
 const MANY_RECONNECTS: u64 = 10;
 
 /// All findings.
@@ -31,7 +31,7 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
     findings
 }
 
-/// The same in short, beside other attachments: its state, and the paths that are not well.
+/// A summary, for the list of all attachments: its state, and the paths that are not well.
 pub(super) fn summary(attachment: &Examined) -> Vec<Finding> {
     let state = state(attachment);
     let is_served = !matches!(attachment.state, "restarting" | "stale");
@@ -142,7 +142,7 @@ fn path(way: &Way) -> Finding {
     }
 }
 
-/// The way is free, and the path is not taken.
+/// The target is reachable, but the attachment has given up the path.
 fn given_up(attachment: &Examined, way: &Way) -> Option<Finding> {
     (way.state.as_deref() == Some("failed")).then(|| {
         Finding::hint(

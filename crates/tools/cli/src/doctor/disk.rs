@@ -1,4 +1,4 @@
-//! A file or a block device of this machine: whether it can be shared, or who has it instead.
+//! A file or a block device of this machine: whether it can be shared, and who uses it.
 
 use super::finding::{Finding, split};
 use farblock_backends::{FileProblem, OpenError};
@@ -13,15 +13,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const DISK: &str = "disk";
-/// The smallest blocks that a disk is shared in.
+/// The smallest block size of a shared disk.
 const BLOCK_SIZE: u32 = 512;
 const USERS: &str = "users";
 
-/// All findings, unless there is nothing by this name.
+/// All findings; `None` if no file has this name.
 pub(super) fn examine(path: &Path, patience: Duration) -> Option<Vec<Finding>> {
     let (done, outcome) = mpsc::channel();
     let asked = path.to_owned();
-    // Aside, since what is on a share whose server is gone is opened for ever.
+    // On a thread, since opening a file on a dead network share may hang.
     std::thread::spawn(move || done.send(look(&asked)));
     outcome.recv_timeout(patience).unwrap_or_else(|_| {
         let what = format!("{} does not open within {patience:?}", path.display());
@@ -31,7 +31,7 @@ pub(super) fn examine(path: &Path, patience: Duration) -> Option<Vec<Finding>> {
 }
 
 fn look(path: &Path) -> Option<Vec<Finding>> {
-    // Links in /proc have it so.
+    // Links in /proc show canonical paths.
     let path = match path.canonicalize() {
         Ok(path) => path,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -68,23 +68,23 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
 const FILE: &str = "file";
 const DEVICE: &str = "block device";
 
-/// Who else has it, as far as opening it tells.
+/// Who else uses the disk, as far as opening it tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
-    /// Nobody that says so.
+    /// No user that locks it.
     Free,
-    /// Who writes to it, and has it locked.
+    /// A writer, with an exclusive lock.
     Writer,
-    /// Those who read it, and have it locked against writers.
+    /// Readers, with shared locks.
     Readers,
-    /// The system, or a program that has the device to itself.
+    /// The system, or a program that opened the device exclusively.
     System,
 }
 
-/// What it is, its bytes, and who has it.
+/// The kind of file, its size in bytes, and its user.
 fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     let found = path.metadata().map_err(problem)?.file_type();
-    // Before it is opened: a pipe waits for its other end.
+    // Checked before opening, since opening a pipe waits for its other end.
     let kind = match () {
         () if found.is_file() => FILE,
         () if found.is_block_device() => DEVICE,
@@ -92,7 +92,7 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
         () => return Err(FileProblem::NoDisk),
     };
     let mut file = File::open(path).map_err(problem)?;
-    // Which tells a device's size, too.
+    // A seek tells the size of devices, too.
     let size = file.seek(SeekFrom::End(0)).map_err(problem)?;
     let hold = match locked(&file) {
         Hold::Free if kind == DEVICE && is_claimed(path) => Hold::System,
@@ -101,8 +101,8 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     Ok((kind, size, hold))
 }
 
-/// Asked by taking the locks for a moment. A program that tries for them once just then would be
-/// refused; what the kernel lists instead lacks those of other containers.
+/// Takes the locks for a moment, so a program that tries a lock just then would fail. The kernel's
+/// list of locks is no alternative: it lacks those of other containers.
 fn locked(file: &File) -> Hold {
     let is_taken = |lock: Result<(), TryLockError>| matches!(lock, Err(TryLockError::WouldBlock));
     if is_taken(file.try_lock_shared()) {
@@ -114,14 +114,14 @@ fn locked(file: &File) -> Hold {
     }
 }
 
-/// Whether somebody has a device to itself. This is how a target opens one.
+/// Whether a device is open exclusively. A target opens devices the same way.
 fn is_claimed(device: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
     options.open(device).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
 }
 
-/// Asked without opening it: udev looks at a device after it was open for writing.
+/// Asks without opening: udev probes a device after each close of a writer.
 fn may_be_written(path: &Path) -> bool {
     rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }
@@ -158,7 +158,7 @@ fn held(path: &Path, hold: Hold, users: &[User]) -> Finding {
     let (system, programs): (Vec<_>, Vec<_>) =
         users.iter().cloned().partition(|user| user.pid.is_none());
     match hold {
-        // What is mounted or a part of something must not be written to, whatever is locked.
+        // A disk that is mounted or part of an array must not be written to, whatever its locks.
         _ if !system.is_empty() || hold == Hold::System => Finding::problem(
             USERS,
             format!("{name} is in use by the system: {}", Listed(users)),
@@ -226,7 +226,7 @@ mod tests {
             (Hold::Writer, vec![], Verdict::Problem, ["writes", "cannot be seen from here"]),
             (Hold::System, vec![], Verdict::Problem, ["the system", "cannot be seen from here"]),
             (Hold::System, vec![mount.clone()], Verdict::Problem, ["system", "mounted at /data"]),
-            // A loop device takes no lock of its file.
+            // A loop device does not lock its file.
             (Hold::Free, vec![fio, mount], Verdict::Problem, ["system", "mounted at /data"]),
         ] {
             is(&held(disk, hold, &users), USERS, verdict, &parts);

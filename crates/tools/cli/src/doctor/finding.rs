@@ -1,15 +1,15 @@
-//! What a check has found: a verdict, what is, and what to do about it.
+//! The result of a check: a verdict, the state that it found, and advice.
 
 use crate::table::printable;
 use serde::Serialize;
 
-/// How good it is.
+/// The verdict of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// It works, and could be better.
+    /// It works, but could be better.
     Hint,
     /// It does not work.
     Problem,
@@ -25,15 +25,15 @@ impl Verdict {
     }
 }
 
-/// See the module's text.
+/// One result of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at, in a word or two.
+    /// The subject of the check, in a word or two.
     pub(super) check: &'static str,
     pub(super) verdict: Verdict,
-    /// One sentence of what is.
+    /// One sentence about the state.
     pub(super) what: String,
-    /// One sentence of what to do; none if all is well.
+    /// One sentence of advice; `None` if all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) advice: Option<String>,
 }
@@ -62,14 +62,14 @@ impl Finding {
     }
 }
 
-/// A sentence that says what is and, behind a colon, what to do.
+/// Splits a sentence at its first colon into the state and the advice.
 #[cfg(any(target_os = "linux", windows))]
 pub(super) fn split(sentence: &str) -> (String, String) {
     let (what, advice) = sentence.split_once(": ").unwrap_or((sentence, "run this as root"));
     (what.to_owned(), advice.to_owned())
 }
 
-/// All of them, for people.
+/// All findings as text, for people.
 pub(super) fn listing(patient: &str, findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
     let mut text = format!("{}\n", printable(patient));

@@ -1,7 +1,7 @@
-//! What answers at an address, before anything is asked of it that only a target understands.
+//! Finds out which protocol a server at an address speaks, before using NVMe/TCP in earnest.
 //!
-//! A target answers an ICReq at once. What does not is asked in the words of others: a web server
-//! waits for the end of a line, and what takes nothing but TLS hangs up.
+//! A target answers an ICReq at once. If no answer comes, this module tries other protocols: a web
+//! server waits for the end of a line, and a TLS server hangs up.
 
 use crate::error::os;
 use farblock_proto::tcp::Digests;
@@ -11,23 +11,23 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How an ICResp begins: type, flags, header length.
+/// The first bytes of an ICResp: type, flags, header length.
 const IC_RESP: [u8; 3] = [1, 0, 128];
-/// As much of an answer is looked at.
+/// How many bytes of an answer are examined.
 const HEAD_BYTES: usize = 16;
-/// How long one may take that is asked in another protocol: it is there, and not far.
+/// How long a server may take to answer another protocol: its address is known to answer.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 
 const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-/// A ClientHello of TLS 1.3 that offers no key and no certificate: whoever speaks TLS says so, and
-/// be it by refusing it.
+/// A ClientHello of TLS 1.3 that offers no key and no certificate: every TLS server answers it, if
+/// only with an alert.
 const CLIENT_HELLO: &[u8] = &[
     // Record: handshake, 78 bytes.
     22, 3, 1, 0, 78, //
     // ClientHello, 74 bytes, version as TLS 1.3 writes it.
     1, 0, 0, 74, 3, 3, //
-    // Random bytes: nothing is kept secret by them.
+    // Random bytes; no secret depends on them.
     7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     // No session, two cipher suites, no compression.
     0, 0, 4, 0x13, 1, 0x13, 2, 1, 0, //
@@ -36,26 +36,26 @@ const CLIENT_HELLO: &[u8] = &[
     0,
 ];
 
-/// See the module's text.
+/// The protocol of the first answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FirstAnswer {
-    /// An NVMe/TCP controller's, and after how long.
+    /// An NVMe/TCP controller, and its response time.
     Target(Duration),
-    /// TLS, which a target may require, and other servers too.
+    /// TLS: a target that requires it, or another server.
     Tls,
-    /// Something else, that looks like this.
+    /// Another known protocol, described in words.
     Other(&'static str),
-    /// Something that is not recognised.
+    /// An unknown protocol.
     Strange,
-    /// Nothing, until it hung up.
+    /// The server closed the connection without an answer.
     Closed,
-    /// Nothing.
+    /// No answer.
     Silence,
-    /// The connection failed, in the system's words.
+    /// The connection failed, with the system's message.
     Failed(String),
 }
 
-/// Says what answers there.
+/// Connects and classifies the server's first answer.
 pub(super) fn ask(address: SocketAddr, time: Duration) -> FirstAnswer {
     let mut request = Vec::new();
     HostEnd::new(Digests::NONE, 2).start(&mut request);
@@ -75,19 +75,19 @@ pub(super) fn ask(address: SocketAddr, time: Duration) -> FirstAnswer {
     }
 }
 
-/// Asks it in the words of other protocols.
+/// Tries the other protocols.
 fn other_words(address: SocketAddr, time: Duration) -> Option<FirstAnswer> {
     let time = time.min(PROBE_TIME);
     let answers = [CLIENT_HELLO, HTTP].into_iter().filter_map(|words| {
         let answer = judge(&exchange(address, words, time).ok()?)?;
         matches!(answer, FirstAnswer::Tls | FirstAnswer::Other(_)).then_some(answer)
     });
-    // Asked in turn, and no further than it takes.
+    // A lazy iterator: the second protocol is tried only if the first one told nothing.
     let mut answers = answers;
     answers.next()
 }
 
-/// What an answer is, if it is one.
+/// Classifies an answer; `None` for an empty one.
 fn judge(answer: &[u8]) -> Option<FirstAnswer> {
     Some(match answer {
         [] => return None,
@@ -99,7 +99,7 @@ fn judge(answer: &[u8]) -> Option<FirstAnswer> {
     })
 }
 
-/// Says something, and gives the beginning of what comes back; nothing at the end of the stream.
+/// Sends `words` and returns the first bytes of the answer; none at the end of the stream.
 fn exchange(address: SocketAddr, words: &[u8], time: Duration) -> std::io::Result<Vec<u8>> {
     let deadline = Instant::now() + time;
     let mut stream = TcpStream::connect_timeout(&address, time)?;
@@ -117,7 +117,7 @@ fn exchange(address: SocketAddr, words: &[u8], time: Duration) -> std::io::Resul
             Ok(0) => return Ok(answer),
             Ok(count) => answer.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // What came before counts.
+            // Use the bytes that arrived before the error.
             Err(_) if !answer.is_empty() => return Ok(answer),
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What this machine has for sharing and attaching disks.
+//! This machine's ability to share and attach disks.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -7,8 +7,7 @@ use super::finding::Finding;
 use farblock_host::HostIdentity;
 use farblock_host::identity::Source;
 
-/// UUIDs that makers of mainboards forgot to replace: names made of them are those of other
-/// machines, too.
+/// Default UUIDs that mainboard makers forgot to replace. Names made from them are not unique.
 const NOBODYS: &[&str] = &[
     "00000000-0000-0000-0000-000000000000",
     "ffffffff-ffff-ffff-ffff-ffffffffffff",
@@ -40,7 +39,7 @@ fn version() -> Finding {
     Finding::ok("version", format!("farblock {own}{system}"))
 }
 
-/// Whether targets can tell this host from others.
+/// Whether this host has a unique identity for targets.
 fn identity((host, source): &(HostIdentity, Source)) -> Finding {
     const CHECK: &str = "identity";
     let HostIdentity { nqn, id } = host;

@@ -1,14 +1,13 @@
-//! `farblock doctor`: what is wrong, and what to do about it.
+//! `farblock doctor`: finds out what is wrong, and what to do about it.
 //!
-//! Each check is a function that gives a [`Finding`]: a verdict, one sentence of what is, one of
-//! what to do. Checks that stand on each other end with the first problem: what comes behind it
-//! would only repeat it.
+//! Each check is a function that returns a [`Finding`]: a verdict, one sentence about the state,
+//! and one of advice. Dependent checks stop at the first problem.
 //!
-//! - [`target`]: the way to a target, step by step, in the order in which a connection takes them.
-//! - [`machine`]: what this machine has for sharing and attaching.
+//! - [`target`]: each step of the way to a target, in the order of a connection.
+//! - [`machine`]: this machine's ability to share and attach.
 //! - [`sharing`]: the targets that run on it.
-//! - [`attachment`]: one that is attached, and the ways to it that are not free.
-//! - [`disk`]: a file or block device that is to be shared, and who else has it.
+//! - [`attachment`]: an attached disk, and the paths to it that fail.
+//! - [`disk`]: a file or block device to share, and its users.
 
 pub(crate) mod args;
 #[cfg(any(target_os = "linux", windows))]
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &DoctorArgs, json: bool, global: &Global) -> Result<()> 
     }
 }
 
-/// What was looked at, and what was found.
+/// The subject, and the findings about it.
 fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)> {
     match args.patient.as_deref() {
         None => Ok(("this machine".to_owned(), here(args))),
@@ -87,7 +86,7 @@ fn here(args: &DoctorArgs) -> Vec<Finding> {
     findings
 }
 
-/// All attachments of this user, and the directory that keeps them.
+/// All attachments of this user, and their directory.
 #[cfg(any(target_os = "linux", windows))]
 fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     const CHECK: &str = "attachments";
@@ -122,7 +121,7 @@ fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     findings
 }
 
-/// Nothing is attached on such a machine.
+/// This system cannot attach disks.
 #[cfg(not(any(target_os = "linux", windows)))]
 fn attachments(_: &DoctorArgs) -> Vec<Finding> {
     Vec::new()
@@ -142,7 +141,7 @@ fn disk(args: &DoctorArgs, name: &str) -> Option<Vec<Finding>> {
     disk::examine(name.as_ref(), args.timeout)
 }
 
-/// Who else has a file is nothing that Windows tells.
+/// Windows does not tell who else uses a file.
 #[cfg(windows)]
 fn disk(_: &DoctorArgs, _: &str) -> Option<Vec<Finding>> {
     None

@@ -1,4 +1,4 @@
-//! What only Linux has: the kernel's part in sharing and attaching, and the limits of a process.
+//! Checks for Linux only: kernel features for sharing and attaching, and process limits.
 
 use super::super::finding::{Finding, split};
 use crate::attach;
@@ -8,9 +8,9 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Each connection takes a descriptor; with fewer a target turns hosts away.
+/// Each connection needs a descriptor; below this, a target refuses hosts.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// What registers memory with the kernel locks it.
+/// Memory registered with the kernel counts against this limit.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
@@ -102,13 +102,13 @@ fn fuse(available: &Result<(), MountError>) -> Option<Finding> {
     Some(Finding::hint("fuse", what, advice))
 }
 
-/// Where the kernel shows what it has.
+/// Where the kernel lists its modules and devices.
 struct Places<'a> {
     modules: &'a Path,
     devices: &'a Path,
 }
 
-/// What of the kernel's own disks can be attached with.
+/// Which of the kernel's disk drivers are available for attaching.
 fn drivers(places: &Places) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_loaded = |module: &str| places.modules.join(module).exists();
@@ -177,14 +177,14 @@ mod tests {
         assert_eq!((all[0].0, all[1].0, all.len()), ("modules", "modules", 2), "{all:?}");
         assert!(all[0].1.contains("`modprobe ublk_drv`"), "{all:?}");
         assert!(all[1].1.contains("`modprobe nvme-tcp`"), "{all:?}");
-        // A driver that is loaded, and a container without its device.
+        // A loaded driver, in a container without its device node.
         make(&modules.join("ublk_drv"));
         make(&modules.join("nvme_tcp"));
         let all = missing();
         assert!(all.len() == 1 && all[0].0 == "ublk", "{all:?}");
         make(&devices.join("ublk-control"));
         assert_eq!(missing(), []);
-        // Drivers that are built in show their devices alone.
+        // Built-in drivers show only their device nodes.
         std::fs::remove_dir_all(&modules).expect("ours");
         make(&devices.join("nvme-fabrics"));
         assert_eq!(missing(), []);
