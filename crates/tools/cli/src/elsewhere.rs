@@ -1,4 +1,4 @@
-//! Disks on the command line that may have images of Ceph clusters in them, or remote disks.
+//! Disks on the command line, including Ceph images and remote disks inside sets.
 
 mod layout;
 
@@ -15,25 +15,25 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// The longest pause between two attempts to reach a remote disk.
+/// The longest delay between two attempts to reconnect to a remote disk.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// How long operations wait for a remote disk that is part of a set, before they fail as those of a
-/// lost path do: hosts that have another way take that, the others ask again. It is less than what
-/// hosts give a command.
+/// How long operations wait for a remote disk that is part of a set. Then they fail with a path
+/// error: a host with another path uses that, other hosts retry. The time is shorter than hosts'
+/// command timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A remote disk that another one is made of.
+/// A remote disk that is part of another disk.
 pub(crate) struct Leg {
     /// Its URL, without keys.
     pub(crate) name: String,
     pub(crate) namespace: Weak<dyn Namespace>,
-    /// As it was when it became part of the other one.
+    /// Its size when it became part of the other disk.
     capacity_bytes: u64,
 }
 
 impl Leg {
-    /// What it lacks, in words, if it has become shorter: that may be in use.
+    /// Says how much is missing if the disk, which may be in use, has shrunk.
     pub(crate) fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
@@ -43,7 +43,7 @@ impl Leg {
     }
 }
 
-/// How a remote disk is kept that is never given up.
+/// Options for a remote disk that is never given up.
 pub(crate) fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,
@@ -52,12 +52,12 @@ pub(crate) fn leg_options() -> DiskOptions {
     }
 }
 
-/// A leg's URL.
+/// Parses a leg's URL.
 pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
     text.parse().map_err(|error| format!("leg {text}: {error}"))
 }
 
-/// What a failure to connect says.
+/// The message of a failure to connect.
 pub(crate) fn said(failure: Failure) -> String {
     match failure {
         Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -74,7 +74,7 @@ pub(crate) fn open(
     open_with_legs(spec, block_size, read_only).map(|(namespace, _)| namespace)
 }
 
-/// Opens a disk to be measured: nothing is written down with its files.
+/// Opens a disk to measure it, without storing its layout with its files.
 pub(crate) fn open_to_measure(
     spec: &Spec,
     block_size: u32,
@@ -84,7 +84,7 @@ pub(crate) fn open_to_measure(
     open_settled(&settled.spec, block_size, read_only).map(|(namespace, _)| namespace)
 }
 
-/// Opens a disk, and says which remote ones it is made of.
+/// Opens a disk, and returns the remote disks inside it.
 pub(crate) fn open_with_legs(
     spec: &Spec,
     block_size: u32,
@@ -115,7 +115,7 @@ struct Legs {
     legs: Vec<Leg>,
 }
 
-/// A remote disk that this process has open, and what tells it from others.
+/// A remote disk that this process has open, and the facts that identify it.
 struct Open {
     name: String,
     subsystem: Option<String>,
@@ -123,7 +123,7 @@ struct Open {
     disk: Weak<dyn Namespace>,
 }
 
-/// Two that write to one disk, each believing that it is its own, overwrite each other's data.
+/// The open remote disks. Two disks that write to the same remote one would overwrite each other.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
 impl Legs {
@@ -132,7 +132,8 @@ impl Legs {
         let name = url.without_keys().to_string();
         let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.disk.strong_count() > 0);
-        // Before it is opened: whoever succeeds to a disk ends what the one before has there.
+        // Checked before opening: a disk that succeeds another cancels the commands of its
+        // predecessor.
         refuse_again(&name, all.iter().find(|one| one.name == name))?;
         let options = DiskOptions { fast_io_fail_timeout: Some(PATIENCE), ..leg_options() };
         let opened = match journal::of(&url)? {

@@ -95,7 +95,7 @@ fn controller_view(controller: &Controller) -> ControllerView {
     }
 }
 
-/// VS as people write it: the third number only if it is not 0.
+/// VS in its usual form, with the third number only if it is not 0.
 fn version(version: Version) -> String {
     match version.tertiary() {
         0 => format!("{}.{}", version.major(), version.minor()),

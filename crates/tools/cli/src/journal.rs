@@ -1,10 +1,10 @@
-//! Where a target writes down which controllers may carry out something on the remote disks that
-//! its own are made of, before it uses them: whoever takes its place has them ended first, so that
-//! a write that a dead target had sent does not undo what came after it. A set's disk does that
-//! itself, as the successor of the one before; what becomes a mirror's leg is a new disk, and has
-//! it done before.
+//! A journal of the controllers that may still execute commands on the remote disks inside this
+//! target's own. The target writes each controller down before it uses it. Its successor cancels
+//! those controllers first, so that a write sent by a dead target cannot overwrite newer data. A
+//! set's disk does that itself, as the successor of the previous disk. For a mirror's leg, which is
+//! a new disk, the mirror's opener does it.
 //!
-//! A file for each URL, in the folder where reservations are kept; without one nothing is known.
+//! One file for each URL, in the folder of the reservations. Without a folder, no journal is kept.
 
 use crate::error::os;
 use crate::lives::{Life, VERSION};
@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use uuid::Uuid;
 
-/// More than any of these files has, in bytes.
+/// The size limit of a file, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-/// By file.
+/// Entries by file.
 static ALL: Mutex<BTreeMap<PathBuf, Entry>> = Mutex::new(BTreeMap::new());
 
 fn all() -> MutexGuard<'static, BTreeMap<PathBuf, Entry>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is in a file, and whose it is.
+/// The contents of a file, by owner.
 #[derive(Default)]
 struct Entry {
-    /// Of disks that are no more, here and before.
+    /// Controllers of closed disks, of this process and earlier ones.
     left: Vec<ControllerLife>,
-    /// Of those that are open, by number.
+    /// Controllers of open disks, by disk number.
     open: BTreeMap<u64, Vec<ControllerLife>>,
     next: u64,
 }
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-/// From now on it is written down, in this folder.
+/// Starts to keep journals in this folder.
 pub(crate) fn keep_in(folder: &Path) -> io::Result<()> {
     let own = folder.join("controllers");
     std::fs::create_dir_all(&own)?;
@@ -73,7 +73,7 @@ pub(crate) fn keep_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where it is written down for this disk, if there is a place, and what is there.
+/// Calls `act` with the file and entry of this disk; `None` if no folder is set.
 fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<Option<T>, String> {
     let Some(folder) = FOLDER.get() else { return Ok(None) };
     let name = Uuid::new_v5(&Uuid::NAMESPACE_OID, url.without_keys().to_string().as_bytes());
@@ -87,8 +87,8 @@ fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<
     Ok(Some(act(&path, entry)))
 }
 
-/// What was left by whoever used the disk before, and where to write down what follows; nothing if
-/// there is no place for it.
+/// The controllers of the disk's previous user, and a journal for the new one; `None` if no folder
+/// is set.
 pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
     with_entry(url, |path, entry| {
         let controllers = entry.left.clone();
@@ -98,13 +98,13 @@ pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
     })
 }
 
-/// What was left by whoever used the disk before, for those who have it ended first and then
-/// [begin](begin) with a new disk.
+/// The controllers of the disk's previous user. The caller cancels them, and then calls
+/// [begin](begin) for a new disk.
 pub(crate) fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
     Ok(with_entry(url, |_, entry| entry.left.clone())?.unwrap_or_default())
 }
 
-/// All of these are over.
+/// Removes these controllers: they are cancelled.
 pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     let written = with_entry(url, |path, entry| {
         entry.left.retain(|life| !lives.contains(life));
@@ -113,7 +113,7 @@ pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     written?.unwrap_or(Ok(()))
 }
 
-/// Where to write down what a new disk does; nothing if there is no place for it.
+/// A journal for a new disk; `None` if no folder is set.
 pub(crate) fn begin(url: &Url) -> Result<Option<Journal>, String> {
     with_entry(url, |path, entry| {
         let id = entry.open(Vec::new());
@@ -143,11 +143,11 @@ fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
     lives.ok_or_else(|| damaged("it is malformed".to_owned()))
 }
 
-/// Writes down what a disk tells.
+/// Records the controllers of one disk.
 pub(crate) struct Journal {
     path: PathBuf,
     id: u64,
-    /// Its disk has what was left ended.
+    /// The disk cancels its predecessor's controllers.
     succeeds: bool,
 }
 
@@ -160,7 +160,7 @@ impl Record for Journal {
         let mut all = all();
         let entry = all.get_mut(&self.path).expect("it was made with this");
         entry.open.insert(self.id, lives.to_vec());
-        // What everybody has had ended is over.
+        // Drop the controllers that every open disk has cancelled.
         let Entry { left, open, .. } = &mut *entry;
         if self.succeeds {
             left.retain(|life| open.values().flatten().any(|other| other == life));

@@ -1,5 +1,4 @@
-//! `farblock keys`: secrets for authentication and keys for TLS, in the forms that nvme-cli makes
-//! and takes.
+//! `farblock keys`: secrets for authentication and keys for TLS, in nvme-cli's formats.
 
 mod pair;
 
@@ -41,10 +40,10 @@ fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizin
     })
 }
 
-/// What to do about a file that is there already, if it was named.
+/// Advice if a file that the user named exists.
 const NAMED: &str = "remove it, or name another file";
 
-/// Makes a file that only its owner can read. If there is one, `advice` says what to do.
+/// Makes a file that only its owner can read. If one exists, `advice` says what to do.
 fn write_new(path: &Path, text: &str, advice: &str) -> Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -91,13 +90,13 @@ fn take(random: &[u8], out: &mut [u8]) {
     out.copy_from_slice(&random[..out.len()]);
 }
 
-/// What a file has in it.
+/// The contents of a key file.
 enum Keys {
     Secrets(Vec<Secret>),
     Tls(Vec<TlsKey>),
 }
 
-/// What the secrets are, without them.
+/// Describes the keys without printing them.
 fn show(file: &Path) -> Result<()> {
     match read(file)? {
         Keys::Secrets(secrets) => secrets.iter().try_for_each(show_one),
@@ -129,7 +128,7 @@ fn suite(key: &TlsKey) -> &'static str {
     }
 }
 
-/// For what takes the secret itself, as nvme-cli does.
+/// Prints the key itself, for programs such as nvme-cli that take it as an argument.
 fn show_secret(file: &Path) -> Result<()> {
     let text = match read(file)? {
         Keys::Secrets(mut secrets) => secrets.swap_remove(0).text(),
@@ -155,7 +154,7 @@ fn derive(args: &DeriveArgs) -> Result<()> {
     Ok(())
 }
 
-/// A file of either kind; of one that is neither it is said what is wrong with its kind.
+/// Reads a file of either kind. If it is neither, the error is about the kind that it resembles.
 fn read(file: &Path) -> Result<Keys> {
     let tls = match key_file::read_tls(file) {
         Ok(keys) => return Ok(Keys::Tls(keys)),

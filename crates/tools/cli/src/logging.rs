@@ -1,7 +1,6 @@
-//! Log lines on the standard error or, of whoever has none, in a file: warnings by default, more
-//! with
-//! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given. They are text
-//! for people, JSON, or lines for systemd's journal, see decision 34.
+//! Log lines, on the standard error or in a file for a process without one: warnings by default,
+//! and more with `-v` and `-vv`. `RUST_LOG` applies if neither `-v` nor `-q` is given. Lines are
+//! text for people, JSON, or systemd's journal format, see decision 34.
 
 mod lines;
 
@@ -19,12 +18,12 @@ use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::prelude::*;
 
-/// Which lines are wanted in the environment's words: a level, or levels by crate.
+/// The environment variable with a log level, or levels by crate.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Starts logging for the process; with the time for one that runs for long, and with what it does
-/// for one that has only its log to say so. True if a program reads the log, which is then to have
-/// the last word as well.
+/// Starts logging for the process. `time` adds the time, for long-running processes. A log file
+/// also gets informational lines, since that process has no other output. Returns true if a program
+/// reads the log: then the final error belongs in the log, too.
 pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let Global { verbose, quiet, log_format, .. } = *global;
     let level = match (quiet, verbose) {
@@ -41,12 +40,12 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let by_variable = matches!(wanted, Some(Ok(_)));
     let filter = match &wanted {
         Some(Ok(targets)) => targets.clone(),
-        // Nobody reads the errors of operations in a process that serves others.
+        // A server has no user who would read its own operations' errors.
         _ if time && !quiet => {
             let operations = level.max(LevelFilter::INFO);
             let quieter = Targets::new().with_default(level);
             let quieter = quieter.with_target("farblock_host::queue", operations);
-            // Who changed what is said whatever else is, and so is what people would be told.
+            // The audit log and the notes for people appear at every level.
             let quieter = quieter.with_target(crate::output::NOTES, operations);
             quieter.with_target("farblock::audit", operations)
         }
@@ -92,8 +91,8 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     is_read
 }
 
-/// Whether the standard error is systemd's journal, which says in the environment which file it
-/// is: a process that it has started may have another one.
+/// Whether the standard error is systemd's journal. The variable alone may be inherited, so this
+/// compares the file that it names.
 #[cfg(target_os = "linux")]
 fn is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
@@ -106,8 +105,8 @@ fn is_journal() -> bool {
     false
 }
 
-/// How a line's message and values are written: with what comes from peers in it and is not plain
-/// by number, so that a line is one line and reads from left to right.
+/// Formats a line's message and values. Control and bidirectional characters from peers are
+/// escaped, so that a line stays one line and reads from left to right.
 fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let text = format!("{value:?}");

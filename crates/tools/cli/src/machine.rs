@@ -1,7 +1,6 @@
-//! What tells this machine from others: for names that stay the same over restarts and differ
-//! between machines.
+//! Identifies this machine, for names that survive restarts and differ between machines.
 
-/// This machine's identifier, or if it has none its name.
+/// This machine's identifier, or its name if it has none.
 pub(crate) fn id() -> String {
     system_id().unwrap_or_else(name)
 }
@@ -30,7 +29,7 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// How much memory there is, if the system says so.
+/// The size of the machine's memory, if the system tells it.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();

@@ -1,7 +1,7 @@
 //! `farblock`: share disks over NVMe/TCP and use them from anywhere, entirely in user space.
 //!
-//! The binary is thin: it reads the command line ([`args`]), calls the crates below it, and prints
-//! tables or JSON. Its own contract is with people and scripts:
+//! The binary is thin: it reads the command line ([`args`]), calls the library crates, and prints
+//! tables or JSON. It promises people and scripts:
 //! - Results go to the standard output, everything else (progress, notes, logs, errors) to the
 //!   standard error.
 //! - An error is one sentence that says what is wrong and what to do. The exit code is 2 when the
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     };
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
-        // Who changed what is said then.
+        // It logs every change.
         #[cfg(unix)]
         Command::Ui(args) => args.steer,
         Command::Attach(args) => args.foreground,
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The faults that a demonstration makes on purpose are not logged.
+/// A demonstration does not log the faults that it injects.
 fn is_quiet(cli: &Cli) -> bool {
     #[cfg(unix)]
     let breaks_its_own = matches!(cli.command, Command::Demo(_));
@@ -84,7 +84,7 @@ fn is_quiet(cli: &Cli) -> bool {
     cli.global.quiet || (breaks_its_own && cli.global.verbose == 0)
 }
 
-/// Refuses `--json` where there is nothing to be said in it.
+/// Refuses `--json` for commands that have no JSON output.
 fn has_json(cli: &Cli) -> Result<()> {
     use Command::{Authenticate, Completions, Detach, Keys, Service};
     #[cfg(unix)]
@@ -99,7 +99,7 @@ fn has_json(cli: &Cli) -> Result<()> {
     }
 }
 
-/// The parser compares what stands on one side of the command only.
+/// The parser would miss a conflict of options on both sides of the command.
 fn spins_one_way(global: &Global) -> Result<()> {
     match global.poll && global.spin.is_some() {
         true => Err(Failure::usage("--poll says --spin always: leave one of the two out")),

@@ -1,4 +1,4 @@
-//! What to do when a connection does not come about, by the reason.
+//! Advice for each reason why a connection fails.
 
 use super::finding::Finding;
 use crate::remote;
@@ -8,10 +8,10 @@ use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
 use farblock_proto::tcp::TcpRefusal;
 
-/// As many of a target's subsystems are named.
+/// How many of a target's subsystems the advice names.
 const NAMED: usize = 5;
 
-/// What a small packet passes and a large one does not: for steps that come behind small ones.
+/// Advice for steps that follow successful small packets: the path may drop large ones.
 pub(super) const LARGE_PACKETS: &str = "look at the target's log; if it is well, large packets \
     may be lost on the way (path MTU): try `ping -M do -s 1472 HOST`, and set the same MTU on both \
     machines and all that is between them";
@@ -33,7 +33,7 @@ pub(super) fn finding(error: &Error, url: &Url, options: &Options) -> Finding {
     }
 }
 
-/// Which step failed, and what to do.
+/// The failed step, and advice.
 fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     use ConnectError as E;
     let (check, advice) = match reason {
@@ -58,14 +58,14 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
     (check, advice.to_owned())
 }
 
-/// What to do where nothing is known but the sentence.
+/// Advice for an error that has no other.
 const UNEXPLAINED: (&str, &str) = (
     "connect",
     "look at the target's log, and run this again with -vv: its output belongs in a report to the \
      maker of the target",
 );
 
-/// The same of what only TCP can fail at.
+/// The failed step and advice, for errors of the TCP transport.
 fn tcp(refusal: &TcpRefusal) -> (&'static str, &'static str) {
     match refusal {
         TcpRefusal::NotNvmeTcp { .. } => ("protocol", "correct the port"),
@@ -87,7 +87,7 @@ fn tcp(refusal: &TcpRefusal) -> (&'static str, &'static str) {
     }
 }
 
-/// The same of what has to do with keys.
+/// The failed step and advice, for errors with keys.
 fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     use ConnectError as E;
     Some(match reason {
@@ -122,7 +122,7 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// A name is not the one that the target expects.
+/// The target does not know a name that the connection uses.
 fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);
@@ -153,8 +153,8 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     ("subsystem", advice)
 }
 
-/// The target tells this host nothing of the subsystem: it is not allowed there, or it is, and has
-/// to use TLS where the listener has none.
+/// The target does not list the subsystem for this host: it does not allow the host, or it requires
+/// TLS and this listener has none.
 fn not_listed(nqn: &str, host: &str) -> String {
     let let_in = remote::let_in(nqn, host);
     format!(
@@ -164,8 +164,8 @@ fn not_listed(nqn: &str, host: &str) -> String {
     )
 }
 
-/// The target tells a host with this name of the subsystem, and does not let it in all the same:
-/// the name is not enough.
+/// The target lists the subsystem for this host's name but refuses the connection: it wants a key
+/// as well.
 fn proof(options: &Options) -> String {
     let nqn = options.identity().nqn;
     match (&options.tcp.tls_key, options.tcp.concatenate) {
@@ -184,7 +184,7 @@ fn proof(options: &Options) -> String {
     }
 }
 
-/// The target takes the name, and not the identifier that came with it.
+/// The target knows the host's name, but not with this identifier.
 fn identifier(options: &Options) -> String {
     let HostIdentity { nqn, id } = options.identity();
     format!(
@@ -194,7 +194,7 @@ fn identifier(options: &Options) -> String {
     )
 }
 
-/// A namespace cannot be had.
+/// The namespace cannot be used.
 pub(super) fn namespace(
     controller: &farblock_host::Controller,
     url: &Url,

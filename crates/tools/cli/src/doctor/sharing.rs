@@ -1,4 +1,4 @@
-//! The targets that run on this machine, as far as this user may ask them.
+//! The targets that run on this machine, as far as this user may query them.
 
 use super::finding::Finding;
 use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const CHECK: &str = "target";
 
-/// What there is to be said of one.
+/// All findings about one target.
 pub(super) fn examine(target: &Status) -> Vec<Finding> {
     let at = target.listening.join(", ");
     let hosts: BTreeSet<_> = target.controllers.iter().map(|it| &it.host_nqn).collect();
@@ -31,7 +31,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings
 }
 
-/// Failures of a namespace's storage, and differences that a comparison of a mirror found.
+/// Failures of a namespace's storage, and mismatches that a mirror scrub found.
 fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     const CHECK: &str = "storage";
     let NamespaceStatus { nsid, health, last_failure, mirror, .. } = namespace;
@@ -66,11 +66,11 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     findings
 }
 
-/// Legs of a mirror that are not in sync, and remote parts that do not answer.
+/// Legs of a mirror that are not in sync, and remote disks that do not answer.
 fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let nsid = namespace.nsid;
     let of_mirror = |leg: &LegStatus| {
-        // What comes behind it is how it is connected to.
+        // The rest of the name holds connection options.
         let name = leg.name.split('?').next().unwrap_or_default();
         let why = leg.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
         match leg.state.as_str() {
@@ -100,14 +100,14 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     namespace.legs.iter().filter_map(of_mirror).collect()
 }
 
-/// There is one, and it says nothing.
+/// A target has a socket but does not answer.
 pub(super) fn silent(socket: &Path, patience: Duration) -> Finding {
     let what = format!("the one at {} does not answer within {patience:?}", socket.display());
     let advice = "see in its log what it waits for, and whether its process was stopped";
     Finding::problem(CHECK, what, advice)
 }
 
-/// Several machines that say that they are the same host.
+/// Several machines that claim to be the same host.
 fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
     let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut places: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();

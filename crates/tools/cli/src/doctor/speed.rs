@@ -1,4 +1,4 @@
-//! What would make a connection faster, or what makes it slower than it need be.
+//! Settings that would make a connection faster.
 
 use super::finding::Finding;
 use farblock_block::size::Size;
@@ -7,15 +7,15 @@ use farblock_proto::host::ControllerInfo;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A round trip that is longer is felt with one command at a time.
+/// Longer round trips dominate the latency of single commands.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(2);
-/// Transfers that are smaller cost a command each.
+/// Smaller transfer limits cost additional commands.
 const SMALL_TRANSFER_BYTES: u32 = 128 << 10;
-/// Writes up to this size need no round trip more, if the controller takes them in the capsule.
+/// Writes up to this size usually save a round trip: controllers accept their data in the capsule.
 const USUAL_IN_CAPSULE_BYTES: u32 = 4096;
 const CHECK: &str = "speed";
 
-/// Hints, if there are any.
+/// Hints about a connected controller.
 pub(super) fn of_controller(
     info: &ControllerInfo,
     options: &Options,
@@ -50,7 +50,7 @@ pub(super) fn of_controller(
             "raise the target's largest transfer (MDTS)",
         ));
     }
-    // Within a machine it is its load that takes time, not a way.
+    // On one machine, load causes long round trips, not distance.
     if round_trip >= LONG_ROUND_TRIP && !is_here {
         hints.push(Finding::hint(
             CHECK,
@@ -70,7 +70,7 @@ mod tests {
     const NEAR: Duration = Duration::from_micros(100);
     const FAR: Duration = Duration::from_millis(20);
 
-    /// What is said, by what each hint advises.
+    /// The advice of each hint.
     fn advice(info: &ControllerInfo, options: &Options, to: &str, trip: Duration) -> Vec<String> {
         let address = to.parse().expect("an address");
         let hints = of_controller(info, options, address, trip);

@@ -1,5 +1,5 @@
-//! The way to a target, step by step: name, TCP connection, path, first answer, TLS, Connect,
-//! authentication, Identify, namespaces, an I/O queue, and a block read over it.
+//! The way to a target, step by step: name, TCP connection, path MTU, first answer, TLS, Connect,
+//! authentication, Identify, namespaces, an I/O queue, and reads of a block over it.
 
 use super::finding::Finding;
 use super::first_answer::{self, FirstAnswer};
@@ -14,15 +14,15 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Reads of one block, to know how long one takes.
+/// How many reads measure the latency of one block.
 const READS: usize = 8;
-/// Segments are smaller than packets by the headers of IPv4 and TCP with a time stamp.
+/// A segment is smaller than its packet by the headers of IPv4 and TCP with a time stamp.
 const HEADERS_BYTES: u32 = 52;
-/// The smallest packets that every network of today carries whole.
+/// Every current network carries packets of this size whole.
 const USUAL_MTU_BYTES: u32 = 1500;
-/// Larger packets stay on their machine.
+/// Larger packets occur only within a machine.
 const JUMBO_MTU_BYTES: u32 = 9216;
-/// What addresses that do not answer cost before somebody notices.
+/// A delay that people notice, caused by addresses that do not answer.
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 
@@ -83,13 +83,13 @@ fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Finding> {
     }
 }
 
-/// The resolver's words, without the library's.
+/// The resolver's message, without the library's prefix.
 fn resolver(error: &io::Error) -> String {
     let text = os(error);
     text.rsplit_once("information: ").map_or(text.as_str(), |(_, reason)| reason).to_owned()
 }
 
-/// Connects to the first address that answers; those before it cost time at each connection.
+/// Connects to the first address that answers; the ones before it delay every connection.
 fn connect(
     addresses: &[SocketAddr],
     time: Duration,
@@ -101,7 +101,7 @@ fn connect(
         match TcpStream::connect_timeout(&address, time) {
             Ok(stream) => {
                 let took = begin.elapsed();
-                // Who refuses at once costs nothing.
+                // An address that refuses at once costs no time.
                 if let Some(Finding { what, .. }) = last.filter(|_| lost >= FELT) {
                     let advice = "name an address instead, or correct what the name stands for";
                     found.push(Finding::hint("name", what, advice));
@@ -119,7 +119,7 @@ fn connect(
     Err(last.expect("a name has an address"))
 }
 
-/// There is no TCP connection.
+/// The finding for a failed TCP connection.
 fn unreachable(address: SocketAddr, error: &io::Error, time: Duration) -> Finding {
     let port = address.port();
     let (what, advice) = match error.kind() {
@@ -149,20 +149,20 @@ fn unreachable(address: SocketAddr, error: &io::Error, time: Duration) -> Findin
     Finding::problem(CONNECTION, what, advice)
 }
 
-/// How large packets may be on the way there.
+/// The path MTU to the target.
 fn path(stream: &TcpStream) -> Finding {
     const CHECK: &str = "path MTU";
     let Some(segment_bytes) = segment_bytes(stream) else {
         return Finding::ok(CHECK, "this system does not tell it");
     };
     let mtu_bytes = segment_bytes + HEADERS_BYTES;
-    // Where packets are larger than any network's, the window is what limits them.
+    // Packets larger than any network's are limited by the window, not by an MTU.
     let mtu = match mtu_bytes <= JUMBO_MTU_BYTES {
         true => format!(": an MTU of {mtu_bytes}"),
         false => String::new(),
     };
     let what = format!("a packet carries up to {segment_bytes} bytes{mtu}");
-    // With IPv6 and its longer header it is 20 bytes less.
+    // IPv6 has a longer header, so the estimate is 20 bytes too low.
     match mtu_bytes + 20 < USUAL_MTU_BYTES {
         false => Finding::ok(CHECK, what),
         true => Finding::hint(
@@ -184,7 +184,7 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
     None
 }
 
-/// Whether a target answers.
+/// Whether the first answer is a target's.
 fn protocol(
     answer: FirstAnswer,
     address: SocketAddr,
@@ -231,7 +231,7 @@ fn protocol(
 }
 
 fn connected(controller: &Controller, settings: &Options, took: Duration) -> Finding {
-    // Discovery is what does without (`TcpOptions::concatenate`).
+    // Discovery connections do not use concatenation (`TcpOptions::concatenate`).
     let concatenates = settings.tcp.concatenate && !controller.info().discovery;
     let tls = match (settings.tcp.tls_key.is_some(), concatenates) {
         (true, _) => " over TLS",
@@ -242,7 +242,7 @@ fn connected(controller: &Controller, settings: &Options, took: Duration) -> Fin
     Finding::ok("connect", what)
 }
 
-/// What a target shows this host, whose user named none of its subsystems.
+/// The subsystems that a target lists for this host, if the URL names none.
 fn discovery(controller: &Controller, url: &Url) -> Result<Finding, Finding> {
     const CHECK: &str = "discovery";
     let entries = controller
@@ -269,7 +269,7 @@ fn discovery(controller: &Controller, url: &Url) -> Result<Finding, Finding> {
     })
 }
 
-/// The namespace that the URL names, or else the first.
+/// The namespace of the URL, or else the first.
 fn choose_namespace(
     controller: &Controller,
     url: &Url,
@@ -298,7 +298,7 @@ fn choose_namespace(
     Ok(Some(namespace))
 }
 
-/// How the namespace can be reached by this way (ANA), if that is worth a word.
+/// A hint if this path is not optimized for the namespace (ANA).
 fn access(controller: &Controller, nsid: u32) -> Result<Option<Finding>, Finding> {
     const CHECK: &str = "access";
     let advice = "use the URL of another of the target's addresses as well: `farblock attach` \

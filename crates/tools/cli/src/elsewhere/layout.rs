@@ -1,24 +1,24 @@
-//! Where the files of a set are in it: written down with each file, in an extended attribute, so
-//! that nothing in the set moves when a file is longer, or the files are named in another order,
-//! the next time.
+//! The position of files in a set. Each file stores its position in an extended attribute, so that
+//! data stays in place when a file has grown or the order on the command line differs next time.
 //!
-//! What carries no attribute (devices, remote disks, images) is named with its size in a
-//! concatenation. The attribute names no inode: it is as true of a copy.
+//! Members of a concatenation without attributes (devices, remote disks, images) must be named with
+//! their sizes. The attribute does not mention the inode, so it holds for a copy as well.
 
 use farblock_backends::{OpenError, Spec};
 use farblock_block::size::Size;
 use std::fmt;
 use std::path::Path;
 
-/// What keeps it.
+/// The extended attribute with the position.
 const ATTRIBUTE: &str = "user.farblock.part";
 
-/// Where a disk is in a set of several.
+/// The position of a disk in a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LayoutPlace {
-    /// In a concatenation: where it begins, and how much of it is used. All, of the last one.
+    /// In a concatenation: its offset, and how many of its bytes are used. `None` for the last
+    /// disk.
     Row { begin: u64, bytes: Option<u64> },
-    /// In a stripe set: which of so many, from 1 on.
+    /// In a stripe set: disk `number` of `count`, from 1.
     Turn { chunk_bytes: u64, number: usize, count: usize },
 }
 
@@ -49,8 +49,8 @@ impl LayoutPlace {
         }
     }
 
-    /// Whether what was in the one place is where it was in the other: the last disk of a
-    /// concatenation may have got another one behind it.
+    /// Whether data at this place stays where it is at `next`. The last disk of a concatenation may
+    /// become a middle one.
     fn becomes(&self, next: &LayoutPlace) -> bool {
         let same_begin =
             |begin: &u64| matches!(next, LayoutPlace::Row { begin: now, .. } if now == begin);
@@ -75,22 +75,22 @@ impl fmt::Display for LayoutPlace {
     }
 }
 
-/// What is known of a set before it is opened.
+/// A set before it is opened.
 pub(super) struct Settled {
-    /// It, with the sizes of its files.
+    /// The set, with the sizes of its files.
     pub(super) spec: Spec,
     parts: Vec<SetPart>,
 }
 
-/// A file that is to be in a set.
+/// A file in a set.
 struct SetPart {
     path: std::path::PathBuf,
     place: LayoutPlace,
-    /// Nothing else says how much of it is used.
+    /// Only the attribute will tell how much of the file is used.
     is_needed: bool,
 }
 
-/// Looks up how much of each file belongs to the concatenation that it is in.
+/// Looks up how much of each file belongs to its concatenation.
 pub(super) fn settle(spec: &Spec, block_size: u32) -> Result<Settled, OpenError> {
     let mut settled = Settled { spec: spec.clone(), parts: Vec::new() };
     let Settled { spec, parts } = &mut settled;
@@ -121,7 +121,7 @@ fn settle_row(
     parts: &mut Vec<SetPart>,
 ) -> Result<(), OpenError> {
     let last = children.len() - 1;
-    // As long as it is known.
+    // `None` after a member of unknown size.
     let mut begin = Some(0_u64);
     for (at, child) in children.iter_mut().enumerate() {
         let given = match child {
@@ -156,7 +156,7 @@ fn settle_row(
     Ok(())
 }
 
-/// How long a file is, in whole blocks, if it is one.
+/// The length of a file in whole blocks; `None` if it is not a file.
 fn length(path: &Path, block_size: u32) -> Option<u64> {
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let blocks = metadata.len().checked_div(u64::from(block_size))?;
@@ -187,7 +187,7 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
 }
 
 impl Settled {
-    /// Writes down where its files are, once they are open and nobody else's.
+    /// Stores the positions of its files, once they are open and locked.
     pub(super) fn keep(&self) -> Result<(), OpenError> {
         self.parts.iter().try_for_each(SetPart::keep)
     }
@@ -222,7 +222,7 @@ impl SetPart {
     }
 }
 
-/// Where a file was.
+/// The stored position of a file.
 fn known(path: &Path) -> Result<Option<LayoutPlace>, OpenError> {
     let Some(text) = attribute::read(path) else { return Ok(None) };
     LayoutPlace::parse(&text).map(Some).ok_or_else(|| {
@@ -242,25 +242,26 @@ mod attribute {
     use std::io;
     use std::path::Path;
 
-    /// More than any place needs, in bytes.
+    /// More bytes than any position needs.
     const MOST_BYTES: usize = 256;
 
     fn open(path: &Path) -> io::Result<File> {
-        // A device carries none, and to open one may do something.
+        // A device has no attributes, and opening one may have effects.
         match std::fs::metadata(path)?.is_file() {
             true => File::open(path),
             false => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// What is not text is some that nobody knows.
+    /// Text that is not UTF-8 becomes an unknown position.
     pub(super) fn read(path: &Path) -> Option<String> {
         let file = open(path).ok()?;
         let mut value = [0; MOST_BYTES];
         match fgetxattr(&file, super::ATTRIBUTE, &mut value[..]) {
             Ok(length) => Some(String::from_utf8_lossy(&value[..length]).into_owned()),
             Err(rustix::io::Errno::RANGE) => Some(String::new()),
-            // None, or none that could be read: an open that needs it says so.
+            // No attribute, or none that we may read: an open that needs the attribute reports
+            // that.
             Err(_) => None,
         }
     }
@@ -296,7 +297,7 @@ mod tests {
     struct Disks(tempfile::TempDir);
 
     impl Disks {
-        /// Three of 1, 2 and 1 MiB; none if the file system keeps no attributes.
+        /// Files of 1, 2 and 1 MiB; `None` if the file system has no extended attributes.
         fn new() -> Option<Disks> {
             let disks = Disks(tempfile::tempdir().unwrap());
             for (name, mib) in [("a", 1), ("b", 2), ("c", 1)] {
@@ -316,7 +317,7 @@ mod tests {
             file.set_len(mib * MIB).unwrap();
         }
 
-        /// Opens it as often as asked for; says how many MiB it has.
+        /// Opens the disk twice, and returns its size in MiB.
         fn open(&self, text: &str) -> Result<u64, String> {
             let names = ["a", "b", "c"];
             let named = text.split_inclusive([',', ':', '@']).map(|word| {
@@ -342,12 +343,12 @@ mod tests {
     fn nothing_in_a_concatenation_moves() {
         let Some(disks) = Disks::new() else { return };
         assert_eq!(disks.open("concat:a,b"), Ok(3));
-        // Longer: as before. The last one may be.
+        // A file that has grown does not move the others. Only the last one adds its new bytes.
         disks.lengthen("a", 3);
         assert_eq!(disks.open("limit:1000000/s,concat:a,b"), Ok(3));
         disks.lengthen("b", 5);
         assert_eq!(disks.open("concat:a,b"), Ok(6));
-        // One more behind it, and no way back.
+        // A further disk may follow, but not be removed again.
         assert_eq!(disks.open("concat:a,b,c"), Ok(7));
         disks.lengthen("b", 8);
         assert_eq!(disks.open("concat:a,b,c"), Ok(7));
@@ -357,7 +358,7 @@ mod tests {
         disks.refused("concat:2MiB@a,b,c", "was 1 MiB of a concatenation from 0 bytes on");
         disks.refused("stripe:a,b", "and would be disk 1 of 2 in a stripe set");
         assert_eq!(disks.open("concat:1MiB@a,b,c"), Ok(7));
-        // Shorter: not as if nothing had been there.
+        // A file that has shrunk is refused.
         disks.lengthen("b", 4);
         disks.refused("concat:a,b,c", "shorter than the 5 MiB of it");
         disks.lengthen("b", 5);
@@ -374,7 +375,7 @@ mod tests {
         disks.refused("stripe:8KiB,a,b", "chunks of 4 KiB, and would be");
         disks.refused("stripe:4KiB,a,b,c", "and would be disk 1 of 3");
         disks.refused("concat:a,b", "was disk 1 of 2");
-        // What is said helps.
+        // Following the advice of the message helps.
         for name in ["a", "b"] {
             rustix::fs::removexattr(disks.path(name), ATTRIBUTE).unwrap();
         }
@@ -387,7 +388,7 @@ mod tests {
         disks.refused("concat:a,nothing", "does not exist");
         disks.refused("stripe:4KiB,a,nothing", "does not exist");
         assert_eq!(known(&disks.path("a")).unwrap(), None);
-        // A set of one is that disk.
+        // A set of one disk is that disk.
         assert_eq!(disks.open("concat:a"), Ok(1));
         assert_eq!(known(&disks.path("a")).unwrap(), None);
     }

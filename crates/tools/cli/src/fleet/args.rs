@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// Drive many hosts against many targets at once
 ///
-/// One controller and an agent for each group of hosts and each target: in network namespaces of
-/// this machine, without root where it lets users have them, or on other machines.
+/// It runs one controller, and an agent for each group of hosts and each target: in network
+/// namespaces of this machine, without root where the system permits that, or on other machines.
 #[derive(Args, Debug)]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
@@ -20,14 +20,14 @@ pub(crate) struct FleetArgs {
 pub(crate) enum FleetCommand {
     Run(Box<RunArgs>),
     Agent(AgentArgs),
-    /// List the plans that farblock brings along
+    /// List the built-in plans
     Plans,
 }
 
-/// Carry out a plan
+/// Run a plan
 ///
-/// PLAN is one that farblock brings along (`farblock fleet plans`), a file of TOML, or a report of
-/// this command, which is repeated.
+/// PLAN is a built-in plan (`farblock fleet plans`), a TOML file, or a report of this command,
+/// whose plan it repeats.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -62,24 +62,24 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
 
-    /// A disk or file that the target has, in place of the plan's drives; once for each
+    /// A disk or file of the target, instead of the plan's drives (repeatable)
     ///
-    /// As `farblock serve` names it. Where the plan has sets by node, as six-patterns does, and the
-    /// machine has several nodes (NUMA), the disks of each node form a set.
+    /// It has the form of `farblock serve`. If the plan has sets by node, as six-patterns does, and
+    /// the machine has several NUMA nodes, the disks of each node form a set.
     #[arg(long = "drive", value_name = "DISK", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = "Plan")]
     pub(crate) drives: Vec<String>,
 
-    /// Real virtual machines of QEMU's, which carry out the plan's VM actions as well
+    /// Number of QEMU virtual machines, which also run the plan's VM actions
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(0..=64))]
     #[arg(help_heading = "Plan")]
     pub(crate) guests: Option<u32>,
 
-    /// Kernel of the guests [default: that of interop/linux/setup.sh]
+    /// Kernel of the guests [default: the one from interop/linux/setup.sh]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
     pub(crate) guest_kernel: Option<PathBuf>,
 
-    /// Initial file system of the guests, with fio [default: that of interop/linux/setup.sh]
+    /// Initial file system of the guests, with fio [default: the one from interop/linux/setup.sh]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
     pub(crate) guest_image: Option<PathBuf>,
 
@@ -88,19 +88,19 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = "Plan")]
     pub(crate) without: Vec<String>,
 
-    /// Do not scale a plan of farblock's to this machine
+    /// Do not scale a built-in plan to this machine
     #[arg(long, help_heading = "Plan")]
     pub(crate) unscaled: bool,
 
-    /// All nodes on the loopback, without network namespaces
+    /// Run all nodes on the loopback, without network namespaces
     #[arg(long, help_heading = "Plan")]
     pub(crate) loopback: bool,
 
-    /// Let it overwrite disks that it did not make
+    /// Allow overwriting disks that the fleet did not make
     #[arg(long)]
     pub(crate) allow_writes: bool,
 
-    /// Write everything measured as JSON (- is the standard output, instead of the table)
+    /// Write all measurements as JSON (- is the standard output, instead of the table)
     #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = "Reports")]
     pub(crate) json: Option<PathBuf>,
@@ -113,42 +113,43 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
     pub(crate) md: Option<PathBuf>,
 
-    /// Print tables that are not divided, however wide [default: as the terminal, or 80 columns]
+    /// Do not split wide tables [default: fit the terminal, or 80 columns]
     #[arg(long, help_heading = "Reports")]
     pub(crate) wide: bool,
 }
 
-/// Be an agent: share drives and drive load, as a controller with the token says
+/// Run an agent that shares drives and drives load for a controller with the token
 ///
-/// Whoever has the token may have it share memory and what --drive names, connect wherever this
-/// machine can, and read and write all of that. Nothing is encrypted, so it listens on the
-/// loopback, at the end of a tunnel, unless --unencrypted says that the network is private. It runs
+/// A controller with the token may share memory and the drives named by --drive, connect to any
+/// address that this machine can reach, and read and write all of these. Nothing is encrypted.
+/// Therefore the agent listens on the loopback, at the end of a tunnel, unless --unencrypted says
+/// that the network is private. It runs until it gets SIGINT (Ctrl-C) or SIGTERM.
 /// until it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 pub(crate) struct AgentArgs {
-    /// Where it listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDR:PORT", required_unless_present = "stdio")]
     #[arg(requires = "token_file", value_parser = values::service_address)]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// File with the token, for its owner alone (mode 600): a line of 16 characters or more
+    /// File with the token (mode 600): a line of 16 characters or more
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// A file or disk that it may share, and so overwrite, by the name that plans have for it
+    /// File or disk that controllers may share and overwrite, by its name in plans (repeatable)
     #[arg(long = "drive", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) drives: Vec<PathBuf>,
 
-    /// Memory that controllers may have it hold, all of them together: disks of memory, buffers and
-    /// rings; half of the machine's without
+    /// Memory limit for all controllers together: RAM disks, buffers and rings [default: half of
+    /// the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Listen where other machines reach it, though the token and all orders are sent in the clear
+    /// Allow an address that other machines reach, although token and orders are sent unencrypted
     #[arg(long)]
     pub(crate) unencrypted: bool,
 
-    /// Speak with the controller over the standard streams
+    /// Talk to the controller over the standard streams
     #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "drives", "memory"])]
     pub(crate) stdio: bool,
 }

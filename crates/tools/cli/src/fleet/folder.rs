@@ -1,4 +1,4 @@
-//! Where drives that are files are, while a plan is carried out.
+//! The folder for drives that are files, while a plan runs.
 
 use crate::error::{Failure, Result, os};
 use std::fs::{self, DirBuilder, File};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "farblock-fleet-";
 
-/// A folder of this process's own, removed in the end. It is locked as long as the process lives,
-/// so that the next one sees which were left behind by those that were killed.
+/// A folder of this process, removed in the end. It stays locked for the life of the process, so
+/// that a later process can find and remove the folders of killed ones.
 pub(super) struct Folder {
     path: PathBuf,
     _lock: File,
@@ -38,11 +38,11 @@ impl Drop for Folder {
     }
 }
 
-/// Makes a folder that is locked.
+/// Makes a folder and locks it.
 fn make(path: &Path) -> io::Result<File> {
     loop {
         DirBuilder::new().mode(0o700).create(path)?;
-        // Another one may take it for one that was left behind, until it is locked.
+        // Until it is locked, another process may take it for an abandoned one and remove it.
         let Ok(lock) = File::open(path) else { continue };
         lock.lock()?;
         let locked = lock.metadata()?.ino();
@@ -52,7 +52,7 @@ fn make(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes this user's folders whose process is gone. What cannot be removed stays.
+/// Removes this user's folders whose process has died, as far as possible.
 fn remove_left_behind(place: &Path) {
     let us = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {

@@ -28,11 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Says that this process has a network of its own already, and where it is to have its socket.
+/// Set in a process that already runs in its own network namespace; the value is the folder for its
+/// socket.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
-/// How long an agent may take to end by itself when its controller is gone.
+/// How long an agent may take to stop when its controller has gone away.
 const END_TIME: Duration = Duration::from_secs(2);
-/// The largest plan, or report with a plan.
+/// The size limit of a plan, or of a report with a plan.
 const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// Runs the command.
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
 
 fn be_agent(args: &AgentArgs) -> Result<()> {
     if args.stdio {
-        // Whoever started it is at the other end, and reads what goes wrong.
+        // The parent process at the other end reports errors.
         let (input, output) = (Parent(std::io::stdin()), std::io::stdout());
         let memory = Memory::unlimited();
         let served = agent::serve(input, output, None, Allowed::All, memory, || {});
@@ -77,8 +78,8 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the controller says. When it is gone, the agent ends, also one that waits for a disk or a
-/// target that is gone as well: that could take minutes.
+/// The controller's orders. When the stream ends, the agent exits even if a disk or a target no
+/// longer answers: waiting for those could take minutes.
 struct Parent(Stdin);
 
 impl Read for Parent {
@@ -153,7 +154,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     }
 }
 
-/// The plan, with what the command line says otherwise.
+/// The plan, with the changes from the command line.
 fn plan(args: &RunArgs) -> Result<Plan> {
     let cores = if args.unscaled { u32::MAX } else { cores() };
     let mut plan = match Plan::named(&args.plan, cores) {
@@ -172,7 +173,7 @@ fn plan(args: &RunArgs) -> Result<Plan> {
     Ok(plan)
 }
 
-/// What the plan's guests are made of, if it has some.
+/// The files for the plan's guests, if it has any.
 fn guests(plan: &Plan, args: &RunArgs) -> Result<Option<GuestFiles>> {
     if plan.guests == 0 {
         return Ok(None);
@@ -232,12 +233,12 @@ fn explain(error: FleetError) -> Failure {
     }
 }
 
-/// Whether nodes can have networks of their own: this program is run again where it may make them.
+/// Whether nodes can have their own networks. Runs this program again where it may create them.
 fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     if args.loopback || !plan.agents.is_empty() || !plan.targets.is_empty() {
         return Ok(false);
     }
-    // farblock's iSCSI target serves the loopback alone, so everybody else is measured there, too.
+    // farblock's iSCSI target serves only the loopback, so all others are measured there, too.
     if !plan.iscsi.is_empty() {
         return Ok(false);
     }
@@ -258,9 +259,9 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
 }
 
-/// Lets `farblock ui` and `farblock top` see the fleet. Where that cannot be, it runs all the same.
+/// Lets `farblock ui` and `farblock top` see the fleet. The fleet also runs where this fails.
 fn watched(board: &Board) -> Option<Server> {
-    // In a user namespace everybody is root, and the user before says where sockets are.
+    // In the user namespace this process is root, so the outer process passes the sockets' folder.
     let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
     steer::remove_left_behind(&place);
@@ -297,7 +298,7 @@ fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
     files.map(|file| Ok((file.clone(), secret(Path::new(file))?))).collect()
 }
 
-/// A line on a terminal with the part that each step is at, elsewhere a line for each step.
+/// On a terminal, a line with the progress of each step; elsewhere, a line for each step.
 struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
@@ -340,7 +341,7 @@ impl Progress {
     }
 }
 
-/// Where the report goes.
+/// The destinations of the report.
 struct Files {
     json: Option<Destination>,
     html: Option<Destination>,

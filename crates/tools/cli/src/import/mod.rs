@@ -1,8 +1,8 @@
-//! `farblock config import`: the configuration of another target as one of ours.
+//! `farblock config import`: converts another target's configuration to farblock's.
 //!
-//! What is read is judged as a document, and written as a configuration file with a comment for
-//! each thing that could not be taken over: nothing is left out without a word, and nobody is let
-//! in who had to prove something before.
+//! The importer reads the file into a document, checks it, and writes a configuration file. A
+//! comment in it names each thing that the importer could not convert. A host that needed a key
+//! before is never admitted without one.
 
 mod nvmet;
 mod spdk;
@@ -15,10 +15,10 @@ use farblock_state::Document;
 use serde_json::Value;
 use std::path::Path;
 
-/// What is left to do where hosts have to use TLS.
+/// Advice where hosts must use TLS.
 const KEYS: &str = "name a file with each host's as its tls_key, nobody is let in there before";
 
-/// What was found, and what could not be taken over, a sentence each.
+/// The converted document, and a sentence for each thing that could not be converted.
 #[derive(Default)]
 struct Imported {
     document: Document,
@@ -26,7 +26,7 @@ struct Imported {
 }
 
 impl Imported {
-    /// Remembers something that could not be taken over, once.
+    /// Adds a sentence, unless it is there.
     fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) {
             self.notes.push(sentence);
@@ -48,7 +48,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     output::print(&text::of(&imported))
 }
 
-/// SPDK's has calls by subsystem of SPDK, nvmetcli's has ports.
+/// SPDK's file lists calls for each SPDK subsystem; nvmetcli's lists ports.
 fn read(json: &Value) -> Result<Imported, String> {
     let subsystems = json["subsystems"].as_array();
     let is_spdk = |one: &Value| one["config"].is_array() || one["config"].is_null();
@@ -63,17 +63,17 @@ fn read(json: &Value) -> Result<Imported, String> {
     }
 }
 
-/// A number that may be written as text.
+/// A number, which may be a string in the file.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
-/// A text that says something.
+/// A string that is not empty.
 fn said(value: &Value) -> Option<&str> {
     value.as_str().map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// Whether something is on: true, 1 or "1".
+/// Whether a switch is on: true, 1 or "1".
 fn is_on(value: &Value) -> bool {
     value.as_bool().unwrap_or_else(|| number(value).is_some_and(|number| number != 0))
 }

@@ -1,4 +1,4 @@
-//! What nvmetcli saves of the Linux kernel's target.
+//! Reads files that nvmetcli saves for the Linux kernel's target.
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_state::{Ana, Host, Listener, Namespace, Referral, Subsystem, Tls};
@@ -104,7 +104,7 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
     Some(taken)
 }
 
-/// The kernel shares a device with its own blocks, and a file with blocks of 4096 bytes.
+/// The kernel shares a device with the device's block size, and a file with 4096 bytes.
 fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     if !path.starts_with("/dev/") {
         return 4096;
@@ -113,7 +113,7 @@ fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     let name = real.file_name().unwrap_or_default();
     let queue = |folder: &Path| std::fs::read_to_string(folder.join("queue/logical_block_size"));
     let folder = Path::new("/sys/class/block").join(name);
-    // A partition's is its disk's.
+    // A partition has its disk's block size.
     let text = queue(&folder).or_else(|_| queue(&folder.join("..")));
     let size = text.ok().and_then(|text| text.trim().parse().ok());
     size.unwrap_or_else(|| {
@@ -125,7 +125,7 @@ fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     })
 }
 
-/// Where a port or a referral is, if farblock can be there.
+/// The address of a port or a referral, if farblock supports it.
 fn address(addr: &Value) -> Option<SocketAddr> {
     let is_tcp = said(&addr["trtype"]).is_none_or(|kind| kind.eq_ignore_ascii_case("tcp"));
     let ip: IpAddr = said(&addr["traddr"])?.parse().ok()?;

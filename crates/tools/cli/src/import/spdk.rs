@@ -1,4 +1,4 @@
-//! SPDK's `save_config`: the calls that make its target again.
+//! Reads SPDK's `save_config`: the calls that recreate its target.
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_secure::{Group, Hash};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// Calls that only tune SPDK, or wait for it, besides those of `…_set_options`.
+/// Calls that only tune SPDK, or wait for it, besides the `…_set_options` calls.
 const TUNING: &[&str] = &[
     "bdev_wait_for_examine",
     "bdev_nvme_set_hotplug",
@@ -27,18 +27,18 @@ const TUNING: &[&str] = &[
     "accel_assign_opc",
 ];
 
-/// What is read of it so far.
+/// The state of the import.
 #[derive(Default)]
 struct Reader {
     imported: Imported,
-    /// What bdevs are stored in, by name.
+    /// The storage of bdevs, by name.
     bdevs: BTreeMap<String, Namespace>,
-    /// The files of keys, by name.
+    /// Key files, by name.
     keys: BTreeMap<String, String>,
-    /// What authentications may use, where it is not everything.
+    /// Allowed hash functions and DH groups, where restricted.
     hashes: Vec<String>,
     groups: Vec<String>,
-    /// Which subsystems are offered at which address.
+    /// The subsystems of each listener.
     offered: BTreeSet<(SocketAddr, String)>,
 }
 
@@ -169,7 +169,7 @@ impl Reader {
         self.imported.document.subsystems.insert(nqn.to_owned(), subsystem);
     }
 
-    /// The subsystem that a call is about.
+    /// The subsystem of a call.
     fn named(&mut self, params: &Value) -> Option<(String, &mut Subsystem)> {
         let nqn = said(&params["nqn"])?;
         Some((nqn.to_owned(), self.imported.document.subsystems.get_mut(nqn)?))
@@ -197,7 +197,7 @@ impl Reader {
         }
     }
 
-    /// A host with the files of its keys; `None` if one of them is in none.
+    /// A host with its key files; `None` if one of its keys is not in a file.
     fn entry(&self, params: &Value) -> Option<Host> {
         let file = |key: &str| match said(&params[key]) {
             Some(name) => self.keys.get(name).cloned().map(Some),
@@ -267,7 +267,7 @@ impl Reader {
         }
     }
 
-    /// Whoever has no key gets in nowhere that TLS is required.
+    /// Notes listeners that require TLS while some hosts have no TLS key.
     fn note_keys_for_tls(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let lacks = |it: &Subsystem| {
@@ -280,7 +280,7 @@ impl Reader {
         }
     }
 
-    /// SPDK's listeners are a subsystem's own.
+    /// SPDK's listeners belong to single subsystems; here every listener offers all.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document
@@ -326,7 +326,7 @@ fn state(value: &Value) -> Option<Ana> {
     }
 }
 
-/// Where that is, if farblock can be there.
+/// The address of a call, if farblock supports it.
 fn address(it: &Value) -> Option<SocketAddr> {
     let is_tcp = said(&it["trtype"]).is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
     let ip: IpAddr = said(&it["traddr"])?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! A document as a configuration file.
+//! Writes a document as a configuration file.
 
 use super::Imported;
 use farblock_state::{Host, Listener, Namespace, Subsystem, Tls};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 
-/// A text as TOML writes it: as JSON does, but for one character.
+/// A TOML string: a JSON string, except for one character.
 fn quoted(text: impl Display) -> String {
     serde_json::Value::String(text.to_string()).to_string().replace('\x7f', "\\u007f")
 }
@@ -16,7 +16,7 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// Why a configuration cannot have it as it is.
+/// Why a configuration file cannot contain the subsystem yet.
 fn lacks(it: &Subsystem) -> Option<&'static str> {
     match it {
         _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
@@ -27,7 +27,7 @@ fn lacks(it: &Subsystem) -> Option<&'static str> {
     }
 }
 
-/// What could not be taken over, a sentence each.
+/// The notes of the import, and one for each subsystem that is commented out.
 pub(super) fn notes(imported: &Imported) -> Vec<String> {
     let subsystems = imported.document.subsystems.iter();
     let left_out = subsystems.filter_map(|(nqn, it)| {
@@ -40,7 +40,7 @@ pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
     let mut notes = notes(imported);
-    // Who has to use TLS is said of each.
+    // TLS is written with each address.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
     let listeners: BTreeMap<_, _> =
@@ -50,7 +50,7 @@ pub(super) fn of(imported: &Imported) -> String {
         notes.push("listeners have different ANA states: farblock ctl set-ana sets them".into());
     }
     for note in notes {
-        // A line of a comment ends where the text would.
+        // A control character could end the comment.
         let note: String = note.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
         let _ = writeln!(text, "# Not taken over: {note}");
     }
@@ -65,7 +65,7 @@ pub(super) fn of(imported: &Imported) -> String {
         let mut whole = String::new();
         subsystem(&mut whole, nqn, it);
         if lacks(it).is_some() {
-            // What a configuration refuses is there to be completed.
+            // A subsystem that would be refused is a comment, for the operator to complete.
             whole = whole.replace('\n', "\n# ").trim_end_matches("# ").replace("# \n", "\n");
         }
         text.push_str(&whole);
@@ -120,7 +120,7 @@ fn subsystem(text: &mut String, nqn: &str, it: &Subsystem) {
     }
 }
 
-/// A host that has to prove who it is.
+/// A host that must authenticate.
 fn host(text: &mut String, nqn: &str, it: &Host) {
     let _ = writeln!(text, "\n[[subsystems.hosts]]\nnqn = {}", quoted(nqn));
     let keys = [

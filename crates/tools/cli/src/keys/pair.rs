@@ -1,4 +1,4 @@
-//! `farblock keys pair`: what to put where, for a key between a host and a subsystem.
+//! `farblock keys pair`: how to install a key for a host and a subsystem.
 
 use super::{Keys, read};
 use crate::args::PairArgs;
@@ -9,9 +9,10 @@ use farblock_command::shell::quoted;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Makes the key if there is none, and prints what both ends need. The key itself is not printed.
+/// Makes the key if there is none, and prints both ends' commands without the key itself.
 pub(super) fn pair(args: &PairArgs) -> Result<()> {
-    // A file that nobody has named is not taken for these two if it is there: it may be others'.
+    // An existing file of the default name may hold another pair's key: it must be named to be
+    // used.
     let usual = Path::new(if args.tls { "tls.key" } else { "host.key" });
     let file = args.file.as_deref().unwrap_or(usual);
     let advice = match args.file {
@@ -35,7 +36,7 @@ pub(super) fn pair(args: &PairArgs) -> Result<()> {
     output::print(&text)
 }
 
-/// The names, as a shell takes them.
+/// The names, quoted for a shell.
 struct Words {
     file: String,
     absolute: String,

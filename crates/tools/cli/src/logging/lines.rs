@@ -1,4 +1,4 @@
-//! How a line of the log is written for programs: as JSON, and for the journal.
+//! Log lines for programs: JSON, and the journal's format.
 
 use farblock_wire::text::Plain;
 use serde_json::{Map, Value};
@@ -10,8 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// One object a line: `time`, `level`, `target` (the part of the program), `message`, and the rest
-/// by its name. It is plain ASCII, whatever a peer has sent.
+/// One object a line: `time`, `level`, `target` (the module), `message`, and the other fields by
+/// name. It is plain ASCII, whatever a peer sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json;
 
@@ -38,13 +38,13 @@ where
     }
 }
 
-/// JSON without what a terminal or a reader could take for something else.
+/// Escapes characters that a terminal or a reader could misinterpret.
 fn ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
         match character {
             ' '..='~' => text.push(character),
-            // Outside of strings there is nothing but ASCII.
+            // Only strings contain characters beyond ASCII.
             other => {
                 let mut units = [0; 2];
                 for unit in other.encode_utf16(&mut units) {
@@ -87,11 +87,11 @@ impl Visit for Fields {
     }
 }
 
-/// A line that systemd's journal takes apart: its priority in front (sd-daemon(3)), and no time,
-/// which the journal has itself.
+/// A line for systemd's journal, with its priority in front (sd-daemon(3)) and without a time,
+/// which the journal adds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Journal {
-    /// Say which part of the program it is.
+    /// Include the module.
     pub(super) with_target: bool,
 }
 
@@ -115,7 +115,7 @@ where
     }
 }
 
-/// As syslog counts them (syslog(3)).
+/// The number of a level in syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -131,7 +131,7 @@ mod tests {
     use std::io::{Read, Seek};
     use std::sync::Mutex;
 
-    /// What is written of one line with everything in it that a peer could send.
+    /// One formatted line, with every kind of character that a peer could send.
     fn written<E>(format: E) -> String
     where
         E: FormatEvent<

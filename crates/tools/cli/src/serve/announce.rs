@@ -1,4 +1,4 @@
-//! What `serve` prints when it listens: what is shared, and how to connect to it.
+//! The text that `serve` prints when it listens: the shared disks, and how to connect.
 
 use crate::error::{Failure, Result};
 use crate::output;
@@ -49,14 +49,14 @@ struct SharedNamespace {
     url: String,
 }
 
-/// Exact command lines.
+/// Command lines to copy.
 #[derive(Serialize)]
 struct Connect {
     farblock: Vec<String>,
     nvme_cli: Vec<String>,
 }
 
-/// Where management is besides the control socket.
+/// Addresses of management, besides the control socket.
 #[derive(Default)]
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
@@ -65,8 +65,8 @@ pub(super) struct OnTcp<'a> {
     pub(super) is_secure: bool,
 }
 
-/// Prints it, the line that says where it listens last, and flushes. A closed standard output is
-/// no reason not to serve.
+/// Prints the announcement with the listening line last, and flushes. A closed standard output is
+/// ignored.
 pub(super) fn announce(
     target: &Target,
     config: &TargetConfig,
@@ -218,7 +218,7 @@ fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
 
 fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     let (host, port) = (host(address), address.port());
-    // What the first listener says, which the address is of.
+    // The policy of the first listener, since the command uses its address.
     let policy = config.tls_listeners.get(&0).copied().or(config.tls);
     let (key, tls) = match policy {
         Some(TlsPolicy::Required) => (" --tls-key tls.key", " --tls"),
@@ -235,7 +235,7 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
         farblock.push(format!("farblock id {}{ours}", quoted(&url(address, nqn, None))));
         if let Some((first, export)) = subsystem.exports.iter().next() {
             let url = quoted(&url(address, nqn, Some(first.0)));
-            // As long as the disk, if that is shorter.
+            // The whole disk, if it is shorter.
             farblock.push(match export.namespace.geometry().capacity_bytes() {
                 MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img{ours}"),
                 _ => format!("farblock read {url} --output whole.img{ours}"),
@@ -249,8 +249,9 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     Connect { farblock, nvme_cli }
 }
 
-/// What farblock's and nvme-cli's commands need besides, where hosts have keys: each its own, of
-/// which the command does not know the file. nvme-cli has keys for TLS from the kernel's keyring.
+/// Additional arguments of the farblock and nvme-cli commands where hosts have keys. Each host has
+/// its own key file, so the commands show a placeholder name. nvme-cli takes TLS keys from the
+/// kernel's keyring.
 fn secrets(subsystem: &Subsystem, tls: bool) -> (String, String) {
     let (mut farblock, mut nvme_cli) = (String::new(), String::new());
     if subsystem.keys.values().any(|keys| !keys.host.is_empty()) {

@@ -1,8 +1,7 @@
 //! `farblock.toml`: subsystems, namespaces, listeners, allowed hosts and cores.
 //!
-//! `examples/farblock.toml` shows every key; a hyphen in one is as good as an underscore. Keys that
-//! are not known are errors, and every error names file, line and key. Relative paths are seen from
-//! the directory of the file.
+//! `examples/farblock.toml` shows every key; a key may have hyphens or underscores. Unknown keys
+//! are errors, and every error names file, line and key. Relative paths start at the file's folder.
 
 use super::disks;
 use super::document::{self, Opening, Shares};
@@ -54,7 +53,7 @@ struct FileConfig {
     subsystems: Vec<Spanned<SubsystemConfig>>,
 }
 
-/// An address to listen on: its text alone, or a table with more.
+/// A listener: an address alone, or a table with more.
 struct ListenerConfig {
     address: String,
     tls: Option<String>,
@@ -130,18 +129,18 @@ struct NamespaceConfig {
     eui64: Option<Spanned<Eui64>>,
 }
 
-/// A namespace that is about to be opened.
+/// A namespace to open.
 struct Disk {
     spec: Spec,
     block_size: u32,
     read_only: bool,
-    /// How it is shared; the rest is what is above.
+    /// The other settings of the namespace.
     terms: Namespace,
     span: Range<usize>,
     key: String,
 }
 
-/// What a configuration asks for that was read already, and what opens that.
+/// Parses a configuration file; the second result opens its disks.
 pub(super) fn load<'a>(
     path: &'a Path,
     text: &'a str,
@@ -185,10 +184,10 @@ fn open(
     Ok(shares)
 }
 
-/// Checks what only shows when all is seen together.
+/// Checks the whole document for conflicts.
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
-    // One that is free will be taken.
+    // Port 0 will become a free port.
     let any = |(address, listener): (&SocketAddr, &Listener)| {
         let mut address = *address;
         address.set_port(address.port().max(1));
@@ -198,7 +197,7 @@ fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     whole.check().map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-/// What a configuration says is to be shared; nothing is opened.
+/// The document of a configuration file; opens nothing.
 pub(super) fn document(path: &Path) -> Result<Document> {
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
@@ -211,7 +210,7 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     Ok(document)
 }
 
-/// What there is besides a target's own configuration, by subsystem.
+/// A checked configuration, with each subsystem's disks and hosts.
 type Checked = (TargetConfig, Vec<Disks>, Vec<keys::Hosts>);
 
 /// Checks everything without opening a disk, and reads the hosts' keys.
@@ -245,8 +244,7 @@ fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) ->
     document
 }
 
-/// How namespaces can be reached by every listener, and who has to use TLS there, if a listener
-/// says nothing else.
+/// The default ANA state and TLS policy of listeners.
 fn usual(source: &Source<'_>, file: &FileConfig) -> Result<Listener, String> {
     let state = |text: &Spanned<String>, key: &str| {
         values::ana(text.as_ref())
@@ -279,7 +277,7 @@ fn parse(source: &Source<'_>) -> Result<FileConfig, String> {
 
 type Disks = BTreeMap<NamespaceId, Disk>;
 
-/// Checks everything that can be checked without opening anything.
+/// Checks everything that needs no open files.
 fn check(
     source: &Source<'_>,
     directory: &Path,
@@ -351,7 +349,7 @@ fn check(
     Ok((config, disks))
 }
 
-/// Where to listen, and how.
+/// The listeners, with their settings.
 fn listeners(
     source: &Source<'_>,
     file: &FileConfig,
@@ -503,7 +501,7 @@ fn disk(
     Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
 }
 
-/// The controller identifiers that a subsystem's hosts get, if it says any.
+/// The controller identifiers of a subsystem, if the file restricts them.
 fn controller_ids(
     source: &Source<'_>,
     key: &str,
@@ -527,7 +525,7 @@ fn controller_ids(
     }
 }
 
-/// How a namespace is shared.
+/// The settings of a namespace.
 fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Namespace, String> {
     let ana_group = match &config.ana_group {
         None => USUAL_ANA_GROUP,

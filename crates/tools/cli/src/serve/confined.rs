@@ -1,4 +1,4 @@
-//! What a target gives up when it starts, and what it may open.
+//! The rights that a target gives up when it starts, and the files that it may open.
 
 use super::{disks, mirrored, reserved};
 use crate::args::ServeArgs;
@@ -13,13 +13,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is said of a key that is named later.
+/// The refusal of a keyring key that is named after the start.
 const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it starts, unless a \
                           host or a disk that it starts with has its key there: have it start \
                           with this one, or name a file";
 
-/// Gives up what the command line and the configuration do not keep. It is the first thing that a
-/// target does once it has read them.
+/// Gives up all rights that the command line and the configuration do not need. A target does this
+/// first, once it has read them.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
@@ -41,10 +41,10 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a host or a disk that it starts with has a key in the kernel's keyring: one on the
-/// command line, in the configuration or in what was kept.
+/// Whether the kernel's keyring holds a key for a host or a disk of the command line, the
+/// configuration or the saved state.
 fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
-    // What is wrong with what was kept is said when it is used.
+    // Errors of the saved state are reported when it is loaded.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
     let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
     let mut files = written.into_iter().chain(kept.as_deref());
@@ -54,7 +54,7 @@ fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
         || disks.any(|disk| names_keyring(&disk))
 }
 
-/// Whether there is the name of a key in it, as a URL, a configuration or a state has it.
+/// Whether the text of a URL, configuration or state names a key in the keyring.
 fn names_keyring(text: &str) -> bool {
     let values = ["tls-key", "tls_key"].into_iter().flat_map(|key| text.split(key).skip(1));
     let unescaped = |value: &str| value.replace("%3A", ":").replace("%3a", ":");
@@ -64,7 +64,7 @@ fn names_keyring(text: &str) -> bool {
         .any(|value| value.starts_with(KEYRING))
 }
 
-/// What was allowed, and where the target's own files are.
+/// The allowed paths, and the folders of the target's own files.
 fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let shared = given.iter().map(|path| {
         std::fs::canonicalize(path).map_err(|error| {
@@ -74,16 +74,16 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let shared = shared.collect::<Result<_>>()?;
     let default = steer::sockets().filter(|_| !args.no_control && args.control.is_none());
     if let Some(folder) = &default {
-        // What cannot be made is told by whoever needs it.
+        // If this fails, the code that needs the folder reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
-    // A state is where its name leads to, if that is a link.
+    // Follow a link: the state's folder is the link target's.
     let persist = args.persist.as_ref();
     let persist = persist.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
     let state = reserved::wanted(args.state_dir.as_deref());
     if let Some(folder) = &state {
-        // The same.
+        // As above.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
@@ -104,7 +104,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
-/// Where a file is, also one that is replaced.
+/// The folder of a file, since replacing the file needs the folder.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),

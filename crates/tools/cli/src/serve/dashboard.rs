@@ -1,4 +1,4 @@
-//! `farblock serve --ui`: who may see the dashboard, and what opens it.
+//! `farblock serve --ui`: the dashboard's address and token.
 
 use crate::args::UiArgs;
 use crate::error::{Failure, Result, os};
@@ -10,47 +10,47 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of a token that is made here, before they are digits.
+/// Bytes of a new token, before it is written in hexadecimal.
 const TOKEN_BYTES: usize = 16;
-/// What is read of a file: more than any token has.
+/// The read limit of a token file, in bytes.
 const FILE_BYTES: u64 = 1024;
 
-/// A dashboard that was asked for, and what comes behind its address to open it.
+/// A requested dashboard, and the fragment of its URL.
 pub(crate) struct Wanted {
     pub(crate) ui: Ui,
     fragment: String,
 }
 
 impl Wanted {
-    /// The address to open, at the port that was taken.
+    /// The URL to open, with the actual port.
     pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
         format!("{scheme}://{}/{fragment}", farblock_command::reachable::reachable(address))
     }
 
-    /// What is to be offered, and the rest of its address.
+    /// The dashboard and its URL fragment.
     pub(crate) fn split(self) -> (Ui, String) {
         (self.ui, self.fragment)
     }
 }
 
-/// What the options ask for.
+/// The dashboard that the options request.
 pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
     let Some(address) = args.ui else { return Ok(None) };
     let place = Place { options: ["--ui", "--ui-token"], address, is_secure };
     offered(&place, args.ui_token.as_deref(), args.ui_steer).map(Some)
 }
 
-/// Where a dashboard is to be.
+/// The address of a dashboard.
 pub(crate) struct Place {
-    /// The options that say where, and which file has its token.
+    /// The options for the address and the token file, for messages.
     pub(crate) options: [&'static str; 2],
     pub(crate) address: SocketAddr,
     /// Whether it has a certificate.
     pub(crate) is_secure: bool,
 }
 
-/// A dashboard there, with the token in a file or a new one.
+/// A dashboard at `place`, with the token from a file or a new one.
 pub(crate) fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<Wanted> {
     let Place { options: [listen, named], address, is_secure } = *place;
     let is_here = address.ip().to_canonical().is_loopback();
@@ -63,7 +63,7 @@ pub(crate) fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> R
         )));
     }
     let (token, fragment) = match token {
-        // Whoever has the file knows it: it is not printed.
+        // The owner of the file knows the token: do not print it.
         Some(path) => (from_file(path)?, String::new()),
         None if is_here => made()?,
         None => {

@@ -1,4 +1,4 @@
-//! What is shared: from a name on the command line to a namespace with an identity.
+//! Shared disks: from a name on the command line to a namespace with an identity.
 
 use super::{identity, mirrored, reserved};
 use crate::{ceph, elsewhere, slow};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// Takes a disk's name apart.
+/// Parses a disk's name.
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     if text.starts_with(REMOTE_SCHEME) {
         return Err(format!(
@@ -39,13 +39,12 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     Ok(spec)
 }
 
-/// The same for a name from the command line, which may be no UTF-8: then it is a file's.
+/// Parses a name from the command line. A name that is not UTF-8 is a file's.
 pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk, which has no identity yet but the one that it may be `given`. `note` is told what
-/// a person should know.
+/// Opens a disk. Its only identity so far is `given`. `note` receives messages for people.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
@@ -84,7 +83,7 @@ fn open_now(
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     match FileDisk::open(path, &options) {
         Ok(file) => {
-            // While the file is open, so that of two targets at once one sees the other.
+            // While the file is open, so that of two targets starting at once, one sees the other.
             if given.is_none()
                 && let Some(uuid) = of_file(path, note)
             {
@@ -97,13 +96,13 @@ fn open_now(
     }
 }
 
-/// A disk's name, wherever it is read.
+/// A disk's name with absolute paths.
 pub(crate) fn name(spec: &Spec) -> String {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     map_paths(spec, &absolute).to_string()
 }
 
-/// Why a disk cannot be opened, with the `way` to open it read-only where that would help.
+/// Why a disk cannot be opened; suggests `way` if opening it read-only would help.
 pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
@@ -116,17 +115,17 @@ fn told(error: &OpenError, way: &str) -> String {
     }
 }
 
-/// Says in a refusal if `--allow-path` may be why.
+/// Adds to a refusal that `--allow-path` may be the cause.
 #[cfg(target_os = "linux")]
 pub(super) use crate::sandbox::explained;
 
-/// Elsewhere nothing is restricted.
+/// Only Linux restricts paths.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn explained(problem: String) -> String {
     problem
 }
 
-/// What is wrong with RAM disks that are larger than the machine's memory, if it is known.
+/// A warning if RAM disks are larger than the machine's memory.
 pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
     let wanted: u64 = specs.iter().map(|spec| memory_bytes(spec)).sum();
     let there = crate::machine::memory_bytes()?;
@@ -147,10 +146,9 @@ fn memory_bytes(spec: &Spec) -> u64 {
     }
 }
 
-/// What tells the disk from all others, here and on other machines, and stays the same over
-/// restarts: a UUID if it is kept with the data. Memory does not survive a restart, so a RAM disk's
-/// identity does not either: a host that comes back must not take the empty disk for the one that
-/// it knew. `note` is told what a person should know.
+/// The identity of a disk: unique across machines, and stable over restarts. It is a UUID if it is
+/// stored with the data. A RAM disk gets a new identity at each start, so that a returning host
+/// does not take the empty disk for the old one. `note` receives messages for people.
 pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     slow::named(&name(spec), || identity_now(spec, note))
 }
@@ -167,12 +165,13 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     text
 }
 
-/// Where reservations of the disk are kept, if they can persist through a power loss. What forgets
-/// its data has none, and what has no identity of its own could be another disk after the restart.
+/// The store for the disk's reservations, if they can persist through a power loss. A disk that
+/// forgets its data has none, nor does one without a stored identity: that could be another disk
+/// after a restart.
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // Any other identity is no UUID.
+        // All other identities are not UUIDs.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }
@@ -180,20 +179,19 @@ fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationS
     reserved::of(file(spec), lasting)
 }
 
-/// The one file or device that a disk is.
+/// The single file or device behind a disk.
 fn file(spec: &Spec) -> Option<&Path> {
     match spec {
         Spec::File(path) => Some(path),
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             file(inner)
         }
-        // Several parts of a file are several disks.
+        // A set has no single file.
         _ => None,
     }
 }
 
-/// The identity that is kept with the data. What only slows a disk down or makes it fail does not
-/// make it another.
+/// The identity stored with the data. Wrappers that delay, limit or fail I/O do not change it.
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     match spec {
         Spec::File(path) => of_file(path, note),
@@ -214,7 +212,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
-        // A concatenation is the same whether its sizes are written or not.
+        // A concatenation is the same with and without explicit sizes.
         Spec::Front { inner, .. } => kept(inner, note),
         Spec::Range { offset_bytes, bytes, inner } => {
             let text = format!("range {offset_bytes} {bytes}\n{}", kept(inner, note)?);
@@ -228,7 +226,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
 }
 
 fn of_file(path: &Path, note: &mut dyn FnMut(String)) -> Option<Uuid> {
-    // The attributes of a new identity may take a block.
+    // Checked first, because storing a new identity may allocate a block.
     let was_empty = is_empty(path);
     let found = identity::of(path)?;
     tell(path, &found, was_empty, note);
@@ -252,7 +250,7 @@ fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnM
     }
 }
 
-/// Whether nothing was ever written to the file, so that nobody can have known it.
+/// Whether the file was never written, so that no host can know it.
 fn is_empty(path: &Path) -> bool {
     #[cfg(unix)]
     let blocks = |metadata: std::fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata);
@@ -261,9 +259,9 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
 }
 
-/// The name of a subsystem with these disks: that of the first one, so that others can be added. It
-/// stays the same for as long as the disk does. `note` is told what a person should know: this may
-/// be what gives the disk its identity, and the next one to ask for that finds it there.
+/// The default name of a subsystem with these disks. It depends on the first disk only, so that
+/// others can be added, and stays stable like its identity. `note` receives messages for people.
+/// This call may store a new identity in the disk, which later calls then find.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {
@@ -273,8 +271,8 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
     format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
 }
 
-/// The identity of a namespace that is shared several times is only of one of them: to a host,
-/// those of two subsystems are two disks. Where it was `given`, it is as it was.
+/// Makes the identities of a namespace that is shared several times distinct: to a host, the
+/// namespaces of two subsystems are two disks. `given` identities stay.
 pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, NamespaceId) -> bool) {
     let mut seen = std::collections::BTreeSet::new();
     for subsystem in &*subsystems {
@@ -286,24 +284,24 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
         let nqn = &subsystem.config.nqn;
         for (nsid, export) in &mut subsystem.exports {
             if !given(nqn, *nsid) && !seen.insert(export.identity.clone()) {
-                // No UUID any more: subsystem and number make the difference.
+                // No longer a UUID, so the subsystem and the number make it unique.
                 export.identity.push_str(" once more");
-                // There is one place for the reservations of one disk.
+                // Only one namespace can store its reservations with the disk.
                 subsystem.reservations.remove(nsid);
             }
         }
     }
 }
 
-/// The same disks, with each file's path seen from `directory`.
+/// A copy of the spec with relative paths resolved from `directory`.
 pub(crate) fn seen_from(spec: &Spec, directory: &Path) -> Spec {
     map_paths(spec, &|path| directory.join(path))
 }
 
-/// What names the disk, by which keys it is reached left out.
+/// The canonical name of a disk, without the key files of its URLs.
 fn absolute(spec: &Spec) -> Spec {
     let canonical = |path: &Path| {
-        // One that does not exist will not be opened either; its name is as good as any.
+        // A missing file cannot be opened anyway; keep its name.
         std::fs::canonicalize(path)
             .or_else(|_| std::path::absolute(path))
             .unwrap_or_else(|_| path.to_owned())
@@ -324,7 +322,7 @@ fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
     })
 }
 
-/// The same with all that it is made of changed.
+/// Applies `change` to a spec and to all of its parts.
 fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
     change(&mut spec);
     for part in spec.parts_mut() {
