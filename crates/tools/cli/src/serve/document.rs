@@ -1,4 +1,4 @@
-//! What is shared, as a document and as what a target is started with.
+//! The initial state of a target, as a document and as a `TargetConfig`.
 
 use super::disks;
 use crate::args::ServeArgs;
@@ -12,7 +12,7 @@ use farblock_target::{Export, Subsystem, TargetConfig, TlsPolicy};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a target begins with: the same thing said in three ways.
+/// The initial state of a target, in three forms.
 #[derive(Default)]
 pub(super) struct Shares {
     pub(super) config: TargetConfig,
@@ -20,13 +20,13 @@ pub(super) struct Shares {
     pub(super) disks: Disks,
 }
 
-/// Opens what was planned, unless something else is to be shared after all: what was taken away
-/// while it ran need not be there any more.
+/// Opens the planned disks. A saved state may replace the plan: then its disks are opened instead,
+/// since a disk that was removed at run time may be missing.
 pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
 impl Shares {
-    /// Adds what was opened to the subsystem of this number.
+    /// Adds an opened namespace to the subsystem at `index`.
     pub(super) fn add(&mut self, index: usize, nsid: NamespaceId, opened: Opened) {
         let subsystem = &mut self.config.subsystems[index];
         let namespace = std::sync::Arc::clone(&opened.namespace);
@@ -36,7 +36,7 @@ impl Shares {
         self.disks.insert((subsystem.config.nqn.clone(), nsid.0), opened);
     }
 
-    /// Says how the target is reached, where the command line wins over the configuration.
+    /// Sets the listeners; the command line overrides the configuration.
     pub(super) fn listen_as(&mut self, args: &ServeArgs) {
         let access = common_access(&self.document, args.ana);
         let before = std::mem::take(&mut self.document.listeners);
@@ -46,7 +46,7 @@ impl Shares {
         }
     }
 
-    /// Has the target begin as the document says in what the two say differently.
+    /// Copies settings from the document to the `TargetConfig`, where the two may differ.
     pub(super) fn agreed(mut self) -> Self {
         self.config.access = access(&self.document, &self.config.listeners);
         self.config.tls_listeners = policies(&self.document, &self.config.listeners);
@@ -69,7 +69,7 @@ impl Shares {
         subsystem.namespaces.insert(nsid.0, namespace);
     }
 
-    /// With an identity of its own for each namespace.
+    /// Makes the namespaces' identities distinct.
     pub(super) fn distinguished(mut self) -> Self {
         let given = |nqn: &str, nsid: NamespaceId| {
             let described = self.document.subsystems.get(nqn);
@@ -87,7 +87,7 @@ impl Shares {
     }
 }
 
-/// What a configuration says, but for its namespaces and where its keys are.
+/// The document of a `TargetConfig`, without namespaces and key files.
 pub(super) fn of(config: &TargetConfig) -> Document {
     let referrals = config.referrals.iter().filter_map(|referral| {
         let address: IpAddr = referral.address.parse().ok()?;
@@ -115,9 +115,8 @@ pub(super) fn of(config: &TargetConfig) -> Document {
     }
 }
 
-/// What is listened on, with namespaces reached like this everywhere. Who has to use TLS is what
-/// `tls` says for all of them, or `before` of each; an address that is not there is as strict as
-/// any that is.
+/// A listener for each address, with ANA states from `access`. The TLS policy is `tls`, or else the
+/// one in `before`. A new address gets the strictest policy in `before`.
 pub(super) fn listeners(
     addresses: &[SocketAddr],
     before: &BTreeMap<SocketAddr, Listener>,
@@ -133,20 +132,19 @@ pub(super) fn listeners(
     addresses.iter().map(|address| (*address, listener(address))).collect()
 }
 
-/// Who has to use TLS at every listener, if the command line says it.
+/// The TLS policy for all listeners, if the command line sets one.
 pub(super) fn tls(args: &ServeArgs) -> Option<Tls> {
     args.tls.or_else(|| (!args.tls_key.is_empty()).then_some(Tls::Required))
 }
 
-/// How all listeners of a configuration reach namespaces; the command line's state wins, if it has
-/// one.
+/// The ANA states that all listeners of a configuration have; the command line's state wins.
 pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
     let mut access = document.listeners.values().next().cloned().unwrap_or_default();
     access.ana = ana.unwrap_or(access.ana);
     access
 }
 
-/// The same listeners with the ports that were taken.
+/// The document's listeners, with the ports that were bound.
 #[cfg(unix)]
 pub(super) fn bound(
     document: &Document,
@@ -161,21 +159,21 @@ pub(super) fn bound(
     addresses.iter().map(listener).collect()
 }
 
-/// How namespaces can be reached by each listener.
+/// The ANA states of each listener.
 pub(super) fn access(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, PortAccess> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();
     each.filter_map(|(index, it)| Some((index, farblock_admin::access(listener(it)?)))).collect()
 }
 
-/// Who has to use TLS at each listener.
+/// The TLS policy of each listener.
 fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, TlsPolicy> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();
     each.filter_map(|(at, it)| Some((at, farblock_admin::tls_policy(listener(it)?.tls)))).collect()
 }
 
-/// A namespace that is stored there.
+/// A namespace on this disk.
 pub(super) fn namespace(spec: &Spec, block_size: u32, read_only: bool) -> Namespace {
     Namespace { block_size, read_only, ..Namespace::new(disks::name(spec)) }
 }

@@ -1,11 +1,10 @@
-//! What tells a disk from all others and goes where it goes: kept with a file, in an extended
-//! attribute, so that it survives renaming and moving, and another file at the same path has
-//! another.
+//! The identity of a disk. A file keeps it in an extended attribute, so that the identity survives
+//! renaming and moving, and another file at the same path has another identity.
 //!
-//! The attribute also names the file's inode, and a second one its [place](place::FilePlace): a
-//! copy or a snapshot takes them along, but is another disk, and gets an identity of its own. A
-//! file of an earlier version has the first attribute only and keeps its identity. An earlier
-//! version reads the first attribute of ours.
+//! The attribute also names the file's inode, and a second attribute its [place](place::FilePlace).
+//! A copy or a snapshot takes both along, but is another disk and gets a new identity. A file from
+//! an earlier version has only the first attribute and keeps its identity. An earlier version can
+//! read our first attribute.
 
 #[cfg(target_os = "linux")]
 mod live;
@@ -25,19 +24,19 @@ pub(super) struct Kept {
     pub(super) origin: Origin,
 }
 
-/// Where an identity is from.
+/// The source of an identity.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "files carry none there"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
-    /// It was there.
+    /// It was stored with the file.
     Known,
     /// The file had none.
     Made,
-    /// The file had that of the file that it was copied from.
+    /// The file had the identity of the file that it was copied from.
     Copied,
 }
 
-/// The identity of what is at `path`; `None` if it has to go by its path.
+/// The identity of the disk at `path`; `None` if only its path can identify it.
 pub(super) fn of(path: &Path) -> Option<Kept> {
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.is_file() {
@@ -47,7 +46,7 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// Elsewhere targets announce nothing.
+/// Other systems announce nothing.
 ///
 /// # Errors
 /// None.
@@ -61,7 +60,7 @@ fn known(text: &str) -> Kept {
     Kept { uuid, origin: Origin::Known }
 }
 
-/// What the file carries; it is given to it if need be and possible.
+/// The file's stored identity; stores a new one if necessary and possible.
 #[cfg(target_os = "linux")]
 fn kept(file: &File) -> Option<Kept> {
     use place::FilePlace;
@@ -89,7 +88,7 @@ fn kept(file: &File) -> Option<Kept> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).ok()?;
     let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
-    // Of two processes that do this at once, the first one's holds.
+    // Of two processes that store one at the same time, the first wins.
     let (flags, origin) = match found {
         None => (XattrFlags::CREATE, Origin::Made),
         Some(_) => (XattrFlags::REPLACE, Origin::Copied),
@@ -99,7 +98,7 @@ fn kept(file: &File) -> Option<Kept> {
     if is_moved && !is_set {
         return None; // A snapshot that cannot be written still carries its original's identity.
     }
-    // After the identity: a copy never has the original's identity with a place of its own.
+    // Stored last: a copy must never combine the original's identity with its own place.
     set_place();
     let (uuid, of) = read()?;
     (of == number).then_some(Kept { uuid, origin })
@@ -122,15 +121,15 @@ fn kept(_: &File) -> Option<Kept> {
     None
 }
 
-/// Takes an attribute's value apart.
+/// Parses an attribute's value.
 #[cfg(target_os = "linux")]
 fn parse(text: &str) -> Option<(Uuid, u64)> {
     let (uuid, number) = text.split_once(' ')?;
     Some((uuid.parse().ok()?, number.parse().ok()?))
 }
 
-/// Of a file that carries nothing: by its number, which stays when it is renamed, and its birth,
-/// which tells a later file with the same number.
+/// The identity of a file without attributes: from its inode number, which survives renaming, and
+/// its birth time, which distinguishes a later file with the same number.
 #[cfg(unix)]
 fn by_number(file: &File) -> Option<Kept> {
     use std::os::unix::fs::MetadataExt;
@@ -154,7 +153,7 @@ fn by_number(file: &File) -> Option<Kept> {
     Some(known(&format!("{machine}\nfile {volume}:{} of {born}", found.file_index())))
 }
 
-/// What a block device's hardware or maker says that it is.
+/// The identity of a block device, from its hardware or its maker.
 #[cfg(target_os = "linux")]
 fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -172,7 +171,7 @@ fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
         names.iter().find_map(|name| read(format!("{folder}/{name}")))
     };
     match read(format!("{device}/partition")) {
-        // Its folder is in that of the whole disk.
+        // A partition's folder is inside its disk's.
         Some(number) => whole(&format!("{device}/..")).map(|id| format!("{id} part {number}")),
         None => whole(&device),
     }
@@ -213,7 +212,7 @@ mod tests {
         std::fs::write(&a, "a").unwrap();
         let first = of(&a).unwrap();
         if first.origin != Origin::Made {
-            return; // The file system keeps no attributes.
+            return; // The file system has no extended attributes.
         }
         let copied = std::process::Command::new("cp").arg("-a").args([&a, &b]).status();
         assert!(copied.unwrap().success());
@@ -233,7 +232,7 @@ mod tests {
         std::fs::write(&path, "a").unwrap();
         let first = of(&path).unwrap();
         if first.origin != Origin::Made {
-            return; // The file system keeps no attributes.
+            return; // The file system has no extended attributes.
         }
         removexattr(&path, PLACE).unwrap();
         assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");

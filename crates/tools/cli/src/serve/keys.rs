@@ -1,4 +1,4 @@
-//! Hosts that have to authenticate, and with which secrets; or that are limited.
+//! The hosts of a subsystem: their keys and limits.
 
 use super::located::Source;
 use crate::args::ServeArgs;
@@ -37,16 +37,16 @@ pub(super) struct HostConfig {
     limits: Option<Spanned<Limits>>,
 }
 
-/// Hosts with keys or limits, as a document has them.
+/// Hosts with keys or limits, in a document's form.
 pub(super) type Hosts = BTreeMap<String, Host>;
 
-/// Reads a key file, which may be on a share that does not answer.
+/// Reads a key file, with a timeout for shares that do not answer.
 fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
     let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
     Patience::default().with(Aside::Key, &what, move || by(&path))
 }
 
-/// Reads the keys for TLS that a host has for a subsystem, in a file or in the kernel's keyrings.
+/// Reads a host's TLS keys for a subsystem, from a file or the kernel's keyrings.
 fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let what = format!("the key {}", path.display());
     let (path, host, subsystem) = (path.to_owned(), host.to_owned(), subsystem.to_owned());
@@ -54,7 +54,7 @@ fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, Str
     Patience::default().with(Aside::Key, &what, read)
 }
 
-/// Reads the keys that a document's entry for a host of a subsystem names, if it names some.
+/// Reads the keys of a host entry; `None` if it names none.
 pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
     if !host.has_key() {
         return Ok(None);
@@ -74,7 +74,7 @@ pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<Host
     }))
 }
 
-/// What is demanded of a host that authenticates.
+/// The proof that a host must give.
 fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     match demand {
         None | Some(Demand::Auth) => farblock_target::Demand::Authentication,
@@ -88,7 +88,7 @@ fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed }
 }
 
-/// A key file's name, wherever it is read.
+/// A key file's name, absolute unless it is not a file.
 pub(crate) fn reference(path: &Path) -> String {
     let text = path.to_string_lossy().into_owned();
     if !key_file::is_file(path) {
@@ -98,7 +98,7 @@ pub(crate) fn reference(path: &Path) -> String {
     absolute.to_string_lossy().into_owned()
 }
 
-/// Adds the hosts of a subsystem in a file; paths are seen from `directory`.
+/// Adds the hosts of a subsystem in a file; paths are relative to `directory`.
 pub(super) fn add(
     source: &Source<'_>,
     directory: &Path,
@@ -133,7 +133,7 @@ pub(super) fn add(
     Ok(entries)
 }
 
-/// What a host may do in a second.
+/// A host's rate limits.
 fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, String> {
     let Some(limits) = &host.limits else { return Ok(Limits::default()) };
     limits.as_ref().check().map_err(|problem| {
@@ -142,7 +142,7 @@ fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, S
     Ok(*limits.as_ref())
 }
 
-/// What a document says of a host in a file.
+/// The document entry of a host in a file.
 fn entry(directory: &Path, host: &HostConfig) -> Host {
     let file = |name: &Spanned<String>| reference(&seen_from(directory, name.as_ref()));
     let names = |list: &[Spanned<String>]| list.iter().map(|one| one.as_ref().clone()).collect();
@@ -237,8 +237,8 @@ fn twice(nqn: &str) -> Failure {
     ))
 }
 
-/// Adds the keys for TLS of the command line that no subsystem lists: those of hosts that come with
-/// TLS where others come without, and of those that a configuration names.
+/// Adds the command line's TLS keys of hosts that no subsystem lists: hosts that are allowed
+/// without TLS as well, and hosts of a configuration.
 pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
     let is_listed = |nqn: &String| {
         args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))
@@ -257,7 +257,7 @@ pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()>
     Ok(())
 }
 
-/// What the kernel's keyrings have of a host for these subsystems: for one at least.
+/// The host's keys for these subsystems from the kernel's keyrings; at least one must be there.
 fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsKey>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for subsystem in subsystems {
@@ -266,7 +266,7 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
             Err(reason) => problem = Some(reason),
         }
     }
-    // That for discovery is among those of each.
+    // The key for discovery appears for each subsystem.
     let mut keys: Vec<TlsKey> = Vec::new();
     found.into_iter().for_each(|key| {
         if !keys.contains(&key) {
@@ -284,7 +284,7 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
     }
 }
 
-/// The target itself has one secret: the newest.
+/// The newest secret: the target itself uses only one.
 fn first(mut secrets: Vec<Secret>) -> Secret {
     secrets.swap_remove(0)
 }

@@ -1,4 +1,4 @@
-//! Errors of a configuration file: file, line, key, what is wrong, and how it should look.
+//! Errors of a configuration file: file, line, key, problem, and an example.
 
 use crate::configuration::in_words;
 use farblock_proto::controller::limits;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// How a value of each key should look, by the key's name.
+/// An example value for each key.
 const EXAMPLES: [(&str, &str); 27] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
@@ -38,7 +38,7 @@ const EXAMPLES: [(&str, &str); 27] = [
     ("ana_groups", "ana_groups = { 5 = \"inaccessible\" }"),
 ];
 
-/// The text of a configuration file, for saying where in it something is.
+/// The text of a configuration file, to locate errors in it.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
@@ -51,7 +51,7 @@ impl Source<'_> {
         format!("{}:{line}: {key}: {what}", self.path.display())
     }
 
-    /// The same, with an example of how the value should look.
+    /// A sentence with an example of the value.
     pub(super) fn error_with_example(
         &self,
         span: Range<usize>,
@@ -67,7 +67,7 @@ impl Source<'_> {
         }
     }
 
-    /// Text that is not TOML at all.
+    /// The error for text that is not TOML.
     pub(super) fn syntax_error(&self, error: &toml::de::Error) -> String {
         let what = in_words(error.message(), None);
         let Some(span) = error.span() else {
@@ -86,7 +86,7 @@ impl Source<'_> {
         }
     }
 
-    /// A value of the wrong type, or a key too many or too few.
+    /// The error for a value of the wrong type, or an unknown or missing key.
     pub(super) fn schema_error(
         &self,
         error: &serde_path_to_error::Error<toml::de::Error>,
@@ -109,7 +109,7 @@ impl Source<'_> {
     }
 }
 
-/// A path of keys as people write it, without what the TOML crate adds for its own use.
+/// A path of keys in its usual form, without the TOML crate's internal parts.
 fn key_path(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut text = String::new();
@@ -129,7 +129,7 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-/// What a number may be, where its type does not say.
+/// The valid range of a number, where its type does not show it.
 fn allowed(key: &str) -> Option<String> {
     match key.rsplit('.').next() {
         Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),

@@ -1,4 +1,4 @@
-//! Mirrors on the command line: legs that are files, devices or remote disks.
+//! Mirrors on the command line: their legs are files, devices or remote disks.
 
 use crate::elsewhere::{self, Leg};
 use crate::signals::Stop;
@@ -18,17 +18,17 @@ use uuid::Uuid;
 
 type Opening = Result<Arc<dyn Namespace>, String>;
 
-/// A leg that this machine has.
+/// A leg on this machine.
 struct Local {
     spec: Spec,
     block_size: u32,
-    /// What came of opening it, for whoever asks first.
+    /// The result of the first attempt to open it, taken by the first call of `open`.
     first: Mutex<Option<Opening>>,
 }
 
 impl Local {
-    /// A leg that somebody else uses is not missing: whoever that is may be writing this mirror,
-    /// and starting without the leg would make two of it.
+    /// Fails if another process uses the leg. Such a leg is not missing: the other process may be
+    /// writing this mirror, and starting without the leg would split the mirror in two.
     fn new(spec: &Spec, block_size: u32) -> Result<Local, OpenError> {
         use FileProblem::{Busy, InUse, Locked};
         let first = match elsewhere::open(spec, block_size, false) {
@@ -60,19 +60,19 @@ impl LegSource for Local {
     }
 }
 
-/// What ends this process, while it starts as well.
+/// The stop signal of this process, also during its start.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// Has mirrors that wait for a leg while they are opened give up when the process is to end.
+/// Makes mirrors that wait for a leg at the start give up when the process must stop.
 pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }
 
-/// A leg that a target has. It is never given up but with the process.
+/// A leg on a target. Only the end of the process gives it up.
 struct Remote {
     url: Url,
     options: DiskOptions,
-    /// What a process that was killed may still have carried out there.
+    /// Controllers of a killed process whose commands the target may still execute.
     orphans: Mutex<OrphanedControllers>,
 }
 
@@ -118,7 +118,7 @@ impl LegSource for Remote {
     }
 
     fn open(&self) -> Opening {
-        // While something may come late nothing is written to it: nobody needs to know of it.
+        // An unsettled leg is not written to, so its controllers need no journal.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {
@@ -157,7 +157,7 @@ pub(super) fn open(
     Ok(Arc::new(mirror.map_err(|error| OpenError::Mirror(error.to_string()))?))
 }
 
-/// A mirror for whoever steers the target; it does not keep the mirror open.
+/// A mirror's status and orders for the management interface; does not keep the mirror open.
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
@@ -178,12 +178,12 @@ impl Mirrored for Watched {
     }
 }
 
-/// What says what its legs are.
+/// The status of a mirror's legs.
 pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
     Arc::new(Watched(Arc::downgrade(mirror)))
 }
 
-/// Remote disks that make up another one without a copy of each, for whoever steers the target.
+/// Remote disks inside a disk that is not a mirror, for the management interface.
 struct Pieces(Vec<Leg>);
 
 impl Mirrored for Pieces {
@@ -202,7 +202,7 @@ impl Mirrored for Pieces {
     fn order(&self, _: &MirrorOrder) {}
 }
 
-/// What says what these are.
+/// The status of these remote disks.
 pub(super) fn pieces(legs: Vec<Leg>) -> Option<Legs> {
     (!legs.is_empty()).then(|| Arc::new(Pieces(legs)) as Legs)
 }
@@ -238,13 +238,13 @@ fn named(status: MirrorStatus) -> Vec<LegStatus> {
     status.legs.into_iter().map(named).collect()
 }
 
-/// What names a disk of another machine.
+/// The identity of a remote disk.
 pub(super) fn remote_identity(url: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, without_keys(url).as_bytes())
 }
 
-/// What names the mirror wherever it is used: as the first leg of this machine has it, or the URLs
-/// of legs that are all remote.
+/// The identity of a mirror: its first local leg's, or derived from the URLs if all legs are
+/// remote.
 pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     if legs.iter().all(|leg| matches!(leg, Spec::Remote(_))) {
         let urls: Vec<String> = legs.iter().map(|leg| without_keys(&leg.to_string())).collect();
@@ -261,8 +261,8 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     })
 }
 
-/// A leg's URL without keys. They may change, and then it is the same leg; a URL that has none is
-/// taken as it was written.
+/// A leg's URL without keys: a leg stays the same when its keys change. A URL without keys is
+/// returned unchanged.
 pub(super) fn without_keys(url: &str) -> String {
     match url.parse::<Url>() {
         Ok(url) if url != url.without_keys() => url.without_keys().to_string(),
@@ -270,7 +270,7 @@ pub(super) fn without_keys(url: &str) -> String {
     }
 }
 
-/// A leg's URL with its key files where `map` has them.
+/// A leg's URL, with its key files replaced by `map`.
 pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String {
     let Ok(mut parsed) = url.parse::<Url>() else { return url.to_owned() };
     let files: Vec<&mut PathBuf> = parsed.keys().filter(|path| key_file::is_file(path)).collect();
@@ -281,7 +281,7 @@ pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String 
     parsed.to_string()
 }
 
-/// The key files that a spec's legs name.
+/// The key files of all legs in a spec.
 #[cfg(any(test, target_os = "linux"))]
 pub(super) fn key_files(spec: &Spec) -> Vec<PathBuf> {
     let leaves = spec.leaves();

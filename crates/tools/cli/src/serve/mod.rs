@@ -1,4 +1,4 @@
-//! `farblock serve`: runs a target until it is told to stop.
+//! `farblock serve`: runs a target until a signal stops it.
 
 mod announce;
 mod config;
@@ -56,13 +56,13 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     if let Some(path) = &args.check {
         return check(path);
     }
-    // Once: what a pipe has said it does not say again.
+    // Only once: a pipe cannot be read again.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
-    // Before there is a second thread that stays.
+    // Before any other thread starts that outlives this call.
     #[cfg(target_os = "linux")]
     confined::confine(args, written)?;
-    // First, so that a signal while disks are being opened ends it cleanly as well.
+    // Early, so that a signal also stops the process cleanly while it opens disks.
     let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
@@ -99,7 +99,7 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let manager = Notifier::from_environment();
     #[cfg(target_os = "linux")]
     manager.ready(&sharing(&target, &config));
-    // It has the disks, too: the file of one that is removed is to be free.
+    // It holds the disks, too; a removed disk's file must be closed.
     drop(config);
     stop.wait();
     #[cfg(target_os = "linux")]
@@ -124,7 +124,7 @@ fn say_what_is_finished(connections: usize) {
     }
 }
 
-/// With the cores that are near, if nobody has said which.
+/// Pins the target to the near cores, unless the command line or configuration chose cores.
 #[cfg(target_os = "linux")]
 fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConfig {
     let namespaces = document.subsystems.values().flat_map(|one| one.namespaces.values());
@@ -140,7 +140,7 @@ fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConf
     config
 }
 
-/// What ends it.
+/// The signals that stop the target.
 fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     let stop = Stop::install()?;
     mirrored::end_with(&stop);
@@ -150,7 +150,7 @@ fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     Ok(stop)
 }
 
-/// What the command line and the configuration ask for.
+/// The initial state that the command line and the configuration request.
 fn asked_for<'a>(
     args: &'a ServeArgs,
     written: Option<&'a str>,
@@ -175,7 +175,7 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// What a service manager shows of it.
+/// The status line for the service manager.
 #[cfg(target_os = "linux")]
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
@@ -187,13 +187,13 @@ fn sharing(target: &Target, config: &TargetConfig) -> String {
 #[cfg(target_os = "linux")]
 use sockets::handed_over;
 
-/// Elsewhere nobody holds sockets for a target.
+/// Only systemd hands sockets over.
 #[cfg(not(target_os = "linux"))]
 fn handed_over() -> Result<Vec<std::net::TcpListener>> {
     Ok(Vec::new())
 }
 
-/// Where the dashboard and the interface are.
+/// The addresses of the dashboard and the interface.
 #[cfg(unix)]
 fn on_tcp(steering: &steered::Sockets) -> announce::OnTcp<'_> {
     steering.control.as_ref().map(steered::Steered::on_tcp).unwrap_or_default()
@@ -204,14 +204,14 @@ fn on_tcp((): &()) -> announce::OnTcp<'static> {
     announce::OnTcp::default()
 }
 
-/// Says in the log who gets in that perhaps should not.
+/// Logs hosts that may get in without intent.
 fn warn(target: &Target) {
     for warning in farblock_admin::warnings(&target.control().report()) {
         tracing::warn!("{warning}");
     }
 }
 
-/// There a target is as it was started.
+/// On this system a target cannot be changed while it runs.
 #[cfg(not(unix))]
 fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     let wanted = args.control.is_some() || args.persist.is_some() || args.metrics.is_some();
@@ -225,7 +225,7 @@ fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     }
 }
 
-/// Says whether a configuration is in order.
+/// Checks a configuration.
 fn check(path: &std::path::Path) -> Result<()> {
     let document = config::document(path)?;
     check_listeners(&document.listeners.keys().copied().collect::<Vec<_>>())?;
@@ -240,7 +240,7 @@ fn check(path: &std::path::Path) -> Result<()> {
     ))
 }
 
-/// An address that is listed twice, or that another one covers, would be in its own way.
+/// Refuses addresses that are listed twice, or that another one covers.
 fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
     for (index, address) in listeners.iter().enumerate().filter(|(_, it)| it.port() != 0) {
         if listeners[..index].contains(address) {
@@ -257,13 +257,13 @@ fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a listener at `all` has the connections to `address`, another one, as well.
+/// Whether a listener at `all` also receives the connections to `address`.
 fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
     let same = all.port() == address.port() && all.is_ipv4() == address.is_ipv4();
     all.ip().is_unspecified() && same && all != address
 }
 
-/// One subsystem with a namespace for each path; none without a path.
+/// One subsystem with a namespace for each path; no subsystem without a path.
 fn from_paths<'a>(
     args: &'a ServeArgs,
     note: &mut dyn FnMut(String),
@@ -318,7 +318,7 @@ fn open_paths(
     Ok(shares)
 }
 
-/// What clients of SPDK's methods will bring.
+/// An empty target, which SPDK clients will configure.
 fn nothing_yet(args: &ServeArgs) -> Result<Shares> {
     if args.nqn.is_some() || !args.allow_host.is_empty() || !args.host_key.is_empty() {
         return Err(Failure::usage(
@@ -334,7 +334,7 @@ fn nothing_yet(args: &ServeArgs) -> Result<Shares> {
     Ok(Shares { document: document::of(&config), config, ..Shares::default() })
 }
 
-/// Says which option would help.
+/// The error, with the option that would help.
 fn explain(error: &StartError, args: &ServeArgs) -> Failure {
     let place = match &args.config {
         Some(path) => format!("listeners in {}", path.display()),

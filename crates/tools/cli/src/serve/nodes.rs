@@ -1,15 +1,14 @@
-//! Which cores are near: on a machine with several nodes (NUMA), those of the node that has all the
-//! disks, and the network cards towards hosts and remote disks.
+//! Chooses near cores. On a NUMA machine these are the cores of the node that has all the disks,
+//! and the network cards towards hosts and remote disks.
 //!
-//! A target that uses two nodes crosses between them with every byte. So where `--cores` says
-//! nothing and everything that can be found is at one node, its processors are used, each with a
-//! thread of its own. Where disks and cards are at several nodes, or nothing is known, all
-//! processors are, as on a machine with one node: whoever has a set of disks at each node starts a
-//! target for each.
+//! On two nodes, every byte would cross between them. So without `--cores`, if all known disks and
+//! cards are on one node, the target uses that node's processors, with one thread each. If they are
+//! on several nodes, or unknown, it uses all processors. An operator with a set of disks on each
+//! node starts one target per node.
 //!
-//! The kernel tells (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
-//! `numa_node`), and which card leads to an address is in its routes (`/proc/net/route`,
-//! `/proc/net/ipv6_route`).
+//! The kernel provides the nodes (Documentation/ABI/stable/sysfs-devices-node,
+//! testing/sysfs-bus-pci `numa_node`). Its routes show which card leads to an address
+//! (`/proc/net/route`, `/proc/net/ipv6_route`).
 
 use super::disks;
 use farblock_backends::{Spec, nodes};
@@ -17,10 +16,10 @@ use farblock_host::url::Url;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Where the kernel tells.
+/// The kernel's view of the machine.
 pub(super) struct Machine(nodes::Machine);
 
-/// A node, and processors of it.
+/// A node, and some of its processors.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Near {
     pub(super) node: usize,
@@ -32,7 +31,7 @@ impl Machine {
         Machine(nodes::Machine::here())
     }
 
-    /// The one node of all that is used, if the machine has several.
+    /// The node that has everything in use; `None` if there are several, or the machine has one.
     pub(super) fn near<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
@@ -63,7 +62,7 @@ impl Machine {
         self.node_of_address(addresses.next()?.ip())
     }
 
-    /// The node of the card that leads to an address, or has it.
+    /// The node of the card that has an address or leads to it.
     fn node_of_address(&self, address: IpAddr) -> Option<usize> {
         if address.is_unspecified() || address.is_loopback() {
             return None;
@@ -79,7 +78,7 @@ impl Machine {
         let routes = self.0.text("proc/net/route")?;
         let fits = routes.lines().skip(1).filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // As a little-endian machine reads what is big-endian.
+            // The file shows big-endian words as the machine's own numbers.
             let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(u32::to_be);
             let (network, mask) = (number(1)?, number(7)?);
             (address & mask == network).then(|| (mask, fields[0].to_owned()))
@@ -107,7 +106,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    /// Two nodes with a disk and a card each; the disk that has the file is at the second one.
+    /// Two nodes with a disk and a card each; the second node's disk holds the file.
     struct Made(tempfile::TempDir);
 
     impl Made {
@@ -142,7 +141,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// A file whose disk is at this node, or at none.
+        /// A file whose disk is on this node, or on none.
         fn file(&self, node: &str) -> String {
             let path = self.0.path().join("disk.img");
             fs::write(&path, "").unwrap();

@@ -1,10 +1,9 @@
-//! Where reservations are kept, so that they persist through a power loss: with a file, in an
-//! extended attribute beside its identity, so that they go where the data go and whoever was fenced
-//! stays so, also where the disk is served next; what carries no attribute has them in the target's
-//! own folder, if it has one.
+//! Storage for reservations, so that they persist through a power loss. A file has them in an
+//! extended attribute, so they move with the data: a fenced host stays fenced wherever the file is
+//! served. For other disks they are in the target's own folder, if it has one.
 //!
-//! The attribute names the file's inode: a copy that takes it along is another disk, which nobody
-//! has reserved. One attribute is changed at once, as the file's metadata are.
+//! The attribute names the file's inode, so a copy of the file has no reservations. An update of
+//! one attribute is atomic, as part of the file's metadata.
 
 mod folder;
 
@@ -15,8 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Where the reservations of a disk are kept, if they can be: with the file at `file`, if it is
-/// one, or in the target's folder, if the disk has an identity that outlasts restarts.
+/// The store for a disk's reservations: the file at `file`, or the target's folder if the disk has
+/// an identity that survives restarts. `None` if neither can store them.
 pub(super) fn of(
     file: Option<&Path>,
     identity: impl FnOnce() -> Option<Uuid>,
@@ -25,13 +24,13 @@ pub(super) fn of(
     file.and_then(with).or_else(in_folder)
 }
 
-/// Where the reservations of the file at `path` are kept, if they can be.
+/// The store in the file at `path`; `None` if its attributes cannot be written.
 #[cfg(target_os = "linux")]
 fn with(path: &Path) -> Option<Arc<dyn ReservationStore>> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let attribute = attribute::Attribute::new(std::fs::File::open(path).ok()?, metadata.ino());
-    // Some file systems keep no attributes, and some files cannot be changed.
+    // Some file systems have no attributes, and some files are read-only.
     attribute.is_usable().then(|| Arc::new(attribute) as Arc<dyn ReservationStore>)
 }
 
@@ -49,10 +48,10 @@ mod attribute {
     use std::io;
 
     const NAME: &str = "user.farblock.reservations";
-    /// More than any state needs, in bytes.
+    /// The size limit of an attribute, in bytes.
     const MOST_BYTES: usize = 16 << 10;
 
-    /// See the file's text.
+    /// Reservations in a file's extended attribute.
     pub(super) struct Attribute {
         file: File,
         inode: u64,
@@ -84,8 +83,8 @@ mod attribute {
             }
         }
 
-        /// Whether there is anything, or something could be written. What is there is heeded even
-        /// if it cannot be changed or read: the target says what is wrong with it.
+        /// Whether reservations exist or can be stored. Existing ones count even if they cannot be
+        /// read or changed: the target then reports the error.
         pub(super) fn is_usable(&self) -> bool {
             match self.read() {
                 Ok(None) => self.write("").and_then(|()| self.remove()).is_ok(),
@@ -101,7 +100,7 @@ mod attribute {
 
     impl ReservationStore for Attribute {
         fn load(&self) -> io::Result<String> {
-            // Empty: the power went while it was tried whether it can be written.
+            // Empty: power failed during the write test of `is_usable`.
             let Some(value) = self.read()?.filter(|value| !value.is_empty()) else {
                 return Ok(String::new());
             };
@@ -129,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "a").unwrap();
-        // The file system keeps no attributes.
+        // The file system has no extended attributes.
         let Some(store) = with(&path("a")) else { return };
         assert_eq!(store.load().unwrap(), "");
         store.save("something\n").unwrap();
@@ -141,12 +140,12 @@ mod tests {
         assert_eq!((load("c").as_str(), load("b").as_str()), ("", "something\n"));
         with(&path("b")).unwrap().save("").unwrap();
         assert_eq!(load("b"), "");
-        // As much as there can be.
+        // The largest state.
         store.save(&"x".repeat(3700)).unwrap();
         assert_eq!(load("b").len(), 3700);
     }
 
-    /// Puts `value` where reservations are kept. False if the file system keeps no attributes.
+    /// Writes the attribute directly. False if the file system has no extended attributes.
     fn put(path: &Path, value: &[u8]) -> bool {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(path, "user.farblock.reservations", value, flags).is_ok()
@@ -164,7 +163,7 @@ mod tests {
             }
             assert!(load().is_err(), "{damaged:?}");
         }
-        // Left by a power loss while it was tried out.
+        // Left by a power loss during the write test.
         assert!(put(&path, b""));
         assert_eq!(load().unwrap(), "");
     }

@@ -1,11 +1,11 @@
-//! Listening sockets that a service manager holds and hands over (`$LISTEN_FDS`): nobody is refused
-//! while the target restarts.
+//! Listening sockets that a service manager holds and hands over (`$LISTEN_FDS`), so that no host
+//! is refused while the target restarts.
 
 use crate::error::{Failure, Result};
 use listenfd::ListenFd;
 use std::net::TcpListener;
 
-/// Takes them, if there are any.
+/// Takes the inherited sockets, if there are any.
 pub(super) fn handed_over() -> Result<Vec<TcpListener>> {
     let mut handed = ListenFd::from_env();
     (0..handed.len()).map(|index| taken(&mut handed, index)).collect()

@@ -1,4 +1,4 @@
-//! A target that is changed while it runs: what it begins with, its control socket, and SIGHUP.
+//! Changes to a running target: its initial state, its control socket, and SIGHUP.
 
 use super::dashboard::{self, Wanted};
 use super::document::{self, Opening, Shares};
@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What answers whoever sees and changes the target.
+/// The servers of the management interface.
 pub(super) struct Steered {
     server: Server,
     dashboard: Option<String>,
@@ -31,14 +31,14 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// The address that opens the dashboard, and those of the others, if there are some.
+    /// The addresses of the dashboard, the interface and the counters.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
         let (interface, counters) = (self.server.api(), self.server.metrics());
         announce::OnTcp { dashboard, interface, counters, is_secure: self.is_secure }
     }
 
-    /// What can be read on the way, in a sentence.
+    /// Warns if unencrypted traffic can be read on the network.
     fn warn(&self) {
         let is_reached = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
         if let Some(address) = self.server.metrics().filter(is_reached).filter(|_| !self.is_secure)
@@ -51,7 +51,7 @@ impl Steered {
     }
 }
 
-/// Opens what a document names.
+/// Opens the disks of a document.
 struct Opener;
 
 impl Open for Opener {
@@ -70,8 +70,7 @@ impl Open for Opener {
     }
 }
 
-/// What the target begins with: what the configuration says, and what was changed at run time
-/// before, if that is kept.
+/// The initial state: the configuration's, or the saved one with earlier run-time changes.
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,
@@ -95,12 +94,12 @@ pub(super) fn resumed(
     Ok((from_document(config, wanted)?, Some(store)))
 }
 
-/// Where changes are kept, by this process alone.
+/// The store for changes, locked by this process.
 fn store(path: &Path) -> Result<Store> {
     let mut store = Store::new(path);
     match store.claim() {
         Ok(()) => Ok(store),
-        // It goes on with what was kept; what cannot be kept is refused when it is changed.
+        // Continue with the saved state. A change that cannot be saved will be refused.
         Err(StoreError::Io(path, error)) if error.kind() != ErrorKind::NotFound => {
             let sentence = StoreError::Io(path, error);
             tracing::warn!(
@@ -156,17 +155,17 @@ fn referral(address: &SocketAddr) -> Referral {
     }
 }
 
-/// What a running target is steered from.
+/// The parts that the management interface of a running target needs.
 pub(super) struct Begun {
     pub(super) disks: Disks,
     pub(super) keys: Keys,
     pub(super) document: Document,
     pub(super) configured: Document,
-    /// Where changes are kept, if they are.
+    /// The store for changes; `None` without `--persist`.
     pub(super) store: Option<Store>,
 }
 
-/// The secrets that a target is started with.
+/// The keys that a target starts with.
 pub(super) fn keys(config: &TargetConfig) -> Keys {
     let all = config.subsystems.iter().flat_map(|subsystem| {
         let nqn = &subsystem.config.nqn;
@@ -175,14 +174,14 @@ pub(super) fn keys(config: &TargetConfig) -> Keys {
     all.collect()
 }
 
-/// What steers a target, as long as this lives.
+/// The control sockets; they work as long as this value lives.
 pub(super) struct Sockets {
     pub(super) control: Option<Steered>,
     _spdk: Option<SpdkServer>,
     _steering: Arc<Steering>,
 }
 
-/// Lets a running target be changed.
+/// Starts the interface for changes.
 pub(super) fn begin(
     args: &ServeArgs,
     target: &Target,
@@ -190,7 +189,7 @@ pub(super) fn begin(
     hangup: Hangup,
 ) -> Result<Sockets> {
     let Begun { disks, keys, mut document, configured, store } = begun;
-    // With the ports that were taken.
+    // With the ports that were bound.
     document.listeners = document::bound(&document, target.addresses());
     let again = args.config.clone().map(|path| {
         let given = Given { listen: args.listen.clone(), ana: args.ana, tls: document::tls(args) };
@@ -217,7 +216,7 @@ pub(super) fn begin(
     if crate::broker::keys::may_ask() {
         super::watched::watch(Arc::downgrade(&steering));
     }
-    // That thread outlasts the target, and must not keep its disks open.
+    // The signal thread outlives the target, so it must not keep its disks open.
     let heard = Arc::downgrade(&steering);
     let listens = hangup.on_each(move || {
         if let Some(steering) = heard.upgrade() {
@@ -265,11 +264,11 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
     }
 }
 
-/// The option that asks to listen at this place.
+/// The option with this listening address.
 fn option_of(args: &ServeArgs, place: &str) -> &'static str {
     let asked = [(args.metrics, "--metrics"), (args.ui.ui, "--ui"), (args.api.api, "--api")];
     let at = |address: &Option<SocketAddr>| address.is_some_and(|it| it.to_string() == place);
-    // Of two that ask for one address, the later one is refused.
+    // Of two options with one address, the later one fails.
     let found = asked.iter().rev().find(|(address, _)| at(address));
     found.map_or("--control", |(_, option)| option)
 }
@@ -287,14 +286,14 @@ fn offer_spdk(
     })
 }
 
-/// What the command line says of the listeners.
+/// The command line's settings for listeners.
 struct Given {
     listen: Vec<SocketAddr>,
     ana: Option<Ana>,
     tls: Option<Tls>,
 }
 
-/// What reads the configuration again. The command line still wins over it.
+/// Reads the configuration again. The command line still overrides it.
 fn reader(path: PathBuf, given: Given) -> Configured {
     Arc::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
@@ -312,7 +311,7 @@ fn reader(path: PathBuf, given: Given) -> Configured {
     })
 }
 
-/// SIGHUP: what changed in the configuration is changed, and what is done is said.
+/// SIGHUP: applies changes of the configuration file, and logs them.
 fn answer(steering: &Steering) {
     match steering.reload(false) {
         Ok(changed) => {

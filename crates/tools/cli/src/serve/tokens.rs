@@ -1,5 +1,4 @@
-//! `farblock serve --api`: who may use the interface on TCP, and by which certificate what is
-//! offered there is known.
+//! `farblock serve --api`: the tokens and the certificate of the interface on TCP.
 
 use crate::args::{ApiArgs, ServeArgs};
 use crate::error::{Failure, Result, os};
@@ -9,7 +8,7 @@ use farblock_host::readable::Readable;
 use std::io::Read;
 use std::path::Path;
 
-/// What the options ask for.
+/// The interface that the options request.
 pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     let (Some(address), Some(file)) = (args.api, &args.api_tokens) else { return Ok(None) };
     if !address.ip().to_canonical().is_loopback() && args.https_cert.is_none() {
@@ -30,7 +29,7 @@ pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     Ok(Some(Remote { address, tokens }))
 }
 
-/// The certificate of what a target offers on TCP.
+/// The certificate of the target's TCP services.
 pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     let api = &args.api;
     let is_used = api.api.is_some() || args.ui.ui.is_some() || args.metrics.is_some();
@@ -43,13 +42,13 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     certified(api.https_cert.as_deref(), api.https_key.as_deref())
 }
 
-/// A certificate with its key, if they are named, and what they are renewed by.
+/// A certificate with its key, and the function that reads a renewed one.
 pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());
     let shown = format!("{} with {}", file.display(), key.display());
     let read = move || {
-        // What says a thing once, and has whoever opens it wait, is of no use for that.
+        // A pipe delivers its content once, and opening it blocks.
         if file.metadata().is_ok_and(|found| !found.is_file()) {
             return Err("it is read again when it is renewed, so name a regular file".to_owned());
         }
@@ -62,10 +61,10 @@ pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Optio
         .map_err(|problem| Failure::run(format_args!("the certificate {shown}: {problem}")))
 }
 
-/// More than any certificates have that are sent to clients.
+/// The size limit of a certificate file.
 const CERTIFICATES_BYTES_MAX: u64 = 1 << 20;
 
-/// A file with certificates.
+/// Reads a file with certificates.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let file = Readable::open(path);
@@ -74,7 +73,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Whose certificates are believed, as a file says.
+/// The certificates that a file says to trust.
 pub(crate) fn trust(path: &Path) -> Result<Trust> {
     let trust = read(path).and_then(|pem| {
         Trust::new(&pem).map_err(|problem| format!("{}: {problem}", path.display()))

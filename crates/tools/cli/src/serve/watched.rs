@@ -1,8 +1,7 @@
-//! Keys for TLS in the kernel's keyrings, which tell nobody that they have changed: they are looked
-//! at from time to time.
+//! Polls the TLS keys in the kernel's keyrings, which do not notify of changes.
 //!
-//! A host with a key that the target does not know is not what has them read: strangers would have
-//! the target ask the kernel as often as they like.
+//! A connection with an unknown key does not trigger reading: strangers could make the target query
+//! the kernel as often as they like.
 
 use farblock_admin::{AUDIT, Steering};
 use farblock_host::key_file::KEYRING;
@@ -12,14 +11,13 @@ use std::sync::Weak;
 use std::thread;
 use std::time::Duration;
 
-/// How long a key that was put there waits at most.
+/// The longest delay until a new key works.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Why the keys of hosts could not be read when they were looked at last, by the names of their
-/// subsystems and their own.
+/// The last error for each host whose keys could not be read, by subsystem and host name.
 type Troubles = HashMap<(String, String), String>;
 
-/// Looks for as long as there is a target. Whose keys cannot be read keeps what it has.
+/// Polls as long as the target exists. A host whose keys cannot be read keeps its old ones.
 pub(super) fn watch(steering: Weak<Steering>) {
     let look = move || {
         let mut troubles = Troubles::new();
@@ -34,7 +32,7 @@ pub(super) fn watch(steering: Weak<Steering>) {
     }
 }
 
-/// Looks at each host's keys; gives what is wrong with them, which is said when it is new.
+/// Reads each host's keys again, logs new errors, and returns all errors.
 fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     let mut troubles = Troubles::new();
     for names in steering.hosts(in_keyring) {
@@ -59,8 +57,8 @@ fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     troubles
 }
 
-/// What the administrator has to know of a key that is not there any more: somebody who has revoked
-/// it believes that the host is out.
+/// The warning for a key that has disappeared: an administrator who revoked it would believe that
+/// the host is out.
 fn sentence(nqn: &str, host: &str, why: &str) -> String {
     format!(
         "{host} gets in with the key that it had, since there is no other one ({why}): shut it out \

@@ -1,12 +1,12 @@
-//! Two disks with one identity that targets of this machine share at the same time.
+//! Detects two disks with one identity that targets of this machine share at the same time.
 //!
-//! A copy of a whole file system (`dd`, a snapshot of a storage array) has nothing that tells its
-//! files from the originals. As long as both disks are shared, this does: each target announces the
-//! identity and the place of its files by a socket in the abstract namespace, whose name alone says
-//! everything. The kernel lists these names for every user, and removes them with the process.
+//! A copy of a whole file system (`dd`, a snapshot of a storage array) cannot be told from its
+//! original by its files. Therefore each target announces the identity and the place of its files
+//! through a socket in the abstract namespace, whose name contains both. The kernel lists these
+//! names for every user, and removes them with the process.
 //!
 //! **Not covered.** Targets of other machines and network namespaces, and disks with a UUID from
-//! the configuration: there two places of one identity can be right (DRBD, a cluster file system).
+//! the configuration: there two places may rightly have one identity (DRBD, a cluster file system).
 
 use std::fs::Metadata;
 use std::os::linux::net::SocketAddrExt;
@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use uuid::Uuid;
 
-/// The sockets of this process. They stay until it ends; a file that was closed is told from one
-/// that is shared by the open files of the process.
+/// The sockets of this process, which stay until it exits. The process's open files show whether an
+/// announced file is still shared.
 static ANNOUNCED: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
 
 /// Announces that this process shares the file at `path` with this identity.
@@ -53,7 +53,7 @@ fn place(found: &Metadata) -> String {
     format!("{}-{}", found.dev(), found.ino())
 }
 
-/// The file of another place that a process shares under this prefix, and the process.
+/// A file at another place that a process announces under this prefix, and the process.
 fn shared_elsewhere(sockets: &str, prefix: &str, own: &str) -> Option<(String, u32)> {
     sockets.lines().find_map(|line| {
         let name = &line[line.find('@')? + 1..];
@@ -71,7 +71,7 @@ fn open_file(process: u32, at: &str) -> Option<String> {
         return Some("a file that this user cannot see".to_owned());
     };
     descriptors.flatten().find_map(|entry| {
-        // The file itself is not looked at: it may be on a mount that does not answer.
+        // Do not open or stat the file itself: its mount may hang.
         let number = entry.file_name().into_string().ok()?;
         let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).ok()?;
         let inode = details.lines().find_map(|line| line.strip_prefix("ino:"))?.trim();

@@ -1,8 +1,8 @@
-//! The place of a file: what differs between a file and its copies, and stays over restarts.
+//! The place of a file: facts that differ between a file and its copies, and survive restarts.
 //!
 //! An inode number is not enough. A snapshot of btrfs or ZFS has the inode numbers and birth times
-//! of its original, and the first file of a new file system often has the number that it had in the
-//! old one. Device numbers are no part of a place, because they change when a machine restarts.
+//! of its original, and the first file of a new file system often has the same number as in the old
+//! one. Device numbers are not part of a place, because they change when a machine restarts.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -10,20 +10,20 @@ use std::time::UNIX_EPOCH;
 
 use rustix::fs::{AtFlags, StatxFlags, fstatfs, fstatvfs, statx};
 
-/// Asks `statx` for the subvolume (Linux 6.10).
+/// The `statx` flag for the subvolume (Linux 6.10).
 const STATX_SUBVOL: StatxFlags = StatxFlags::from_bits_retain(0x8000);
-/// File systems of snapshots whose `f_fsid` differs for each snapshot and stays over restarts. That
-/// of XFS is the device number.
+/// File systems with snapshots whose `f_fsid` differs for each snapshot and survives restarts. XFS
+/// is not among them: its `f_fsid` is the device number.
 const BTRFS: i64 = 0x9123_683e;
 const BCACHEFS: i64 = 0xca45_1a4e;
 const ZFS: i64 = 0x2fc1_2fc1;
 /// A file's birth time changes there when the file is copied to the upper layer.
 const OVERLAYFS: i64 = 0x794c_7630;
 
-/// A file's place. Parts that the system does not know are empty.
+/// A file's place. Fields that the system does not provide are empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct FilePlace {
-    /// Nanoseconds since 1970; copies by `cp`, `rsync` or `tar` have a time of their own.
+    /// Nanoseconds since 1970; copies by `cp`, `rsync` or `tar` have their own time.
     born: Option<String>,
     /// The subvolume's number in its file system.
     subvolume: Option<String>,
@@ -50,7 +50,7 @@ impl FilePlace {
         }
     }
 
-    /// Whether a file that was at this place is another one than a file at the `other` place.
+    /// Whether a file at this place and a file at the `other` place are two files.
     pub(super) fn differs(&self, other: &FilePlace) -> bool {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
@@ -63,7 +63,7 @@ impl FilePlace {
             || (!has_subvolumes && differ(&self.system, &other.system))
     }
 
-    /// The parts that tell a snapshot from its original, for a file that cannot carry a text.
+    /// The part that distinguishes a snapshot from its original, for a file without attributes.
     pub(super) fn snapshot(&self) -> Option<&str> {
         self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
     }
@@ -100,7 +100,7 @@ fn subvolume(file: &File) -> Option<String> {
     is_known.then(|| found.stx_subvol.to_string())
 }
 
-/// The LVM volume that the file system is on, perhaps with encryption between them.
+/// The UUID of the LVM volume below the file system, possibly with encryption between them.
 fn volume(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let mut folder = std::path::PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));

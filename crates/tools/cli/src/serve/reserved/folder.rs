@@ -1,7 +1,7 @@
-//! Reservations of what carries no attribute (block devices, stripe sets, mirrors, Ceph's images),
-//! kept in the target's own folder, one file for each disk, by the disk's identity.
+//! Reservations of disks without attributes (block devices, stripe sets, mirrors, Ceph images). The
+//! target's own folder has one file for each disk, named by the disk's identity.
 //!
-//! A file names the disk as well: one that was copied or renamed is damaged, and not another's.
+//! The file's content repeats the identity, so that a copied or renamed file counts as damaged.
 
 use crate::error::{Failure, Result, os};
 use farblock_state::{Stage, remove_file, replace_file};
@@ -13,25 +13,25 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// More than any state needs, in bytes.
+/// The size limit of a file, in bytes.
 const MOST_BYTES: u64 = 16 << 10;
-/// A target that was killed is gone a moment before its files are.
+/// Time limit for the lock: a killed target's locks outlive it for a moment.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The folder of this process, and the lock on it.
 static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 
-/// Where this target keeps things: what was asked for, or what systemd has for its service.
+/// The state folder: the one of the command line, or systemd's for the service.
 pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
     asked_for.map(Path::to_owned).or_else(|| {
-        // Of several folders, the first; one that is not absolute is not systemd's.
+        // The first of several; systemd's folders are absolute.
         let all = std::env::var_os("STATE_DIRECTORY")?;
         std::env::split_paths(&all).next().filter(|path| path.is_absolute())
     })
 }
 
-/// From now on reservations are kept in this folder, which nobody else uses.
+/// Sets the folder for reservations, and locks it.
 pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
     let refused = |error: io::Error| {
         Failure::run(format_args!(
@@ -63,17 +63,17 @@ pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is such a folder.
+/// Whether a folder is set.
 pub(super) fn is_there() -> bool {
     FOLDER.get().is_some()
 }
 
-/// Where the reservations of the disk with this identity are kept, if there is a folder.
+/// The store for the disk with this identity, if a folder is set.
 pub(super) fn of(identity: Uuid) -> Option<Arc<dyn ReservationStore>> {
     FOLDER.get().map(|(folder, _)| Arc::new(Kept::new(folder, identity)) as Arc<_>)
 }
 
-/// What is kept of one disk.
+/// The reservations of one disk.
 struct Kept {
     path: PathBuf,
     identity: Uuid,
@@ -84,7 +84,7 @@ impl Kept {
         Self { path: folder.join(identity.to_string()), identity }
     }
 
-    /// Keeps `text`, for as long as `goes_on`.
+    /// Writes `text`, unless `goes_on` stops it after a stage.
     fn save_until(&self, text: &str, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         match text {
             "" => remove_file(&self.path),
@@ -114,7 +114,7 @@ impl ReservationStore for Kept {
         file.take(MOST_BYTES).read_to_end(&mut bytes)?;
         let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
         let whose = |text: &str| text.parse::<Uuid>().is_ok_and(|uuid| uuid == self.identity);
-        // It is removed when there is nothing to keep, so an empty one was not written by us.
+        // An empty state has no file, so we did not write an empty file.
         match text.split_once('\n') {
             Some((identity, text)) if whose(identity) && !text.is_empty() => Ok(text.to_owned()),
             _ => Err(self.damaged()),
@@ -164,8 +164,7 @@ mod tests {
         }
     }
 
-    /// What the child of the next test does: dies while it keeps something, after the stage of this
-    /// number.
+    /// The child process of the next test: dies after stage `RESERVED_STAGE` of a save.
     #[cfg(unix)]
     #[test]
     fn dies_while_it_keeps() {
@@ -201,7 +200,7 @@ mod tests {
             assert_eq!(ended.status.signal(), Some(9), "{stage}: {ended:?}");
             let expected = if stage < 3 { "old\n" } else { "new\n" };
             assert_eq!(kept.load().unwrap(), expected, "{stage}");
-            // What it left is in nobody's way.
+            // The dead process's leftovers do not disturb the next save.
             kept.save("next\n").unwrap();
             assert_eq!(kept.load().unwrap(), "next\n");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
