@@ -40,7 +40,7 @@ fn takes_text(arg: &Arg) -> bool {
     takes && !is_name(arg.get_value_parser())
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints help, the version, or the error in the command line.
 fn said(error: &clap::Error) -> ExitCode {
     if let Some(value) = below_zero(error) {
         return Failure::usage(format_args!(

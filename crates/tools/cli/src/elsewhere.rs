@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The longest delay between two attempts to reconnect to a remote disk.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// How long operations wait for a remote disk that is part of a set. Then they fail with a path
+/// The I/O timeout of a remote disk that is part of a set. Then they fail with a path
 /// error: a host with another path uses that, other hosts retry. The time is shorter than hosts'
 /// command timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,14 +1,13 @@
-//! What is waited for without an end, such as a disk on a share whose server is gone: nobody is to
-//! wait for that without a word.
+//! Warns of operations without a timeout that take long, such as opening a disk on a dead share.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// What takes longer is named: longer than a file's lock is tried for, which has its own sentence,
-/// and before a connection that gets no answer is given up.
+/// When the warning comes: after the attempts to lock a file, which have their own message, and
+/// before an unanswered connection times out.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Does something with what has this name, and says so if that takes long.
+/// Runs `work` on the disk called `name`, and warns if it takes long.
 pub(crate) fn named<T>(name: &dyn std::fmt::Display, work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     let name = &name.to_string();
@@ -22,7 +21,7 @@ pub(crate) fn named<T>(name: &dyn std::fmt::Display, work: impl FnOnce() -> T) -
                 );
             }
         };
-        // It is only to be said: without a thread nobody says it.
+        // Without the thread, only the warning is missing.
         let watched =
             std::thread::Builder::new().name("slow".to_owned()).spawn_scoped(scope, watch);
         if let Err(error) = watched {

@@ -1,4 +1,4 @@
-//! `farblock whoami`: who this host is to targets.
+//! `farblock whoami`: this host's identity for targets.
 
 use crate::args::WhoamiArgs;
 use crate::error::Result;

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueHint};
 use farblock_measure::BenchArgs as MeasureArgs;
 use std::path::PathBuf;
 
-/// Measure how close a remote disk comes to a local one
+/// Compare the performance of a remote disk with a local one
 ///
 /// Without arguments it makes a disk file here and measures it. Then a target in this process
 /// shares it over loopback TCP, and it measures that and bare sockets for comparison. It needs no

@@ -1,6 +1,6 @@
 
-# What only this machine knows comes first. Bash ends words at colons, which names have: the line is
-# taken apart here, and what is before the last colon of a word is cut off from what is offered.
+# Names that only this machine knows come first. Bash splits words at colons, which names contain, so
+# this splits the line itself, and cuts the part before a word's last colon off the candidates.
 _farblock() {
     local line=${COMP_LINE:0:COMP_POINT} words known name cut=""
     IFS=$' \t\n' read -ra words <<<"$line"

@@ -1,5 +1,5 @@
 
-# What only this machine knows.
+# Names that only this machine knows.
 function __fish_farblock_known
     set -l words (commandline -opc) (commandline -ct)
     $words[1] completions --known $words[2..-1] 2>/dev/null

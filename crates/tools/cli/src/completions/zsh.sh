@@ -1,4 +1,4 @@
-# What only this machine knows comes first.
+# Names that only this machine knows come first.
 _farblock() {
     local -a known
     known=(${(f)"$($words[1] completions --known "${(@Q)words[2,CURRENT]}" 2>/dev/null)"})

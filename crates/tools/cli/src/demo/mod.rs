@@ -24,9 +24,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How often a wait checks its condition.
+/// The polling interval of a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a wait lasts at most.
+/// The time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the command.

@@ -13,9 +13,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "farblock-demo-";
-/// How long a process may take to stop on request.
+/// The time limit for a process to stop on request.
 const END_TIME: Duration = Duration::from_secs(10);
-/// How long stopping processes may still create files.
+/// The time for which stopping processes may still create files.
 const SWEEP_TIME: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

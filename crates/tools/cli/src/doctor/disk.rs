@@ -68,7 +68,7 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
 const FILE: &str = "file";
 const DEVICE: &str = "block device";
 
-/// Who else uses the disk, as far as opening it tells.
+/// Another user of the disk, as far as opening the disk tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
     /// No user that locks it.
@@ -102,7 +102,7 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
 }
 
 /// Takes the locks for a moment, so a program that tries a lock just then would fail. The kernel's
-/// list of locks is no alternative: it lacks those of other containers.
+/// list of locks is no alternative: it lacks other containers' locks.
 fn locked(file: &File) -> Hold {
     let is_taken = |lock: Result<(), TryLockError>| matches!(lock, Err(TryLockError::WouldBlock));
     if is_taken(file.try_lock_shared()) {

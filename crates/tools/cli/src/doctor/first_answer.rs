@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const IC_RESP: [u8; 3] = [1, 0, 128];
 /// How many bytes of an answer are examined.
 const HEAD_BYTES: usize = 16;
-/// How long a server may take to answer another protocol: its address is known to answer.
+/// Time limit for the other protocols: the server is known to be reachable.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 
 const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";

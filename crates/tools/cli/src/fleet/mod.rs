@@ -31,7 +31,7 @@ use std::time::Duration;
 /// Set in a process that already runs in its own network namespace; the value is the folder for its
 /// socket.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
-/// How long an agent may take to stop when its controller has gone away.
+/// The time limit for an agent to stop when its controller has gone away.
 const END_TIME: Duration = Duration::from_secs(2);
 /// The size limit of a plan, or of a report with a plan.
 const MAX_PLAN_BYTES: u64 = 64 << 20;

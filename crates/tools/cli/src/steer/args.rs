@@ -1,4 +1,4 @@
-//! The command lines of what asks a running target for something.
+//! The command lines of requests to a running target.
 
 use crate::values;
 use clap::{Args, Subcommand, ValueHint};
@@ -7,14 +7,14 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Diffie-Hellman groups, as [`farblock_secure::Group`] names them, and all of them.
+/// Diffie-Hellman groups, by the names of [`farblock_secure::Group`], and `all`.
 const DH_GROUPS: [&str; 7] =
     ["null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192", "all"];
 
-/// Which target.
+/// The target to ask.
 #[derive(Args, Debug)]
 pub(crate) struct ControlArgs {
-    /// Its control socket [default: that of the only target of this user]
+    /// The target's control socket [default: the only target of this user]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
 
@@ -22,7 +22,7 @@ pub(crate) struct ControlArgs {
     pub(crate) remote: RemoteArgs,
 }
 
-/// A target that is not steered by its socket.
+/// A target that is reached over TCP.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct RemoteArgs {
     /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420 or
@@ -30,21 +30,20 @@ pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "URL", conflicts_with = "control")]
     pub(crate) api: Option<String>,
 
-    /// File with the token for it, for its owner alone (mode 600)
+    /// File with the interface's token (mode 600)
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// File with the certificate of the authority that signed its own (PEM), or with its own, for
-    /// https://
+    /// File with the CA certificate for https://, or with the target's own certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(requires = "api")]
     pub(crate) api_ca: Option<PathBuf>,
 }
 
-/// What a running target shares, and who uses it
+/// Show what a running target shares, and its users
 ///
-/// Without --control and --api it also names what is attached to this machine, of which `farblock
-/// list` has more. With --json it says what the target says.
+/// Without --control and --api it also names the disks that are attached to this machine; `farblock
+/// list` shows more of them. With --json it prints the target's answer.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +54,7 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 
-    /// Again every second, with what was read and written in it
+    /// Repeat every second, with rates
     #[arg(long, short)]
     pub(crate) watch: bool,
 
@@ -64,17 +63,18 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// What a running target does, live: by namespace, host and core
+/// Show the activity of a running target, live: by namespace, host and core
 ///
-/// n, h and c choose what is shown, the arrows what it is sorted by, and q ends it. Latencies are
-/// averages at the target, without the network. With --fleet, and where no target runs, it is the
+/// Press n, h or c to choose the view, the arrows to choose the column to sort by, and q to quit.
+/// Latencies are averages at the target, without the network. With --fleet, or if no target runs
+/// here, it shows the agents of the fleet that runs here.
 /// fleet that runs here: what each of its agents does.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 
-    /// Print the tables of one second and end, without a terminal too
+    /// Print the tables of one second and exit; needs no terminal
     #[arg(long, conflicts_with = "fleet")]
     pub(crate) once: bool,
 
@@ -83,17 +83,17 @@ pub(crate) struct TopArgs {
     pub(crate) fleet: bool,
 }
 
-/// Have a running target read its configuration file again
+/// Make a running target read its configuration file again
 ///
-/// What changed in the file is changed, hosts stay connected, and what was changed by other means
-/// stays. All of it is done, or nothing. SIGHUP does the same.
+/// The target applies what has changed in the file, all of it or nothing. Hosts stay connected, and
+/// changes by other means stay. SIGHUP does the same.
 #[derive(Args, Debug)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 }
 
-/// What a running target is to share
+/// Show or convert the configuration of a target
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
@@ -102,14 +102,14 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
-    /// Print it, as JSON
+    /// Print a running target's state, as JSON
     Show(ControlArgs),
-    /// Say what reading the configuration file again would change
+    /// Show what a reload of the configuration file would change
     Diff(ControlArgs),
-    /// Print what another target saves as a configuration file of this one
+    /// Convert another target's configuration to farblock's, and print it
     ///
-    /// FILE is what nvmetcli saves, or SPDK's save_config. What cannot be taken over is said, and
-    /// is a comment in what is printed.
+    /// FILE comes from nvmetcli, or from SPDK's save_config. A comment in the output names each
+    /// thing that could not be converted.
     Import {
         /// The other target's configuration, JSON
         #[arg(value_hint = ValueHint::FilePath)]
@@ -119,7 +119,7 @@ pub(crate) enum ConfigCommand {
 
 /// Change what a running target shares
 ///
-/// Hosts stay connected and are told. Without serve --persist a restart forgets it.
+/// Hosts stay connected and are notified. Without serve --persist, a restart undoes the change.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -132,7 +132,7 @@ pub(crate) struct CtlArgs {
     #[command(subcommand)]
     pub(crate) change: Change,
 
-    /// The target's control socket [default: that of the only target of this user]
+    /// The target's control socket [default: the only target of this user]
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
 
@@ -146,80 +146,78 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// Who may connect, and with which key.
+/// A host that may connect, and its keys.
 #[derive(Args, Debug)]
 pub(crate) struct AllowHostArgs {
     #[arg(value_parser = values::subsystem)]
     pub(crate) nqn: String,
     #[arg(value_parser = values::nqn)]
     pub(crate) host: String,
-    /// Have it authenticate with the secret in FILE (`farblock keys new` makes one); the
-    /// same again reads the file again
+    /// Require authentication with the secret in FILE (`farblock keys new` makes one); the same
+    /// command again reads the file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) key: Option<PathBuf>,
-    /// Prove to it that this is the target that it means, with the secret in FILE
+    /// Authenticate the target to this host, with the secret in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "key")]
     pub(crate) controller_key: Option<PathBuf>,
-    /// Have it give this identifier (HOSTID), and nobody else: reservations know hosts by it
+    /// Require this host identifier (HOSTID), and reserve it for this host: reservations use it
     #[arg(long, value_name = "UUID", value_parser = values::host_id)]
     pub(crate) host_id: Option<uuid::Uuid>,
-    /// Have it use TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); the same
+    /// Require TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); the same command
     /// again reads the file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Demand of it to authenticate (auth: its key cannot be taken away before the demand), to ask
-    /// this target for proof as well (mutual), to have TLS come of its authentication (concat), or
-    /// nothing more than its keys do (none)
+    /// Require authentication (auth: its key cannot be removed before the demand), authentication
+    /// of both ends (mutual), TLS from authentication (concat), or only what its keys imply (none)
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
-    /// Let it authenticate with these hash functions only, the best first; all: with any
+    /// Hash functions for its authentication, the best first; all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = ["sha256", "sha384", "sha512", "all"], hide_possible_values = true)]
     pub(crate) hashes: Vec<String>,
-    /// Let it authenticate with these Diffie-Hellman groups only, the best first (null,
-    /// ffdhe2048…ffdhe8192); all: with any
+    /// Diffie-Hellman groups for its authentication, the best first (null, ffdhe2048…ffdhe8192);
+    /// all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = DH_GROUPS, hide_possible_values = true)]
     pub(crate) dhgroups: Vec<String>,
-    /// Do not have it authenticate any more, though it has a key: unless it has one for TLS, its
-    /// name alone lets it in
+    /// Remove its authentication key: unless it has a TLS key, its name alone then lets it in
     #[arg(long, conflicts_with = "key")]
     pub(crate) no_key: bool,
-    /// Do not have it use TLS any more, though it has a key for that
+    /// Remove its TLS key: it may then connect without TLS
     #[arg(long, conflicts_with = "tls_key")]
     pub(crate) no_tls_key: bool,
 }
 
-/// What stores a namespace, and what hosts know it by.
+/// The disk of a namespace, and its identifiers.
 #[derive(Args, Debug)]
 pub(crate) struct DiskArgs {
-    /// What stores it, as in farblock serve
+    /// The disk, in the form of farblock serve
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: OsString,
-    /// Bytes in a block: 512 or 4096 [default: 512, and those of the disk that is replaced]
+    /// Block size in bytes: 512 or 4096 [default: 512, or the replaced disk's]
     #[arg(long, value_name = "BYTES", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: Option<u32>,
-    /// Share only this much of it; a file that is shorter is made longer [default: all of it]
+    /// Share only this much of it; a shorter file is extended [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) size: Option<u64>,
-    /// The UUID that hosts know it by from elsewhere [default: kept with the disk, or made of its
-    /// name]
+    /// UUID by which hosts already know the disk [default: stored with the disk, or derived from
+    /// its name]
     #[arg(long, value_name = "UUID", value_parser = values::uuid)]
     pub(crate) uuid: Option<uuid::Uuid>,
-    /// The NGUID that hosts know it by from elsewhere: 32 hexadecimal digits [default: the UUID]
+    /// NGUID by which hosts already know the disk: 32 hexadecimal digits [default: the UUID]
     #[arg(long, value_name = "NGUID", value_parser = values::uuid)]
     pub(crate) nguid: Option<uuid::Uuid>,
 }
 
-/// One more namespace.
+/// A new namespace.
 #[derive(Args, Debug)]
 pub(crate) struct AddNamespaceArgs {
     #[arg(value_parser = values::subsystem)]
     pub(crate) nqn: String,
     #[command(flatten)]
     pub(crate) disk: DiskArgs,
-    /// Its number [default: the first that is free]
+    /// Its namespace ID [default: the first free one]
     #[arg(long, value_parser = values::nsid)]
     pub(crate) nsid: Option<u32>,
     /// Refuse writes
@@ -228,7 +226,7 @@ pub(crate) struct AddNamespaceArgs {
     /// Its ANA group [default: 1]
     #[arg(long, value_name = "N", value_parser = values::ana_group)]
     pub(crate) ana_group: Option<u32>,
-    /// Let only this host see it, by its NQN; can be given several times [default: all that may
+    /// Show it only to this host, by NQN; can be given several times [default: all that may
     /// connect]
     #[arg(long, value_name = "HOST", value_parser = values::nqn)]
     pub(crate) visible_to: Option<Vec<String>>,
@@ -238,31 +236,31 @@ pub(crate) struct AddNamespaceArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub(crate) struct LimitArgs {
-    /// Reads and writes in a second
+    /// Reads and writes per second
     #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) iops: Option<u64>,
-    /// Reads in a second
+    /// Reads per second
     #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) read_iops: Option<u64>,
-    /// Writes in a second
+    /// Writes per second
     #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) write_iops: Option<u64>,
-    /// MiB read and written in a second
+    /// MiB read and written per second
     #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) mib: Option<u64>,
-    /// MiB read in a second
+    /// MiB read per second
     #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) read_mib: Option<u64>,
-    /// MiB written in a second
+    /// MiB written per second
     #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) write_mib: Option<u64>,
-    /// After a pause, as much at once as the limits allow in so many milliseconds [default: 20]
+    /// Burst after a pause, in milliseconds' worth of the limits [default: 20]
     #[arg(long, value_name = "MS", value_parser = values::within::<u32>(1..=MAX_BURST_MS))]
     pub(crate) burst_ms: Option<u32>,
-    /// Of a host: how much it gets of a core that is full, beside others [default: 100]
+    /// Weight of a host among others on a fully loaded core [default: 100]
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=MAX_WEIGHT))]
     pub(crate) weight: Option<u32>,
-    /// No limit any more
+    /// Remove all limits
     #[arg(long, conflicts_with_all = ["iops", "read_iops", "write_iops"])]
     #[arg(conflicts_with_all = ["mib", "read_mib", "write_mib", "burst_ms", "weight"])]
     pub(crate) none: bool,
@@ -270,14 +268,14 @@ pub(crate) struct LimitArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Change {
-    /// Share one more disk, and print its namespace's number
+    /// Share a new disk, and print its namespace ID
     AddNamespace(AddNamespaceArgs),
-    /// Have a namespace stored elsewhere: to hosts it is another disk under the same number
+    /// Replace the disk of a namespace: to hosts it is another disk under the same number
     ///
-    /// Who sees it, its limits, its ANA group, its block size (unless --block-size says another)
-    /// and whether it refuses writes stay; its size and identifiers are the new disk's. Give it
-    /// the UUID of the old one only if the data are the same. With the path that it has, the file
-    /// that is there now takes the place of one that was moved away or deleted.
+    /// The namespace keeps its visibility, limits, ANA group, block size (unless --block-size
+    /// changes it) and write protection; size and identifiers are the new disk's. Give it the UUID
+    /// of the old disk only if the data are the same. With the same path, the target opens the file
+    /// that is there now, instead of one that was moved or deleted.
     ReplaceNamespace {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -286,36 +284,36 @@ pub(crate) enum Change {
         #[command(flatten)]
         disk: DiskArgs,
     },
-    /// Say which hosts see a namespace; to the others it is not there
+    /// Set which hosts see a namespace; to other hosts it does not exist
     VisibleTo {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
-        /// Only these, by their NQNs
+        /// The hosts that see it, by their NQNs
         #[arg(value_parser = values::nqn)]
         hosts: Vec<String>,
-        /// All that may connect
+        /// All hosts that may connect
         #[arg(long, conflicts_with = "hosts")]
         all: bool,
-        /// No host at all
+        /// No host
         #[arg(long, conflicts_with_all = ["hosts", "all"])]
         none: bool,
     },
-    /// Share a disk no more
+    /// Stop sharing a disk
     RemoveNamespace {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
     },
-    /// Give a namespace another size: a file is made longer if need be, and never shorter
+    /// Change the size of a namespace; a file is extended if necessary, but never shortened
     Resize {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
-        /// Such as 20GiB
+        /// The new size, such as 20GiB
         #[arg(value_parser = values::bytes)]
         size: u64,
     },
@@ -329,59 +327,58 @@ pub(crate) enum Change {
     },
     /// Let a host connect
     AllowHost(AllowHostArgs),
-    /// Let a host connect no more; its connections end
+    /// Stop a host from connecting, and close its connections
     DisallowHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nqn)]
         host: String,
     },
-    /// Let every host connect, or only those that are listed
+    /// Let every host connect, or only the listed ones
     AllowAnyHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         switch: Switch,
     },
-    /// Offer one more subsystem, for now without namespaces
+    /// Add a subsystem without namespaces
     AddSubsystem {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         /// Let every host connect
         #[arg(long)]
         allow_any_host: bool,
-        /// Its serial number, up to 20 characters [default: made of its name]
+        /// Its serial number, up to 20 characters [default: derived from its name]
         #[arg(long, value_name = "TEXT")]
         serial: Option<String>,
         /// Its model number, up to 40 characters [default: farblock]
         #[arg(long, value_name = "TEXT")]
         model: Option<String>,
     },
-    /// Take a subsystem away, with its namespaces
+    /// Remove a subsystem and its namespaces
     RemoveSubsystem {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
     },
-    /// Listen on one more address
+    /// Add a listener
     AddListener {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
-        /// Who has to use TLS there: everybody (required), hosts that have a key for it (allowed),
-        /// or nobody can (plain) [default: as the strictest of the others]
+        /// TLS policy there: every host must use TLS (required), hosts with a key must (allowed),
+        /// or TLS is off (plain) [default: the strictest of the other listeners]
         #[arg(long, value_name = "WHO", hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
         tls: Option<Tls>,
     },
-    /// Say who has to use TLS at a listener; whoever came in there without, and now has to, is
-    /// disconnected
+    /// Set the TLS policy of a listener; disconnects hosts that must use TLS from now on and do not
     SetTls {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
-        /// required (everybody), allowed (hosts that have a key for it), or plain (nobody can)
+        /// required (every host), allowed (hosts with a key), or plain (TLS is off)
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
         tls: Tls,
     },
-    /// Tell hosts how to reach namespaces by a listener (ANA)
+    /// Set the ANA state that hosts see at a listener
     SetAna {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
@@ -389,13 +386,13 @@ pub(crate) enum Change {
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
         state: Ana,
-        /// Only namespaces of this ANA group [default: all without a state of their own]
+        /// Only namespaces of this ANA group [default: all groups without a state of their own]
         #[arg(long, value_name = "N", value_parser = values::ana_group)]
         group: Option<u32>,
     },
-    /// Limit what hosts may do with a namespace in a second, all of them together
+    /// Limit the rate of a namespace, for all hosts together
     ///
-    /// Limits that are not named go.
+    /// Limits that are not named are removed.
     Limit {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -404,9 +401,9 @@ pub(crate) enum Change {
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Limit what a listed host may do in a second, with all namespaces of a subsystem together
+    /// Limit the rate of a listed host, for all namespaces of a subsystem together
     ///
-    /// Limits that are not named go. Those of the namespaces hold, too.
+    /// Limits that are not named are removed. The namespaces' limits hold as well.
     LimitHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -415,7 +412,7 @@ pub(crate) enum Change {
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Make a namespace a member of another ANA group
+    /// Move a namespace to another ANA group
     AnaGroup {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -424,37 +421,37 @@ pub(crate) enum Change {
         #[arg(value_parser = values::ana_group)]
         group: u32,
     },
-    /// Compare all legs of a mirror while it is used, and say where they differ
+    /// Compare all legs of a mirror while it is in use, and report mismatches
     Verify {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
-        /// Return at once: `farblock status` says how far it is
+        /// Return at once: `farblock status` shows the progress
         #[arg(long)]
         no_wait: bool,
     },
-    /// Limit the speed at which a mirror's legs are filled and compared
+    /// Limit the speed at which a mirror's legs are resynced and compared
     CopySpeed {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
-        /// MiB a second, all legs together; 0 for any
+        /// MiB per second, all legs together; 0 for no limit
         #[arg(value_parser = values::within::<u32>(0..=u32::MAX))]
         mib: u32,
     },
-    /// Refer hosts that discover to another discovery service, too
+    /// Add a referral to another discovery service
     AddReferral {
         #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
         address: SocketAddr,
     },
-    /// Point hosts to another discovery service no more
+    /// Remove a referral to another discovery service
     RemoveReferral {
         #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
         address: SocketAddr,
     },
-    /// Listen on an address no more; the connections that came in there end
+    /// Remove a listener, and close its connections
     RemoveListener {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,

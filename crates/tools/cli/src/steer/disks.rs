@@ -7,7 +7,7 @@ use crate::serve::{disk_name, parse_disk};
 use farblock_admin::Client;
 use serde_json::{Value, json};
 
-/// Adds it under a number that is free when it is added.
+/// Adds a namespace under a number that is free at that moment.
 pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
     let mut namespace = json!({ "read_only": args.read_only, "visible_to": args.visible_to });
     if let Some(group) = args.ana_group {
@@ -37,14 +37,14 @@ pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
     }
 }
 
-/// Another disk in the place of one that is there.
+/// Replaces the disk of a namespace.
 pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) -> Result<()> {
     let uri = namespace_at(nqn, nsid);
     loop {
         let found = ask(client, "GET", &uri, None, None)?;
         let mut namespace = found.json();
         store(&mut namespace, disk)?;
-        // Only a mirror copies, and a speed is refused of anything else.
+        // Only mirrors have a copy speed; others refuse one.
         let path = namespace["path"].as_str();
         if !path.is_some_and(|path| path.starts_with("mirror:")) {
             namespace["copy_bytes_per_second"] = Value::Null;
@@ -57,8 +57,7 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
     }
 }
 
-/// Says what stores it and what hosts know it by, the path as the target understands it, wherever
-/// that runs.
+/// Sets the disk and its identifiers. The target interprets the path, on its own machine.
 fn store(namespace: &mut Value, disk: &DiskArgs) -> Result<()> {
     let spec = parse_disk(&disk.path).map_err(Failure::Usage)?;
     namespace["path"] = json!(disk_name(&spec));

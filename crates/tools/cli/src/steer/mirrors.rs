@@ -1,4 +1,4 @@
-//! What is asked of a mirror while it is used.
+//! Orders to a mirror in use.
 
 use super::{ask, namespace_at};
 use crate::error::{Failure, Result};
@@ -73,7 +73,7 @@ fn told(mirror: &MirrorStatus) -> Result<()> {
     )))
 }
 
-/// Why a part was not compared, and what to do.
+/// The reason why some bytes were not compared, and advice.
 fn uncompared(mirror: &MirrorStatus) -> String {
     let bytes = Size(mirror.uncompared_bytes);
     match &mirror.unread_legs[..] {

@@ -1,5 +1,5 @@
-//! Asking a running target for something: `status`, `top`, `reload`, `config` and `ctl`, clients of
-//! its control socket.
+//! Requests to a running target over its control socket: `status`, `top`, `reload`, `config` and
+//! `ctl`.
 
 pub(crate) mod args;
 mod disks;
@@ -26,18 +26,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a target answers when somebody else has changed something meanwhile.
+/// The status code of a target when another client has changed the object in between.
 const STALE: u16 = 412;
 /// Moves the cursor to the corner, and clears the rest of the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// Where control sockets are when nobody says so, if there is such a place.
+/// The default folder of control sockets, if this system has one.
 pub(crate) fn sockets() -> Option<PathBuf> {
     place("serve")
 }
 
-/// Where the sockets of fleets are that run, if there is such a place.
+/// The folder of running fleets' sockets, if this system has one.
 pub(crate) fn fleet_sockets() -> Option<PathBuf> {
     place("fleet")
 }
@@ -55,22 +55,22 @@ fn place(of: &str) -> Option<PathBuf> {
     variable("XDG_RUNTIME_DIR").map(|folder| folder.join(format!("farblock-{of}")))
 }
 
-/// The control socket of a target that listens on this address.
+/// The default control socket of a target that listens on this address.
 pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
     sockets().map(|folder| folder.join(address.to_string()))
 }
 
-/// The control sockets of all targets of this user that run here.
+/// The control sockets of this user's running targets.
 pub(crate) fn living() -> Option<Vec<PathBuf>> {
     sockets().map(|folder| living_in(&folder))
 }
 
-/// The sockets of all fleets of this user that run here.
+/// The sockets of this user's running fleets.
 pub(crate) fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes the sockets of those that were killed, also while they made them.
+/// Removes sockets of killed processes, including half-made ones.
 pub(crate) fn remove_left_behind(folder: &Path) {
     for path in unfinished_in(folder) {
         let _ = std::fs::remove_file(&path);
@@ -90,19 +90,19 @@ fn living_in(folder: &Path) -> Vec<PathBuf> {
     living
 }
 
-/// Whether somebody has it, even if he does not answer.
+/// Whether a process listens on the socket, even if it does not answer.
 fn is_living(path: &Path) -> bool {
     connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
 }
 
-/// Connects without waiting for one that is stopped, where many wait already.
+/// Connects without blocking, since the queue of a stopped process may be full.
 fn connect(path: &Path) -> std::io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(path)?)
 }
 
-/// The target that is meant.
+/// A client of the target that the options name.
 fn chosen(which: &ControlArgs) -> Result<Client> {
     meant(which.control.as_deref(), &which.remote)
 }
@@ -112,7 +112,7 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
         (None, None) => client(control),
         (Some(url), Some(file)) => {
             let text = farblock_host::key_file::text(file).map_err(Failure::Run)?;
-            // The file of the target has a name and a role before it.
+            // In the target's token file, a name and a role precede the token.
             let token = text.split_whitespace().next_back().unwrap_or_default();
             let trust = remote.api_ca.as_deref().map(tokens::trust).transpose()?;
             Client::remote(url, token, trust.as_ref()).map_err(Failure::Usage)
@@ -154,8 +154,8 @@ fn client(given: Option<&Path>) -> Result<Client> {
     }
 }
 
-/// How the targets of this user are that run here and can be asked, by their sockets; nothing of
-/// one that does not say it within `patience`.
+/// This user's running targets by socket, with their status. The status is `None` if the target
+/// does not answer within `patience`.
 pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
     let mut living = sockets().map(|folder| sockets_in(&folder)).unwrap_or_default();
     living.sort();
@@ -163,7 +163,7 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
         let client = Client::new(&path).with_patience(patience);
         match client.ask("GET", "/v1/status", None, None) {
             Ok(answer) => Some((path, Some(serde_json::from_str(&answer.body).ok()?))),
-            // Nobody has it any more.
+            // A socket without a process.
             Err(ClientError::Connect(..)) => None,
             Err(ClientError::Talk(..)) => Some((path, None)),
         }
@@ -181,7 +181,7 @@ fn ask(
     done(client.ask(method, uri, if_match, body).map_err(Failure::run)?)
 }
 
-/// What was done; why not, in a sentence.
+/// The answer of a success, or the failure as a sentence.
 fn done(answer: Answer) -> Result<Answer> {
     if answer.is_success() {
         return Ok(answer);
@@ -196,7 +196,7 @@ fn done(answer: Answer) -> Result<Answer> {
     }))
 }
 
-/// Prints what a change did.
+/// Prints the effects of a change.
 fn say(answer: &Answer, nothing: &str) -> Result<()> {
     let answer = answer.json();
     let lines = answer["changed"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -204,7 +204,7 @@ fn say(answer: &Answer, nothing: &str) -> Result<()> {
     output::print(if text.is_empty() { nothing } else { &text })
 }
 
-/// What the target has counted.
+/// The target's counters.
 fn ask_stats(client: &Client) -> Result<Stats> {
     let answer = ask(client, "GET", "/v1/stats", None, None)?;
     serde_json::from_str(&answer.body).map_err(|error| {
@@ -214,7 +214,7 @@ fn ask_stats(client: &Client) -> Result<Stats> {
 
 /// `farblock status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
-    // One that is named may be of another machine, and JSON is what the target says.
+    // A named target may be on another machine, and JSON is the target's own answer.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
     let attached = || if is_here { attached() } else { String::new() };
     if !args.watch && is_here && living().is_none_or(|targets| targets.is_empty()) {
@@ -250,13 +250,13 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
     }
 }
 
-/// What is attached to this machine.
+/// A table of the disks attached to this machine.
 #[cfg(target_os = "linux")]
 fn attached() -> String {
     shown::attached(&crate::attach::brief())
 }
 
-/// There are no attachments here.
+/// This system has no attachments.
 #[cfg(not(target_os = "linux"))]
 fn attached() -> String {
     String::new()
@@ -268,7 +268,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<()> {
     say(&ask(&client, "POST", "/v1/reload", None, None)?, "nothing has changed in it\n")
 }
 
-/// What a running target is to share, if it can be asked.
+/// A running target's state, if it answers.
 pub(crate) fn state(control: Option<&Path>) -> Option<Value> {
     let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
     answer.is_success().then(|| answer.json())
@@ -356,7 +356,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
     }
 }
 
-/// The hosts that are to see a namespace; `None` for all.
+/// The hosts that will see a namespace; `None` for all.
 fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>> {
     if hosts.is_empty() && !all && !none {
         return Err(Failure::usage("name the hosts that see it, or say --all or --none"));
@@ -364,7 +364,7 @@ fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>>
     Ok(Some(hosts).filter(|_| !all))
 }
 
-/// Offers one more subsystem.
+/// Adds a subsystem.
 fn add_subsystem(
     client: &Client,
     nqn: &str,
@@ -382,8 +382,8 @@ fn add_subsystem(
     Ok(())
 }
 
-/// Listens on one more address. What was said of one that is there stays; of a new one, what the
-/// strictest of the others asks for, if nothing is said.
+/// Adds a listener. An existing one keeps its settings; a new one gets the strictest TLS policy of
+/// the others by default.
 fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
     let uri = listener_at(address);
     changed(client, "PATCH", &uri, |found| {
@@ -395,7 +395,7 @@ fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Resu
     })
 }
 
-/// What the strictest listener asks for.
+/// The strictest TLS policy of all listeners.
 fn strictest(client: &Client) -> Result<Tls> {
     let state = ask(client, "GET", "/v1/state", None, None)?.json();
     let listeners = state["listeners"].as_object().into_iter().flatten();
@@ -403,13 +403,13 @@ fn strictest(client: &Client) -> Result<Tls> {
     Ok(listeners.map(|(_, one)| policy(one)).max().unwrap_or_default())
 }
 
-/// Lets a host connect. What is not said of the key of one that has one stays as it is.
+/// Lets a host connect. Settings that the command does not name stay unchanged.
 fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
     let uri = host_at(&args.nqn, &args.host);
     changed(client, "PUT", &uri, |found| Ok(allowed(args, found)))
 }
 
-/// The host as it is to be.
+/// The host entry to send.
 fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     let is_there = found.is_success();
     let mut host = if is_there { found.json() } else { json!({}) };
@@ -417,7 +417,7 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
         let rest = ["dhchap_ctrl_key", "dhchap_hashes", "dhchap_dhgroups"];
         rest.iter().for_each(|name| drop(host.as_object_mut().and_then(|it| it.remove(*name))));
         host["dhchap_key"] = Value::Null;
-        // What it may do is no matter of its key.
+        // The limits do not depend on the key.
         if let Some(limits) = found.json().get("limits").filter(|_| found.is_success()) {
             host["limits"] = limits.clone();
         }
@@ -455,8 +455,8 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     host
 }
 
-/// Changes what is at `uri` by `method`, or makes it if it is not there. If somebody else changes
-/// something meanwhile, what is asked for is asked for again: whoever asks has seen no version.
+/// Changes the object at `uri` by `method`, or creates it. Retries if another client changes it in
+/// between, since the user has not seen any version.
 fn changed(
     client: &Client,
     method: &str,
@@ -485,7 +485,7 @@ fn namespace_at(nqn: &str, nsid: u32) -> String {
     format!("{}/namespaces/{nsid}", subsystem_at(nqn))
 }
 
-/// Limits a host that is listed: to say something of another would let it in.
+/// Limits a listed host. An unlisted one is refused, since creating an entry would let it in.
 fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
     let uri = host_at(nqn, host);
     changed(client, "PATCH", &uri, |found| match found.is_success() {
@@ -497,7 +497,7 @@ fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Res
     })
 }
 
-/// Limits as the target takes them; `null` takes one away.
+/// Limits in the target's form; `null` removes one.
 fn of(limits: &LimitArgs) -> Value {
     json!({
         "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,
@@ -518,7 +518,7 @@ fn referral_at(address: &SocketAddr) -> String {
     format!("/v1/referrals/{}", encoded(&address.to_string()))
 }
 
-/// A name as a part of an address.
+/// Percent-encodes a name for a URI.
 fn encoded(name: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {

@@ -1,11 +1,11 @@
-//! What was done between two looks at a target's counters, by core, namespace and host.
+//! Rates between two samples of a target's counters, by core, namespace and host.
 
 use crate::table::printable;
 use farblock_admin::{IoStats, Latency, Stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What a row is of.
+/// The subject of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum View {
     Cores,
@@ -17,11 +17,11 @@ pub(super) enum View {
 pub(super) const COLUMNS: [&str; 8] =
     ["READ/s", "WRITE/s", "READ MiB/s", "WRITE MiB/s", "READ µs", "WRITE µs", "ERR/s", "BUSY %"];
 
-/// What one core, namespace or host does.
+/// The rates of one core, namespace or host.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// In the order of [`COLUMNS`]; none where nothing is known.
+    /// In the order of [`COLUMNS`]; `None` if unknown.
     pub(super) figures: [Option<f64>; COLUMNS.len()],
 }
 
@@ -46,7 +46,7 @@ impl Row {
         Self { name: printable(name), figures }
     }
 
-    /// A figure as people read it.
+    /// A figure, formatted.
     pub(super) fn cell(&self, column: usize) -> String {
         match self.figures[column] {
             None => "-".to_owned(),
@@ -56,13 +56,13 @@ impl Row {
     }
 }
 
-/// Commands that failed, of whatever type.
+/// Failed commands of all status types.
 pub(super) fn errors(io: &IoStats) -> u64 {
     let it = &io.errors;
     it.generic + it.command_specific + it.media + it.path + it.vendor
 }
 
-/// How long commands took on average, in microseconds, if any were measured.
+/// The mean latency in microseconds; `None` without measured commands.
 pub(super) fn mean_us(now: &Latency, before: &Latency) -> Option<f64> {
     let count = |latency: &Latency| latency.counts.iter().sum::<u64>();
     let commands = count(now).checked_sub(count(before)).filter(|count| *count > 0)?;
@@ -70,14 +70,14 @@ pub(super) fn mean_us(now: &Latency, before: &Latency) -> Option<f64> {
     Some(sum_ns as f64 / commands as f64 / 1e3)
 }
 
-/// Two looks.
+/// Two samples.
 struct Between<'a> {
     now: &'a Stats,
     before: &'a Stats,
     seconds: f64,
 }
 
-/// What was done between two looks.
+/// The rates between two samples.
 pub(super) fn rows(view: View, now: &Stats, before: &Stats) -> Vec<Row> {
     let ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
     let between = Between { now, before, seconds: ms as f64 / 1e3 };
@@ -108,7 +108,7 @@ impl Between<'_> {
             let before = self.before.subsystems.iter().find(|it| it.nqn == subsystem.nqn);
             let before = before.map_or(&[][..], |it| &it.namespaces);
             for namespace in &subsystem.namespaces {
-                // What is cut off is the end.
+                // The number comes first, since narrow columns cut off the end.
                 let name = format!("{} {}", namespace.nsid, subsystem.nqn);
                 let before = before.iter().find(|it| it.nsid == namespace.nsid);
                 rows.push(Row::new(&name, &namespace.io, before.map(|it| &it.io), self));
@@ -176,7 +176,7 @@ pub(super) mod tests {
         assert_eq!(rows(View::Cores, &now, &before)[0].figures[7], Some(50.0));
         let hosts = rows(View::Hosts, &now, &before);
         assert_eq!(hosts.len(), 1, "who has gone does nothing");
-        // A target that was started anew counts from the beginning.
+        // The counters of a restarted target begin at 0.
         let anew = rows(View::Hosts, &before, &now);
         assert_eq!(anew[0].figures[0], Some(0.0));
     }

@@ -1,4 +1,4 @@
-//! A target's status for people.
+//! A target's status as text.
 
 use super::rates::{COLUMNS, View, errors, mean_us, rows};
 use crate::table::{Align, Table, printable};
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 const MIB: u64 = 1 << 20;
 
-/// The tables; with rates, if `before` is what was counted a second ago.
+/// The tables; with rates, if `before` is a sample from a second ago.
 pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> String {
     let mut text = format!(
         "farblock, process {}, up {}, listening on {}\n",
@@ -45,7 +45,7 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
     text
 }
 
-/// What the target may take.
+/// The memory budget of the target.
 fn budget(status: &Status) -> String {
     let Some(budget) = &status.budget else { return String::new() };
     let why = match (budget.is_set, budget.allowed_bytes, &budget.limited_by) {
@@ -63,7 +63,7 @@ fn budget(status: &Status) -> String {
     )
 }
 
-/// Commands that failed since the target started, by their status.
+/// Failed commands since the target started, by status.
 fn statuses(stats: &Stats) -> String {
     if stats.errors_by_status.is_empty() {
         return String::new();
@@ -120,7 +120,7 @@ fn rate(now: &IoStats, before: &IoStats, ms: u64) -> String {
     )
 }
 
-/// Commands that failed since the target started, by what their status is about.
+/// Failed commands since the target started, by status type.
 fn failures(io: &IoStats) -> String {
     if errors(io) == 0 {
         return "no errors".to_owned();
@@ -176,7 +176,7 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
     table.render(2) + &troubles(subsystem) + &legs(subsystem)
 }
 
-/// What the storage of namespaces said when it failed last, a line each.
+/// The last storage failure of each namespace, a line each.
 fn troubles(subsystem: &SubsystemStatus) -> String {
     let failed = subsystem.namespaces.iter().filter_map(|namespace| {
         let sentence = namespace.last_failure.as_ref()?;
@@ -185,7 +185,7 @@ fn troubles(subsystem: &SubsystemStatus) -> String {
     failed.collect()
 }
 
-/// What mirrors are made of, a line each.
+/// The legs of mirrors, a line each.
 fn legs(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for namespace in &subsystem.namespaces {
@@ -200,7 +200,7 @@ fn legs(subsystem: &SubsystemStatus) -> String {
     text
 }
 
-/// What a mirror is at, or found when it was at it last.
+/// The current or last resync or comparison of a mirror.
 fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
     let verified = Size(mirror.verified_bytes);
     let mut faults = match mirror.differing_bytes {
@@ -251,7 +251,7 @@ fn hosts(status: &Status) -> String {
     table.render(0)
 }
 
-/// What is attached to this machine, behind what it shares; nothing if nothing is.
+/// The disks attached to this machine, after the targets; empty if there are none.
 #[cfg(target_os = "linux")]
 pub(super) fn attached(all: &[crate::attach::Brief]) -> String {
     if all.is_empty() {

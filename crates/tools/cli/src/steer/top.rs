@@ -1,4 +1,4 @@
-//! `farblock top`: what a running target does, live.
+//! `farblock top`: the activity of a running target, live.
 
 use super::args::TopArgs;
 use super::rates::{COLUMNS, Row, View, rows};
@@ -16,17 +16,17 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The least columns of a terminal that names get.
+/// The minimum width of the name column.
 const NAME_COLUMNS: u16 = 20;
-/// Columns of a figure, with a space before it.
+/// The width of a figure, without the space before it.
 const FIGURE_COLUMNS: u16 = 12;
 
 fn fitting_width(figures: usize) -> u16 {
     u16::try_from(figures).unwrap_or(u16::MAX).saturating_mul(FIGURE_COLUMNS + 1)
 }
 
-/// A name that is too long without its middle: its number, and the end, where names of one target
-/// differ.
+/// Shortens a long name in its middle: its beginning has the number, and its end is where the names
+/// of one target differ.
 fn its_end(name: &str, columns: usize) -> String {
     let over = name.chars().count().saturating_sub(columns);
     if over == 0 {
@@ -41,10 +41,10 @@ fn its_end(name: &str, columns: usize) -> String {
     }
 }
 
-/// What is shown, and how.
+/// The current view and samples.
 struct Shown {
     view: View,
-    /// The column that it is sorted by, the largest first; none is by name.
+    /// The column to sort by, the largest first; `None` sorts by name.
     sorted_by: Option<usize>,
     now: Stats,
     before: Stats,
@@ -59,7 +59,7 @@ impl Shown {
         self.before = std::mem::replace(&mut self.now, stats);
     }
 
-    /// Does what a key asks for. False if that is to end.
+    /// Handles a key. False to quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -112,7 +112,7 @@ impl Shown {
         frame.render_widget(Line::from(help), keys);
     }
 
-    /// As many columns as fit beside the name, each whole.
+    /// As many whole columns as fit beside the name.
     fn table(&self, width: u16) -> Table<'static> {
         let fitting = width.saturating_sub(NAME_COLUMNS) / (FIGURE_COLUMNS + 1);
         let count = usize::from(fitting).clamp(1, COLUMNS.len());
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
             "top needs a terminal: use farblock top --once, or /v1/stats, without one",
         ));
     }
-    // Whoever is ended by a signal leaves the terminal as it was, too.
+    // Restores the terminal after a signal, too.
     let stop = Stop::install_with_hangup()?;
     let mut terminal = ratatui::try_init().map_err(Failure::run)?;
     let ended = (|| {

@@ -1,4 +1,4 @@
-//! `farblock top --fleet`: what a fleet does, live.
+//! `farblock top --fleet`: the activity of a fleet, live.
 
 use crate::error::{Failure, Result};
 use crate::output;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Shows the only one of these until it ends.
+/// Shows the only running fleet until it ends.
 pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     let [path] = fleets else {
         return Err(Failure::run(match fleets {
@@ -55,13 +55,13 @@ pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// What it does; nothing if it is over.
+/// The fleet's status; `None` if it has ended.
 fn ask(client: &Client) -> Result<Option<FleetStatus>> {
     match client.ask("GET", "/v1/fleet", None, None) {
         Ok(answer) => serde_json::from_str(&answer.body)
             .map(Some)
             .map_err(|_| Failure::run("the fleet is of another version of farblock")),
-        // It goes with its controller, in the middle of an answer perhaps.
+        // The controller may exit even during an answer.
         Err(ClientError::Connect(..) | ClientError::Talk(..)) => Ok(None),
     }
 }

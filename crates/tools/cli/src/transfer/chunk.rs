@@ -1,9 +1,9 @@
-//! Some of a transfer's bytes.
+//! A piece of a transfer's data.
 
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// Some of a transfer's bytes.
+/// A piece of a transfer's data.
 pub(super) enum Chunk {
     /// A part of a buffer.
     Data(Buffer, Range<usize>),
@@ -29,9 +29,9 @@ impl Chunk {
     }
 }
 
-/// Whether there is nothing but zeroes.
+/// Whether all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // In pieces, so that the compiler compares many bytes at once.
+    // In chunks, so that the compiler compares many bytes at once.
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }

@@ -8,13 +8,13 @@ use farblock_reactor::Buffer;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-/// Zeroes that are looked for, and left out of a new file, at once.
+/// The unit in which runs of zeroes are found and left out of a new file.
 const HOLE_BYTES: usize = 64 << 10;
 static ZEROES: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
 
-/// What a [`FileSink`] writes to.
+/// The destination of a [`FileSink`].
 pub(super) enum Stored {
-    /// A regular file, made beside the one that it replaces.
+    /// A new regular file beside the old one.
     Beside(Replacement),
     /// A block device.
     InPlace(File),
@@ -34,23 +34,23 @@ pub(super) struct FileSink {
     pub(super) stored: Stored,
     pub(super) name: String,
     position: u64,
-    /// How much of it is durable.
+    /// How many bytes are durable.
     pub(super) durable: u64,
 }
 
 impl FileSink {
-    /// Goes on after the first `done` bytes.
+    /// Continues after the first `done` bytes.
     pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
         let sink = FileSink { stored, name, position: done, durable: done };
         let mut file = sink.stored.file();
-        // What lies behind was not durable; where a hole will be it must not show through.
+        // Later bytes may not be durable; old data must not show through a future hole.
         let length = if sink.is_new() { file.set_len(done) } else { Ok(()) };
         let begun = length.and_then(|()| file.seek(SeekFrom::Start(done)));
         begun.map_err(|error| sink.failure(&error))?;
         Ok(sink)
     }
 
-    /// In a new file zeroes need not be written.
+    /// A new file needs no written zeroes.
     fn is_new(&self) -> bool {
         matches!(self.stored, Stored::Beside(_))
     }
@@ -97,10 +97,10 @@ impl FileSink {
         Ok(())
     }
 
-    /// Makes durable what was written so far.
+    /// Makes all bytes written so far durable.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let file = self.stored.file();
-        // A hole at the end is a part of the file only when it is as long.
+        // Extend the file over a hole at its end.
         let length = if self.is_new() { file.set_len(self.position) } else { Ok(()) };
         length.and_then(|()| file.sync_all()).map_err(|error| self.failure(&error))?;
         self.durable = self.position;

@@ -1,5 +1,4 @@
-//! One transfer from its two ends to its end: begun or gone on with, carried out, verified, and put
-//! in its place.
+//! One transfer from start to end: start or resume, move the data, verify, and commit.
 
 use super::place::{Input, Opener, Output};
 use super::resume::{self, End, Map, Record};
@@ -9,22 +8,22 @@ use crate::signals::Stop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What is to be moved.
+/// The data to move.
 pub(super) struct Job<'a> {
     pub(super) opener: Opener<'a>,
     pub(super) input: Input,
     /// The first byte of the input.
     pub(super) from: u64,
-    /// How many bytes, if it is known.
+    /// The number of bytes, if known.
     pub(super) length: Option<u64>,
     pub(super) output: Output,
-    /// Where it goes in the output.
+    /// The offset in the output.
     pub(super) to: u64,
 }
 
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
-        // Not before: while it connects, a signal may well end it on the spot.
+        // Only now: a signal during connecting may kill the process.
         let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(
@@ -82,7 +81,7 @@ impl Job<'_> {
         })
     }
 
-    /// The record to go on with, or none without `--resume`: then an old one is void.
+    /// The record to resume from. Without `--resume` there is none, and old records are removed.
     fn map(&self) -> Result<Option<Map>> {
         if self.output.beside("map").is_none()
             && let Some(end) = self.output.end()
@@ -105,7 +104,8 @@ impl Job<'_> {
             return Err(self.cannot_resume(&self.output.name));
         };
         let path = self.map_path(&destination)?;
-        // It was ended between the new file's coming to its place and the removal of the record.
+        // An earlier process stopped after the new file was in place and before it removed the
+        // record.
         if resume::read(&path)?.is_some_and(|old| self.output.has_become(&old.destination)) {
             resume::forget(&path);
         }

@@ -1,8 +1,8 @@
-//! `farblock read`, `write` and `copy`: bytes between namespaces, files and pipes.
+//! `farblock read`, `write` and `copy`: transfers between namespaces, files and pipes.
 //!
-//! One thread reads ahead ([`source`]), the calling one writes ([`sink`]); between them are chunks
-//! of at most [`PIECE_BYTES`], whose memory goes round. What the sink has made durable is written
-//! down if it is to be gone on with ([`resume`]).
+//! One thread reads ahead ([`source`]), and the calling thread writes ([`sink`]). Chunks of at most
+//! [`PIECE_BYTES`] pass between them, and their memory is reused. With `--resume`, the position up
+//! to which the data are durable is recorded ([`resume`]).
 
 mod chunk;
 mod commands;
@@ -33,24 +33,24 @@ use source::{Next, Source};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bytes of one operation, if the namespace takes as many.
+/// Bytes of one operation, unless the namespace limits them.
 const PIECE_BYTES: usize = 512 << 10;
 /// Operations in flight, and chunks waiting, on each side.
 const DEPTH: usize = 32;
-/// How often a transfer looks for signals and completions while no chunk comes.
+/// The interval of checks for signals and completions while no chunk arrives.
 const TICK: Duration = Duration::from_millis(50);
-/// How often what was written is made durable, so that it need not be written again.
+/// The interval of flushes, so that a resumed transfer need not write the data again.
 const CHECKPOINT: Duration = Duration::from_secs(1);
-/// How long a transfer that is interrupted or failed tries to make durable what it has written.
+/// The time limit for an interrupted or failed transfer to make its written data durable.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What a transfer did.
+/// The result of a transfer.
 #[derive(Serialize)]
 pub(crate) struct Summary {
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) mib_per_second: f64,
-    /// Bytes that were there already (`--resume`).
+    /// Bytes of an earlier attempt (`--resume`).
     pub(crate) resumed_from: u64,
     /// Whether both ends were compared afterwards (`--verify`).
     pub(crate) verified: bool,
@@ -65,31 +65,31 @@ impl Summary {
     }
 }
 
-/// How much a transfer may move.
+/// The size limits of a transfer.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Exactly this much has to come.
+    /// The exact number of bytes required.
     exactly: Option<u64>,
-    /// No more than this fits where it goes.
+    /// The space at the destination.
     room: Option<u64>,
 }
 
-/// A transfer under way.
+/// A transfer in progress.
 struct Transfer<'a> {
     source: Source,
     sink: Sink,
     limits: Limits,
-    /// Where what is done is written down.
+    /// The record of the progress.
     map: Option<&'a mut Map>,
     bar: &'a ProgressBar,
     stop: &'a Stop,
 }
 
 impl Transfer<'_> {
-    /// Moves everything and makes it durable; gives how much it was, and where it is.
+    /// Moves everything and makes it durable. Returns the number of bytes, and the sink.
     fn run(mut self) -> Result<(u64, Sink)> {
         let outcome = self.pump();
-        // The bar goes before anything is said.
+        // Remove the bar before printing a message.
         self.bar.finish_and_clear();
         match outcome {
             Ok(moved) => Ok((moved, self.sink)),
@@ -143,7 +143,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Keeps what can be kept, and says what that is.
+    /// Makes durable what it can, and adds the resulting state to the failure.
     fn end_early(&mut self, failure: Failure) -> Failure {
         if self.sink.is_lasting() {
             self.sink.wind_up();
@@ -157,7 +157,7 @@ impl Transfer<'_> {
         }
         match failure {
             Failure::Interrupted(_) => Failure::Interrupted(format!("interrupted: {state}")),
-            // It says already what came of it.
+            // The message already describes the state.
             Failure::Run(text) if matches!(self.sink, Sink::Stream { .. }) => Failure::Run(text),
             Failure::Run(text) => Failure::Run(format!("{text}; {state}")),
             other => other,
@@ -165,7 +165,7 @@ impl Transfer<'_> {
     }
 }
 
-/// A signal came; what that means is said by whoever knows what is done.
+/// A signal arrived; the caller adds the state of the transfer.
 fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }
@@ -195,7 +195,7 @@ fn open_queue(
     Ok((reactor, task, queue))
 }
 
-/// Why an operation failed, behind the word `failed`.
+/// Why an operation failed, after the word `failed`.
 fn reason(error: BlockError) -> String {
     match error {
         BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),

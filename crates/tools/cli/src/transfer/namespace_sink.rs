@@ -9,49 +9,50 @@ use farblock_reactor::{Buffer, EngineKind, Reactor, TaskId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bytes that one operation makes zero.
+/// How many bytes one operation zeroes.
 const ZEROES_BYTES: u64 = 8 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A read or flush that is waited for, alone. No write begins so far up.
+/// The token of a read or flush that is waited for alone. No write has such an offset.
 const SINGLE: u64 = u64::MAX;
-/// A flush while writes go on.
+/// The token of a flush that runs beside writes.
 const CHECKPOINT: u64 = u64::MAX - 1;
 
-/// Writes to a namespace, with [`DEPTH`] operations in flight, each with its first byte as token.
+/// Writes to a namespace, with [`DEPTH`] operations in flight. The token of a write is its first
+/// byte.
 ///
-/// Chunks that are whole blocks go out as they are. All others pass through `staging`, which
-/// always begins at a block: what lies before the first byte and behind the last is read first.
+/// Chunks of whole blocks are written directly. Others pass through `staging`, which always begins
+/// at a block boundary; the rest of the first and the last block is read first.
 pub(super) struct NamespaceSink {
-    // The queue goes before the reactor that it belongs to.
+    // The queue must drop before its reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,
     pub(super) name: String,
     stop: Stop,
-    /// Until when it may go on although it was told to stop.
+    /// When to give up after a stop signal; `None` before one.
     deadline: Option<Instant>,
-    /// Where the transfer's first byte is.
+    /// The offset of the transfer's first byte.
     start: u64,
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     position: u64,
-    /// A piece that is not full yet, and how much of it is.
+    /// A piece that is not full yet, and its fill level.
     staging: Option<(Buffer, usize)>,
-    /// The writes that were not all complete when the first of them was submitted, in order, and
-    /// which of them are.
+    /// Writes in order of submission, from the first incomplete one on, and whether each is
+    /// complete.
     window: VecDeque<(u64, bool)>,
-    /// What the flush under way will make durable.
+    /// The offset up to which the flush in flight makes data durable.
     flushing: Option<u64>,
-    /// Everything before is durable.
+    /// Everything before this offset is durable.
     durable: u64,
-    /// The lowest of the operations that failed and that nobody was told of.
+    /// The failed operation with the lowest offset that was not reported yet.
     failed: Option<(u64, BlockError)>,
     done: Vec<Completion>,
     ready: Vec<TaskId>,
 }
 
 impl NamespaceSink {
-    /// Goes on after `done` bytes that were written from `start` on.
+    /// Continues after `done` bytes that were written from `start` on.
     pub(super) fn open(
         namespace: &dyn Namespace,
         engine: EngineKind,
@@ -111,7 +112,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Zeroes, without sending any where they are whole blocks.
+    /// Writes zeroes, without sending data where they are whole blocks.
     fn write_hole(&mut self, mut length: u64, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let block = self.block();
         while length > 0 {
@@ -134,7 +135,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Takes bytes through the staging buffer.
+    /// Writes bytes through the staging buffer.
     fn copy(&mut self, mut bytes: &[u8], free: &mut dyn FnMut(Buffer)) -> Result<()> {
         while !bytes.is_empty() {
             let (mut buffer, filled) = match self.staging.take() {
@@ -155,7 +156,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// A new staging buffer, with what the first block holds before the position.
+    /// A new staging buffer, with the first block's data before the position.
     fn stage(&mut self) -> Result<(Buffer, usize)> {
         let block = self.block();
         let start = self.position / block * block;
@@ -171,10 +172,10 @@ impl NamespaceSink {
         Ok((buffer, head))
     }
 
-    /// Starts making durable what is complete, unless that is under way.
+    /// Starts a flush of the completed writes, unless one is in flight.
     pub(super) fn checkpoint(&mut self) {
         let staged = self.staging.as_ref().map_or(0, |(_, filled)| *filled as u64);
-        // What was staged before the first byte was there already.
+        // Staged bytes before the first one come from the namespace.
         let unsent = self.position.saturating_sub(staged).max(self.durable);
         let complete = self.window.front().map_or(unsent, |(first, _)| *first);
         if self.flushing.is_none() && complete > self.durable {
@@ -205,10 +206,10 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// As [`finish`](Self::finish) after something went wrong, or a signal: not for long.
+    /// Like [`finish`](Self::finish), but with a short deadline, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         self.deadline = Some(Instant::now() + GRACE);
-        // What is said is what is known to be durable, whether or not this works.
+        // Only data known to be durable is reported, whether or not this works.
         self.settle();
         if self.window.is_empty() {
             let _ = self.finish();
@@ -218,7 +219,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Waits until nothing is in flight, whatever becomes of it, or until the deadline.
+    /// Waits until nothing is in flight, or until the deadline, and ignores failures.
     fn settle(&mut self) {
         while self.queue.in_flight() > 0 {
             if let Err(Failure::Interrupted(_)) = self.wait(&mut drop) {
@@ -227,7 +228,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Reads one block, with nothing else in flight: it is one of the two at the edges.
+    /// Reads the block at one edge, with nothing else in flight.
     fn read_block(&mut self, start: u64) -> Result<Buffer> {
         self.drain()?;
         let buffer = self.reactor.buffers().take(self.geometry.block_size as usize);
@@ -250,7 +251,7 @@ impl NamespaceSink {
     fn submit(&mut self, op: Op, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         self.window.push_back((op.token.value(), false));
         self.queue.submit(op);
-        // Also when there is room: what is queued starts with the next poll.
+        // Poll even if there is room: queued operations start with the next poll.
         self.poll(Duration::ZERO, free)?;
         while self.queue.in_flight() >= DEPTH {
             self.wait(free)?;
@@ -258,7 +259,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Waits until nothing is in flight; gives the buffer of the last operation that had one.
+    /// Waits until nothing is in flight. Returns the buffer of the last operation that had one.
     fn drain(&mut self) -> Result<Option<Buffer>> {
         let mut last = None;
         while self.queue.in_flight() > 0 {
@@ -267,7 +268,7 @@ impl NamespaceSink {
         Ok(last)
     }
 
-    /// Waits for something, but not for ever after a signal.
+    /// Waits for events; gives up after a signal.
     fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self.is_over() {
             true => Err(Failure::Interrupted(String::new())),
@@ -275,7 +276,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether nothing is waited for any more.
+    /// Whether to stop waiting.
     fn is_over(&self) -> bool {
         match self.deadline {
             Some(deadline) => Instant::now() >= deadline,
@@ -283,8 +284,8 @@ impl NamespaceSink {
         }
     }
 
-    /// Goes on with what is under way. Of several failures it tells of the first in the namespace,
-    /// when it is known that nothing before it failed.
+    /// Processes events. Of several failures it reports the one with the lowest offset, once all
+    /// writes before it have completed.
     pub(super) fn poll(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         self.poll_once(time, free)?;
         while self.failed.is_some_and(|(at, _)| self.awaits_before(at)) && !self.is_over() {
@@ -296,7 +297,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether writes before this byte may be under way.
+    /// Whether a write before this byte may be in flight.
     fn awaits_before(&self, at: u64) -> bool {
         self.queue.in_flight() > 0 && self.window.front().is_some_and(|(first, _)| *first < at)
     }
@@ -304,7 +305,7 @@ impl NamespaceSink {
     fn poll_once(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let before = self.queue.in_flight();
         self.collect(free);
-        // Something completed meanwhile: whoever waits looks again before it sleeps.
+        // An operation completed meanwhile: return before sleeping.
         if self.queue.in_flight() < before && !time.is_zero() {
             return Ok(());
         }

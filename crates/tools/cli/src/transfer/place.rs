@@ -1,4 +1,4 @@
-//! The two ends of a transfer as people name them: URLs, files, pipes and local disks.
+//! The two ends of a transfer on the command line: URLs, files, pipes and local disks.
 
 use super::file_sink::{FileSink, Stored};
 use super::namespace_sink::NamespaceSink;
@@ -26,12 +26,12 @@ use std::path::{Component, Path, PathBuf, Prefix};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a target may take for one piece of a transfer.
+/// The time limit of a target for one piece of a transfer.
 const PIECE_TIME: Duration = Duration::from_secs(120);
-/// Bytes in a block of local disks that are not plain files.
+/// The block size of local disks that are not plain files.
 const LOCAL_BLOCK_BYTES: u32 = 512;
 
-/// An end by its name.
+/// The parsed name of an end.
 pub(super) enum TransferPlace {
     Remote(Box<Url>),
     /// `mem:`, `null:`, `stripe:` and so on.
@@ -43,7 +43,7 @@ pub(super) enum TransferPlace {
 
 impl TransferPlace {
     pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
-        // Only a file's name can be anything else.
+        // A name that is not UTF-8 is a file's.
         let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
         if text.starts_with(SCHEME) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
@@ -53,14 +53,14 @@ impl TransferPlace {
             return Ok(TransferPlace::Pipe);
         }
         match Spec::parse(text) {
-            // Raw disks take whole sectors only, which is what a namespace of theirs does.
+            // Raw disks accept only whole sectors, which a namespace takes care of.
             Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(TransferPlace::File(path)),
             Ok(other) => Ok(TransferPlace::Local(other)),
             Err(error) => Err(Failure::usage(error)),
         }
     }
 
-    /// A file by its path, `-` being a pipe.
+    /// A file by its path; `-` is a pipe.
     pub(super) fn of_path(path: &Path) -> TransferPlace {
         if path == Path::new("-") {
             TransferPlace::Pipe
@@ -72,26 +72,26 @@ impl TransferPlace {
     }
 }
 
-/// How ends are opened.
+/// Opens ends, with the options of the command.
 pub(super) struct Opener<'a> {
     pub(super) global: &'a Global,
     pub(super) options: &'a TransferArgs,
 }
 
-/// What tells two ends apart.
+/// The identity of an end.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Device and inode number, or what Windows calls volume and file index.
+    /// Device and inode number; on Windows volume and file index.
     File(u64, u64),
-    /// Where it is and what it is called.
+    /// The identifier of a namespace, or its address and name.
     Remote(String),
     Unknown,
 }
 
-/// What a transfer reads.
+/// The source of a transfer.
 pub(super) struct Input {
     pub(super) name: String,
-    /// If it is known.
+    /// The size, if known.
     pub(super) bytes: Option<u64>,
     identity: Identity,
     kind: InputKind,
@@ -109,7 +109,7 @@ impl Input {
         !matches!(self.kind, InputKind::Stream(_))
     }
 
-    /// Starts reading `range`; a pipe is read from where it is.
+    /// Starts reading `range`; a pipe is read from its current position.
     pub(super) fn start(&mut self, engine: EngineKind, range: Range<u64>) -> Result<Source> {
         let name = self.name.clone();
         match &mut self.kind {
@@ -125,7 +125,7 @@ impl Input {
         }
     }
 
-    /// What has to be the same when a transfer is gone on with, if that can be told.
+    /// The facts that must be unchanged to resume a transfer, if they can be determined.
     pub(super) fn end(&self) -> Option<End> {
         let identity = match (&self.identity, &self.kind) {
             (Identity::File(..), InputKind::File(file)) => file_state(file)?,
@@ -136,10 +136,10 @@ impl Input {
     }
 }
 
-/// What a transfer writes.
+/// The destination of a transfer.
 pub(super) struct Output {
     pub(super) name: String,
-    /// How much fits, if there is a limit.
+    /// The space, if there is a limit.
     pub(super) capacity: Option<u64>,
     identity: Identity,
     kind: OutputKind,
@@ -147,7 +147,7 @@ pub(super) struct Output {
 
 enum OutputKind {
     Namespace(Arc<dyn Namespace>),
-    /// A regular file, made beside the one that it replaces, until it is written.
+    /// A new regular file beside the old one, until writing starts.
     Regular(Option<Replacement>),
     Device(File),
     Stream(Option<File>),
@@ -158,7 +158,7 @@ impl Output {
         matches!(self.kind, OutputKind::Stream(_))
     }
 
-    /// What has to be the same when a transfer is gone on with, if that can be told.
+    /// The facts that must be unchanged to resume a transfer, if they can be determined.
     pub(super) fn end(&self) -> Option<End> {
         let identity = match (&self.identity, &self.kind) {
             (_, OutputKind::Regular(Some(new))) => file_number(new.file())?,
@@ -169,13 +169,13 @@ impl Output {
         Some(End { name: self.name.clone(), identity, bytes: self.capacity.unwrap_or(0) })
     }
 
-    /// Whether what was to be made is in its place already.
+    /// Whether the new file is already in place.
     pub(super) fn has_become(&self, end: &End) -> bool {
         let OutputKind::Regular(Some(new)) = &self.kind else { return false };
         new.old().and_then(file_number).is_some_and(|number| number == end.identity)
     }
 
-    /// How long the file is that is written beside another.
+    /// The length of the new file.
     pub(super) fn kept_bytes(&self) -> Option<u64> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => new.file().metadata().ok().map(|found| found.len()),
@@ -183,7 +183,7 @@ impl Output {
         }
     }
 
-    /// A file beside a regular one.
+    /// A further file beside a regular one.
     pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
@@ -191,7 +191,7 @@ impl Output {
         }
     }
 
-    /// Goes on writing after `done` bytes from `start` on; only namespaces have another start
+    /// Continues writing after `done` bytes from `start` on. Only namespaces have a `start` other
     /// than 0.
     pub(super) fn start(
         &mut self,
@@ -233,7 +233,7 @@ impl Output {
         })
     }
 
-    /// Starts reading what was written.
+    /// Starts reading back the written data.
     pub(super) fn start_reading(
         &self,
         engine: EngineKind,
@@ -254,7 +254,7 @@ impl Output {
     }
 }
 
-/// What is read is to come from the disk and not from memory.
+/// Drops the file from the page cache, so that reads come from the disk.
 fn forget_cached(file: &File) {
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
@@ -269,14 +269,14 @@ impl Opener<'_> {
         }
     }
 
-    /// A namespace by its URL, through all that happens to the network meanwhile.
+    /// A namespace by its URL; it reconnects after network failures.
     fn remote(&self, url: &Url) -> Result<(Arc<dyn Namespace>, Identity)> {
         let connection = remote::options(self.global, &self.options.digests);
         let usual = DiskOptions::default();
         let timeout = self.options.ctrl_loss_timeout;
         let options = DiskOptions {
-            // Many large pieces are under way at once, and the network may be slow: silence is
-            // noticed by keep alives, not by them.
+            // Many large pieces are in flight at once, and the network may be slow. Keep alives
+            // detect a dead target, not these timeouts.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
             ..usual
@@ -334,7 +334,7 @@ fn is_raw_disk(path: &Path) -> bool {
     )
 }
 
-/// The standard output without the buffer that looks for lines in what passes through.
+/// The standard output without Rust's line buffer.
 #[cfg(unix)]
 fn standard_output() -> Result<File> {
     use std::os::fd::AsFd;
@@ -350,7 +350,7 @@ fn standard_output() -> Result<File> {
 }
 
 fn remote_identity(url: &Url, info: &NamespaceInfo) -> Identity {
-    // A namespace's own identifiers tell the same one at two addresses.
+    // A namespace's own identifiers are the same at all of its addresses.
     let own = info.uuid.map(|id| id.to_vec()).or(info.nguid.map(|id| id.to_vec()));
     match own.or(info.eui64.map(|id| id.to_vec())) {
         Some(id) => Identity::Remote(format!("{id:?}")),
@@ -381,7 +381,7 @@ fn namespace_output(
 
 fn file_input(path: &Path) -> Result<Input> {
     let name = path.display().to_string();
-    // Before opening, which Windows refuses.
+    // Before opening, since Windows cannot open a directory.
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
@@ -402,14 +402,14 @@ fn file_input(path: &Path) -> Result<Input> {
     Ok(Input { name, bytes, identity, kind })
 }
 
-/// A regular file is written beside and renamed; all else is written in place.
+/// A regular file is written beside the old one and renamed; others are written in place.
 fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
     let name = path.display().to_string();
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
     let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    // Names there stand for files that somebody has opened.
+    // Names in these folders stand for files that are open.
     if !special && !path.starts_with("/dev") && !path.starts_with("/proc") {
         let new = Replacement::begin(path, options.resume)?;
         let identity = new.old().map_or(Identity::Unknown, file_identity);
@@ -449,7 +449,7 @@ fn file_identity(file: &File) -> Identity {
         .map_or(Identity::Unknown, |metadata| Identity::File(metadata.dev(), metadata.ino()))
 }
 
-/// What tells a file from others.
+/// The identity of a file.
 fn file_number(file: &File) -> Option<String> {
     match file_identity(file) {
         Identity::File(device, number) => Some(format!("file {device}:{number}")),
@@ -457,7 +457,7 @@ fn file_number(file: &File) -> Option<String> {
     }
 }
 
-/// What tells a file from others, and from itself after a change; a device only from others.
+/// The identity and the version of a file; for a device only the identity.
 fn file_state(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     #[cfg(unix)]
@@ -468,7 +468,7 @@ fn file_state(file: &File) -> Option<String> {
     Some(format!("{} of {}", file_number(file)?, changed(&metadata)?))
 }
 
-/// When a file was changed. What restores files sets the time of their modification back.
+/// The time of the last change. Programs that restore files reset the modification time.
 #[cfg(unix)]
 fn changed(metadata: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -489,7 +489,7 @@ fn file_identity(file: &File) -> Identity {
     }
 }
 
-/// Refuses two ends that are the same: a copy would read what it has just written.
+/// Refuses two ends that are the same: a copy would read the data that it has just written.
 pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
     if input.identity != Identity::Unknown && input.identity == output.identity {
         return Err(Failure::usage(format_args!(
@@ -500,7 +500,7 @@ pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
     Ok(())
 }
 
-/// A number of bytes, exactly and for people.
+/// A number of bytes, exact and rounded.
 pub(super) fn exact(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} bytes");

@@ -1,4 +1,4 @@
-//! A progress bar on the standard error, if that is a terminal and somebody wants one.
+//! A progress bar on the standard error, if that is a terminal and the user wants a bar.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt::Write;

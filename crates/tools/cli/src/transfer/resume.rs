@@ -1,7 +1,7 @@
-//! `--resume`: what is done of a transfer, in a file that outlives the process.
+//! `--resume`: the progress of a transfer, in a file that outlives the process.
 //!
-//! A transfer goes from its first byte to its last, so what is done is one number, which grows when
-//! something has become durable. The file says between which ends; it is replaced as a whole.
+//! A transfer moves bytes in order, so its progress is one number, which grows when data become
+//! durable. The file also describes both ends, and is always replaced as a whole.
 
 use crate::error::{Failure, Result, os};
 use crate::replace::Replacement;
@@ -10,26 +10,26 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// Of the records that are not beside what is written.
+/// The extension of records that are not beside the destination.
 const EXTENSION: &str = "farblock-map";
 
-/// An end of a transfer as it has to be again.
+/// An end of a transfer, which must be unchanged to resume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) name: String,
-    /// What tells it from all others.
+    /// Its unique identity.
     pub(super) identity: String,
     pub(super) bytes: u64,
 }
 
-/// What is transferred, and how much of it is done.
+/// A transfer, and its progress.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) source: End,
     pub(super) destination: End,
-    /// Where it begins in the source.
+    /// The offset in the source.
     pub(super) from: u64,
-    /// Where it begins in the destination.
+    /// The offset in the destination.
     pub(super) to: u64,
     pub(super) length: u64,
     pub(super) done: u64,
@@ -39,7 +39,7 @@ pub(super) struct Record {
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     farblock_map: Record,
-    /// Tells a damaged file.
+    /// A checksum to detect damage.
     seal: String,
 }
 
@@ -50,14 +50,14 @@ impl Record {
     }
 }
 
-/// The file in which a transfer's progress is kept.
+/// The file with a transfer's progress.
 pub(super) struct Map {
     path: PathBuf,
     record: Record,
 }
 
 impl Map {
-    /// Takes up what was begun, or begins `record`.
+    /// Continues the recorded transfer, or starts `record`.
     pub(super) fn open(path: PathBuf, record: Record) -> Result<Map> {
         match read(&path)? {
             None => {
@@ -76,7 +76,7 @@ impl Map {
         self.record.done
     }
 
-    /// So much is durable now.
+    /// Records that `done` bytes are durable.
     pub(super) fn reached(&mut self, done: u64) -> Result<()> {
         if done <= self.record.done {
             return Ok(());
@@ -99,13 +99,13 @@ impl Map {
         new.commit()
     }
 
-    /// All of it is done.
+    /// Removes the record of a finished transfer.
     pub(super) fn remove(self) {
         forget(&self.path);
     }
 }
 
-/// Removes the record of what a transfer without `--resume` is about to overwrite.
+/// Removes the record of data that a transfer without `--resume` will overwrite.
 pub(super) fn forget(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -114,8 +114,8 @@ pub(super) fn forget(path: &Path) {
     }
 }
 
-/// Removes the records of other transfers to the same place, begun elsewhere in it, that `written`
-/// is about to overwrite in part: a copy that went on with one of them would get a mixture.
+/// Removes records of other transfers to the same destination that `written` will overwrite in
+/// part: resuming one of those would leave a mixture.
 pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     let Ok(own) = path_for(destination, written.start) else { return };
     let folder = own.parent().unwrap_or(Path::new("."));
@@ -135,7 +135,7 @@ pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     }
 }
 
-/// What is on record, if there is something.
+/// The recorded progress, if there is any.
 pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     let shown = path.display();
     let text = match std::fs::read(path) {
@@ -154,7 +154,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     }
 }
 
-/// Whether what was begun is what is asked for now.
+/// Checks that the recorded transfer is the requested one.
 fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     let (was, is) = (&old.source, &new.source);
     let why = if was != is && was.name != is.name {
@@ -175,7 +175,7 @@ fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     Err(Failure::run(format_args!("cannot go on: {why}; remove {} to begin anew", path.display())))
 }
 
-/// Where the progress of writing in place is kept: nothing can be put beside a namespace.
+/// The record's path for a destination that is written in place: a namespace has no folder.
 pub(super) fn path_for(destination: &End, to: u64) -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = if cfg!(windows) {

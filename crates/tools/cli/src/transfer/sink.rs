@@ -1,4 +1,4 @@
-//! Where a transfer's bytes go: a namespace, a file or a pipe.
+//! The destination of a transfer's bytes: a namespace, a file or a pipe.
 
 use super::Chunk;
 use super::file_sink::{FileSink, Stored};
@@ -21,7 +21,7 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Takes a chunk. Memory that is free again is handed to `free`.
+    /// Writes a chunk, and hands free memory to `free`.
     pub(super) fn write(&mut self, chunk: Chunk, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.write(chunk, free),
@@ -36,7 +36,7 @@ impl Sink {
         }
     }
 
-    /// Goes on with what is under way, without waiting. To be called while no chunk comes.
+    /// Makes progress without blocking. Call it while no chunk arrives.
     pub(super) fn poll(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.poll(Duration::ZERO, free),
@@ -44,7 +44,7 @@ impl Sink {
         }
     }
 
-    /// Sees to it that what is written so far becomes durable.
+    /// Starts to make the data written so far durable.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.checkpoint(),
@@ -54,7 +54,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether what is durable outlives a failure, so that it is worth knowing of.
+    /// Whether durable data outlives a failure and is worth reporting.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.is_kept(),
@@ -72,17 +72,17 @@ impl Sink {
         }
     }
 
-    /// Makes as much durable as can be, after something went wrong or a signal.
+    /// Makes as much durable as possible, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         match self {
             Sink::Namespace(sink) => sink.wind_up(),
-            // If it fails, less is said to be durable.
+            // On failure, fewer bytes are reported as durable.
             Sink::File(sink) => drop(sink.checkpoint()),
             Sink::Stream { output, .. } => drop(output.flush()),
         }
     }
 
-    /// Puts what is complete and durable in its place.
+    /// Puts a complete and durable file in place.
     pub(super) fn commit(self) -> Result<()> {
         match self {
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.commit(),
@@ -90,7 +90,7 @@ impl Sink {
         }
     }
 
-    /// What is there if it ends now: a part of a sentence.
+    /// The state of the destination after an early end, as part of a sentence.
     pub(super) fn state(&self) -> String {
         let name = match self {
             Sink::File(FileSink { stored: Stored::Beside(new), durable, .. }) if new.is_kept() => {
@@ -108,7 +108,7 @@ impl Sink {
         }
     }
 
-    /// Returns when everything is stored, and durable where that means something.
+    /// Returns when everything is written, and durable where possible.
     pub(super) fn finish(&mut self) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.finish(),

@@ -1,8 +1,8 @@
-//! Where a transfer's bytes come from: a thread that reads ahead and hands chunks over in order.
+//! The source of a transfer's bytes: a thread that reads ahead and delivers chunks in order.
 //!
 //! At most [`DEPTH`] chunks are being read or waiting. A namespace's thread never blocks on its
-//! receiver: it sleeps in its event loop, which the receiver wakes, so that a slow receiver never
-//! keeps completions from being collected (they would look like timeouts).
+//! receiver: it sleeps in its event loop, which the receiver wakes. Otherwise a slow receiver would
+//! delay completions until they look like timeouts.
 
 use super::{Chunk, DEPTH, PIECE_BYTES};
 use crate::error::{Failure, Result};
@@ -28,17 +28,17 @@ pub(super) struct Source {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a receiver gets.
+/// The receiver's view of a source.
 pub(super) enum Next {
     Chunk(Chunk),
-    /// Nothing yet.
+    /// No chunk yet.
     Waiting,
-    /// There is no more.
+    /// No more chunks.
     End,
 }
 
 impl Source {
-    /// Reads `range`, in bytes, of a namespace.
+    /// Reads the byte range `range` of a namespace.
     pub(super) fn namespace(
         namespace: &Arc<dyn Namespace>,
         name: String,
@@ -76,7 +76,7 @@ impl Source {
         let thread = spawn(move || {
             let mut left = limit.unwrap_or(u64::MAX);
             let mut ended = false;
-            // Who types at a terminal ends the input once: it would be asked for more otherwise.
+            // Stop after the first end of input: a terminal would ask for more.
             while left > 0 && !ended {
                 let mut buffer = buffers.try_recv().unwrap_or_else(|_| Buffer::new(PIECE_BYTES));
                 let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -101,7 +101,7 @@ impl Source {
         Ok(Source { chunks, used, waker: None, thread: Some(thread) })
     }
 
-    /// Reads `range` of a regular file or block device. Holes are not read.
+    /// Reads `range` of a regular file or block device, and skips holes.
     pub(super) fn file(file: &File, name: String, range: Range<u64>) -> Result<Source> {
         let file = file.try_clone().map_err(|error| cannot("read", &name, &error))?;
         let (sender, chunks) = mpsc::sync_channel(DEPTH);
@@ -130,11 +130,11 @@ impl Source {
         Ok(Source { chunks, used, waker: None, thread: Some(thread) })
     }
 
-    /// The next chunk, if it comes within `time`.
+    /// The next chunk, if it arrives within `time`.
     pub(super) fn next(&mut self, time: Duration) -> Result<Next> {
         match self.chunks.recv_timeout(time) {
             Ok(chunk) => {
-                // There is room for one more now.
+                // There is room for another chunk now.
                 self.wake();
                 chunk.map(Next::Chunk)
             }
@@ -148,7 +148,7 @@ impl Source {
         }
     }
 
-    /// Gives a chunk's memory back, to be filled again.
+    /// Returns a chunk's memory for reuse.
     pub(super) fn give_back(&self, buffer: Buffer) {
         let _ = self.used.send(buffer);
     }
@@ -162,7 +162,7 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // The thread ends when it finds that nobody receives; one that waits for a pipe is left.
+        // The thread stops when its receiver is gone. A thread that waits for a pipe is abandoned.
         (_, self.chunks) = mpsc::sync_channel(0);
         (self.used, _) = mpsc::channel();
         self.wake();
@@ -182,7 +182,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     })
 }
 
-/// The hole or the data with which a range begins; nothing at the file's end.
+/// The hole or the data at the start of a range; empty at the file's end.
 fn read_chunk(
     file: &File,
     range: Range<u64>,
@@ -205,15 +205,15 @@ fn read_chunk(
     Ok(Chunk::Data(buffer, 0..filled))
 }
 
-/// How long a hole is with which the range begins, if it is worth a chunk of its own.
+/// The length of a hole at the start of a range, if it is worth its own chunk.
 #[cfg(target_os = "linux")]
 fn hole(file: &File, range: &Range<u64>) -> Option<u64> {
     use rustix::fs::SeekFrom;
     let data = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
         Ok(data) => data.min(range.end),
-        // There is none any more: the hole goes up to the file's end.
+        // No more data: the hole extends to the file's end.
         Err(rustix::io::Errno::NXIO) => file.metadata().ok()?.len().min(range.end),
-        // A device, or a file system that does not tell.
+        // A device, or a file system that does not report holes.
         Err(_) => return None,
     };
     let length = data.saturating_sub(range.start);
@@ -251,21 +251,21 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
 
 /// A namespace's side of a source, in its thread.
 struct Reader {
-    // The queue goes before the reactor that it belongs to.
+    // The queue must drop before its reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,
     /// For errors.
     name: String,
-    /// What is wanted, in bytes.
+    /// The requested range, in bytes.
     range: Range<u64>,
-    /// Where the next operation begins, in bytes: whole blocks.
+    /// The offset of the next operation, in bytes: whole blocks.
     position: u64,
-    /// Chunks in order, `None` while they are being read. The first has number `first`. What could
-    /// not be read has its place here, too: it is said when everything before it was delivered.
+    /// Chunks in order, `None` while they are being read. The first has number `first`. A failure
+    /// has its place here, too: it is reported after everything before it.
     slots: VecDeque<Option<Result<Chunk>>>,
     first: u64,
-    /// Something could not be read; nothing more is asked for.
+    /// A read failed; no more are submitted.
     failed: bool,
     chunks: SyncSender<Result<Chunk>>,
     used: Receiver<Buffer>,
@@ -324,8 +324,8 @@ impl Reader {
         }
     }
 
-    /// Takes the memory of used chunks. False: nobody receives any more, and what is under way may
-    /// never be answered.
+    /// Takes the memory of used chunks. False if the receiver is gone, so that the thread stops
+    /// without waiting for operations.
     fn take_back(&self) -> bool {
         loop {
             match self.used.try_recv() {
@@ -368,7 +368,7 @@ impl Reader {
         }));
     }
 
-    /// Hands over what is complete, in order, as far as there is room.
+    /// Delivers complete chunks in order, as far as there is room.
     fn deliver(&mut self) -> Delivery {
         let mut delivered = false;
         while let Some(front) = self.slots.front_mut() {
@@ -398,10 +398,10 @@ impl Reader {
 }
 
 enum Delivery {
-    /// Something went out, so that more can be submitted.
+    /// A chunk was delivered, so more can be submitted.
     Progress,
-    /// Nothing to do before an event.
+    /// Nothing to do before the next event.
     Waiting,
-    /// Everything up to the end or a failure is delivered, or nobody receives.
+    /// Everything up to the end or a failure is delivered, or the receiver is gone.
     Done,
 }

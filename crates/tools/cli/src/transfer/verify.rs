@@ -1,4 +1,4 @@
-//! `--verify`: both ends are read again and compared.
+//! `--verify`: reads both ends again and compares them.
 
 use super::chunk::{Chunk, is_zero};
 use super::source::{Next, Source};
@@ -11,11 +11,11 @@ use indicatif::ProgressBar;
 struct End {
     source: Source,
     chunk: Option<Chunk>,
-    /// How much of the chunk was compared.
+    /// How many bytes of the chunk have been compared.
     used: u64,
 }
 
-/// So many bytes that an end has next.
+/// The next bytes of an end.
 enum VerifiedPart<'a> {
     Bytes(&'a [u8]),
     Zeroes,
@@ -26,7 +26,7 @@ impl End {
         End { source, chunk: None, used: 0 }
     }
 
-    /// How many bytes are there at once; 0 at the end.
+    /// How many bytes are available now; 0 at the end.
     fn available(&mut self, stop: &Stop) -> Result<u64> {
         loop {
             if stop.requested() {
@@ -59,7 +59,7 @@ impl End {
     }
 }
 
-/// Where two parts of the same length differ.
+/// The first difference between two parts of the same length.
 fn difference(one: VerifiedPart<'_>, other: VerifiedPart<'_>) -> Option<usize> {
     match (one, other) {
         (VerifiedPart::Zeroes, VerifiedPart::Zeroes) => None,
@@ -81,7 +81,7 @@ fn difference(one: VerifiedPart<'_>, other: VerifiedPart<'_>) -> Option<usize> {
     }
 }
 
-/// Compares what two sources give.
+/// Compares the data of two sources.
 pub(super) fn compare(
     (source, source_name): (Source, &str),
     (copy, copy_name): (Source, &str),

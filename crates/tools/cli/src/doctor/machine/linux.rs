@@ -108,7 +108,7 @@ struct Places<'a> {
     devices: &'a Path,
 }
 
-/// Which of the kernel's disk drivers are available for attaching.
+/// Findings about the kernel drivers that attach disks.
 fn drivers(places: &Places) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_loaded = |module: &str| places.modules.join(module).exists();
