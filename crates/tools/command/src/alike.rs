@@ -1,9 +1,9 @@
-//! Which word was meant where a person has mistyped one.
+//! Finds the word that a person meant by a mistyped one.
 
-/// The word that is most like what was typed, if one is like it.
+/// The word most similar to `typed`, if one is similar enough.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // A third of the letters may be wrong, and one in any case, but never all of them.
+    // At least one letter may be wrong, and up to a third of them, but never all.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
     let (_, word) =
@@ -11,12 +11,12 @@ pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Optio
     Some(word)
 }
 
-/// Words that differ in these alone are the same.
+/// Normalizes case and hyphens, which do not count as differences.
 fn plain(word: &str) -> Vec<char> {
     word.chars().map(|it| if it == '_' { '-' } else { it.to_ascii_lowercase() }).collect()
 }
 
-/// How many letters have to be put in, left out, changed, or exchanged with their neighbour.
+/// The number of letters to insert, delete, change, or swap with their neighbour.
 fn distance(one: &[char], other: &[char]) -> usize {
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
     for (index, row) in rows.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The text of a file that says what to do.
+//! Reads configuration files.
 
 use crate::alike::alike;
 use crate::error::{Failure, Result, os};
@@ -7,11 +7,11 @@ use farblock_host::readable::Readable;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The most bytes: far more than anybody writes.
+/// The size limit of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Whether it can be read again while a target runs: a pipe says a thing once, and whoever reads it
-/// again may wait for ever.
+/// Checks that the file can be read again while a target runs. A pipe delivers its content once,
+/// and reading it again may block forever.
 #[cfg(unix)]
 pub fn rereadable(path: &Path) -> Result<()> {
     match path.metadata() {
@@ -20,12 +20,12 @@ pub fn rereadable(path: &Path) -> Result<()> {
              target with one",
             path.display()
         ))),
-        // What else is wrong with it is said by whoever reads it.
+        // Other errors are reported when the file is read.
         _ => Ok(()),
     }
 }
 
-/// Reads it. What a file's size says is not asked: a device has none, and no end either.
+/// Reads a file. Its size is not consulted: a device reports none, and may be endless.
 pub fn read(path: &Path) -> Result<String> {
     let cannot = |error: &io::Error| {
         let hint = match error.kind() {
@@ -50,8 +50,8 @@ pub fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// As much of it as it may have, and a byte. A share may not answer for ever; a pipe has somebody
-/// who writes to it, a person that is asked for a password perhaps, and is waited for.
+/// Reads up to one byte more than the limit. A regular file has a timeout, because a network share
+/// may hang. A pipe has none: its writer may be a person typing a password.
 fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     let all = |file: Readable| {
         let mut bytes = Vec::new();
@@ -71,8 +71,8 @@ fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     }
 }
 
-/// What the TOML and serde crates say is wrong, in words of the file and without names of Rust's
-/// types. `allowed` says what the value may be where that is known better than by its type.
+/// Rewrites an error of the TOML and serde crates in terms of the file, without names of Rust
+/// types. `allowed` describes the valid values if the type alone does not.
 pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let rest = |start: &str| line.strip_prefix(start);
@@ -88,7 +88,7 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     }
     let others = |rest: &str| match rest.split_once(", expected ") {
         Some((found, known)) => {
-            // Each is in quotes of this kind.
+            // Each word is in backquotes.
             let words = known.split('`').skip(1).step_by(2);
             let meant = alike(found.trim_matches('`'), words);
             let meant = meant.map_or(String::new(), |it| format!(" (did you mean `{it}`?)"));
@@ -108,7 +108,7 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     line
 }
 
-/// Serde's words for a value: `integer `7``, `string "x"`, `sequence`.
+/// Rewrites serde's description of a value: `integer `7``, `string "x"`, `sequence`.
 fn found_in_words(found: &str) -> String {
     let plain = |value: &str| {
         let value = value.trim_end_matches(" as i128").trim_end_matches(" as u128");

@@ -1,4 +1,4 @@
-//! Asking a machine what it shares.
+//! Queries the discovery service of a machine.
 
 use crate::error::{Failure, Result};
 use crate::remote;
@@ -8,12 +8,12 @@ use farblock_host::{Error, Options, entry_url};
 use farblock_proto::host::{ConnectError, DiscoveryEntry};
 use farblock_proto::tcp::TcpRefusal;
 
-/// Asks at each port in turn; what the last one says counts.
+/// Tries each port in turn; returns the first answer, or the last error.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
     ask_by(wanted, options, farblock_host::discover)
 }
 
-/// The same, and the services that it refers to.
+/// Like [`ask`], including the services that it refers to.
 pub fn ask_all(
     wanted: &DiscoveryAddress,
     options: &Options,
@@ -61,12 +61,12 @@ fn ask_by(
     }
 }
 
-/// The URLs of all subsystems that can be connected to, as the same host that asked there.
+/// The URLs of all subsystems that this host can connect to, with the parameters of `asked`.
 pub fn urls(entries: &[DiscoveryEntry], asked: &Url) -> Vec<Url> {
     entries.iter().filter_map(|entry| url(entry, asked)).collect()
 }
 
-/// The URL of one: it leads to where the entry says, and has the parameters of the URL asked at.
+/// The URL of one entry: its address, with the parameters of `asked`.
 pub fn url(entry: &DiscoveryEntry, asked: &Url) -> Option<Url> {
     let Url { host, port, subsystem, .. } = entry_url(entry)?;
     Some(Url { host, port, subsystem, namespace: None, ..asked.clone() })

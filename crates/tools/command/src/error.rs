@@ -1,39 +1,39 @@
-//! What a person reads when something does not work: one sentence, and an exit code.
+//! Errors for people: one sentence, and an exit code.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// Why a command ends without having done what it was asked for.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked for makes no sense (exit code 2, as for a bad command line).
+    /// A wrong request (exit code 2, as for a bad command line).
     Usage(String),
-    /// It made sense and did not work (exit code 1).
+    /// A valid request that failed (exit code 1).
     Run(String),
-    /// A signal ended it (exit code 130, as the shell has it for Ctrl-C).
+    /// A signal stopped the command (exit code 130, the shell's code for Ctrl-C).
     Interrupted(String),
-    /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
+    /// The reader of our output closed the pipe: print nothing (exit code 0).
     OutputClosed,
-    /// It did not work, and whoever waits for it knows why already (exit code 1).
+    /// A failure that was reported already (exit code 1).
     Reported,
 }
 
-/// What a command has done, or why not.
+/// The result of a command.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// It made sense and did not work.
+    /// A valid request that failed.
     pub fn run(sentence: impl fmt::Display) -> Failure {
         Failure::Run(sentence.to_string())
     }
 
-    /// What was asked for makes no sense.
+    /// A wrong request.
     pub fn usage(sentence: impl fmt::Display) -> Failure {
         Failure::Usage(sentence.to_string())
     }
 
-    /// The sentence, for whoever is to be told another way.
+    /// The sentence, to report it in another way.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -41,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// Text that could not be written to the standard output.
+    /// A failure to write to the standard output.
     pub fn output(error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
@@ -49,24 +49,24 @@ impl Failure {
         }
     }
 
-    /// Tells the person, and gives what the process exits with.
+    /// Prints the sentence, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // If nobody reads the standard error either, there is the exit code.
+        // If the standard error is closed too, the exit code remains.
         let _ = crate::output::write_stderr(&format!("{start}error:{end} {sentence}\n"));
         ExitCode::from(code)
     }
 
-    /// The same for a program, which reads the log.
+    /// Logs the sentence for a program, and returns the exit code.
     pub fn report_in_log(&self) -> ExitCode {
         let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         tracing::error!("{sentence}");
         ExitCode::from(code)
     }
 
-    /// The exit code, and what is to be said.
+    /// The exit code and the sentence to print.
     fn last_word(&self) -> Option<(u8, &str)> {
         match self {
             Failure::Usage(sentence) => Some((2, sentence)),
@@ -76,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// The exit code, where there is nothing to be said.
+    /// The exit code of failures without a sentence.
     fn silent_code(&self) -> ExitCode {
         if matches!(self, Failure::Reported) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
@@ -94,7 +94,7 @@ impl From<farblock_backends::OpenError> for Failure {
     }
 }
 
-/// An operating system's error in its own words, without Rust's `(os error 28)`.
+/// An operating system's error message, without Rust's `(os error 28)`.
 pub fn os(error: &io::Error) -> String {
     if cfg!(windows)
         && let Some(words) = words_for_windows(error.kind())
@@ -108,7 +108,7 @@ pub fn os(error: &io::Error) -> String {
     }
 }
 
-/// Why nothing can be offered at a place, and the option that chooses another one.
+/// The failure to listen at `place`, and the option that chooses another place.
 pub fn listening(place: impl fmt::Display, error: &io::Error, option: &str) -> Failure {
     let reason = match error.kind() {
         io::ErrorKind::AddrInUse if error.raw_os_error().is_some() => {
@@ -125,9 +125,9 @@ pub fn listening(place: impl fmt::Display, error: &io::Error, option: &str) -> F
     Failure::run(format_args!("cannot listen on {place}: {reason}"))
 }
 
-/// What goes wrong most, in the words that Unix has for it: those of Windows are in the user's
-/// language in the middle of ours, long for sockets ("Only one usage of each socket address
-/// (protocol/network address/port) is normally permitted.") and have a full stop.
+/// Unix messages for the most frequent errors. Windows' own are in the user's language, long for
+/// sockets ("Only one usage of each socket address (protocol/network address/port) is normally
+/// permitted.") and end with a full stop.
 fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind;
     Some(match kind {

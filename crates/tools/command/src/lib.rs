@@ -1,12 +1,12 @@
-//! What farblock's commands and daemons stand on, and what none of them does in a way of its own.
+//! Common code of farblock's commands and daemons.
 //!
-//! Their contract is with people and scripts: results go to the standard output, everything else to
-//! the standard error; an error is one sentence with an exit code ([`error`]); a closed pipe is an
-//! ordinary end ([`output`]). What replaces a file is written beside it and put over it whole
-//! ([`replace`]). What a process that hears strangers does not need it gives up (`sandbox`), and a
-//! `broker` beside it keeps the few rights that are left.
+//! It keeps their promises to people and scripts. Results go to the standard output, everything
+//! else to the standard error. An error is one sentence with an exit code ([`error`]). A closed
+//! pipe is an ordinary end ([`output`]). A file replacement is written beside it and
+//! renamed ([`replace`]). A process with untrusted peers gives up the rights that it does not need
+//! (`sandbox`), and a `broker` process keeps the few others.
 //!
-//! Nothing here knows what a command does.
+//! Nothing here depends on a particular command.
 
 pub mod alike;
 pub mod args;

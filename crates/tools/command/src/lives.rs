@@ -1,19 +1,18 @@
-//! Controllers that may carry out something for a process that has died, in files of its
-//! successor's.
+//! The file format for controllers that may still execute commands of a dead process.
 
 use farblock_host::disk::{ControllerLife, ControllerOrigin, CrossControllerReset};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What this program writes.
+/// The version that this program writes.
 pub const VERSION: u64 = 1;
 
-/// Two digits a byte.
+/// Bytes in hexadecimal, two digits each.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `None` if these are not so many.
+/// Parses hexadecimal; `None` unless it has exactly `N` bytes.
 pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
@@ -24,24 +23,24 @@ pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// A [`ControllerLife`] in its file, which is a list of them: so an older farblock finds what it
-/// knows of each.
+/// One [`ControllerLife`] in a file. The file is a list, so that an older farblock can read the
+/// entries that it knows.
 #[derive(Serialize, Deserialize)]
 pub struct Life {
-    /// The first ones had none.
+    /// The first version had no such field.
     #[serde(default)]
     pub version: u64,
     url: String,
     /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
     name: Option<(u16, u8, u64)>,
     quiesce_ms: u64,
-    /// Where it is: place and boot.
+    /// The origin: place and boot.
     #[serde(default)]
     origin: Option<(String, String)>,
 }
 
 impl Life {
-    /// As it goes into the file.
+    /// Converts to the file's form.
     pub fn new(life: &ControllerLife) -> Life {
         Life {
             version: VERSION,
@@ -52,7 +51,7 @@ impl Life {
         }
     }
 
-    /// `None` if it is none of ours.
+    /// Converts back; `None` if it is malformed.
     pub fn life(&self) -> Option<ControllerLife> {
         let name = self.name.map(|(icid, ciu, cirn)| CrossControllerReset { icid, ciu, cirn });
         let quiesce_time = Duration::from_millis(self.quiesce_ms);

@@ -1,5 +1,5 @@
-//! Telling systemd how it is going: datagrams to the socket in `$NOTIFY_SOCKET`, if there is one.
-//! It also keeps a descriptor for the next process of a service that was killed.
+//! Notifies systemd with datagrams to the socket in `$NOTIFY_SOCKET`, if there is one. systemd can
+//! also keep descriptors for the next process of a killed service.
 
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::net::{
@@ -13,19 +13,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
-/// What systemd says of descriptors that it hands over: how many, to which process, their names.
+/// systemd's variables for the descriptors that it passes: count, process, names.
 const HANDED_OVER: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
-/// The first of them.
+/// The number of the first one.
 const FIRST: RawFd = 3;
-/// So many, at most: systemd has them in its own memory.
+/// The limit on passed descriptors.
 const MAX_HANDED_OVER: usize = 1024;
 
-/// Where to tell, if somebody wants to know.
+/// The socket to notify, if there is one.
 #[derive(Default)]
 pub struct Notifier(Option<(OwnedFd, SocketAddrUnix)>);
 
 impl Notifier {
-    /// As the environment has it.
+    /// The notifier for the environment's socket.
     pub fn from_environment() -> Notifier {
         let Some(address) = std::env::var_os(VARIABLE) else { return Notifier(None) };
         match Notifier::open(&address) {
@@ -53,29 +53,29 @@ impl Notifier {
         self.0.is_some()
     }
 
-    /// What was started can be used.
+    /// Reports that the service is ready.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// How it is going.
+    /// Reports a status line.
     pub fn status(&self, status: &str) {
         self.tell(&format!("STATUS={}", one_line(status)));
     }
 
-    /// It is about to end.
+    /// Reports that the service is about to stop.
     pub fn stopping(&self, status: &str) {
         self.tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
-    /// Has systemd keep a descriptor under a name, and give it to the next process of this service
-    /// ([`handed_over`]). It keeps one that it has already only once, and forgets one on which
-    /// there is an error or a hang-up.
+    /// Makes systemd keep a descriptor under a name, and pass it to the next process of this
+    /// service ([`handed_over`]). systemd keeps the same one only once, and
+    /// drops it after an error or a hang-up.
     pub fn store(&self, name: &str, descriptor: &OwnedFd) {
         self.tell_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor.as_fd()));
     }
 
-    /// Has systemd forget what it keeps under a name.
+    /// Makes systemd drop the descriptors of this name.
     pub fn forget(&self, name: &str) {
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
@@ -100,7 +100,7 @@ impl Notifier {
         }
     }
 
-    /// Is not for processes that we start.
+    /// Hides systemd's variables from a child process.
     pub fn hide_from(command: &mut std::process::Command) {
         for variable in [VARIABLE].iter().chain(&HANDED_OVER) {
             command.env_remove(variable);
@@ -108,9 +108,9 @@ impl Notifier {
     }
 }
 
-/// The descriptors that systemd hands over to this process, by their names: what an earlier process
-/// had it keep ([`Notifier::store`]). To be taken before anything is started that would inherit
-/// them, and by one alone: nobody gets them twice.
+/// The named descriptors that systemd passes to this process; an earlier process stored them
+/// ([`Notifier::store`]). Call it before starting any process that would inherit them. Only the
+/// first call returns them.
 pub fn handed_over() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variables = HANDED_OVER.map(|variable| std::env::var(variable).unwrap_or_default());
@@ -119,8 +119,8 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
         return Vec::new();
     }
     let taken = (FIRST..).zip(names).filter_map(|(number, name)| {
-        // SAFETY: systemd says that it has opened this descriptor for this process, where nobody
-        // else owns it: it is taken once, above. If it is not open, nothing is closed below.
+        // SAFETY: systemd has opened this descriptor for this process, and no other code owns it:
+        // the flag above lets only one call take it. If it is not open, nothing is closed below.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         match rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC) {
             Ok(()) => Some((name, descriptor)),
@@ -134,7 +134,7 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
     taken.collect()
 }
 
-/// The names of what is handed over to a process, in their order.
+/// The names of the passed descriptors, in their order.
 fn names([count, pid, names]: &[String; 3], own_pid: u32) -> Vec<String> {
     let count = count.parse().unwrap_or(0_usize);
     if pid.parse() != Ok(own_pid) {
@@ -144,7 +144,7 @@ fn names([count, pid, names]: &[String; 3], own_pid: u32) -> Vec<String> {
     names.chain(std::iter::repeat(String::new())).take(count.min(MAX_HANDED_OVER)).collect()
 }
 
-/// Whether nothing has happened to what a descriptor leads to that makes it useless.
+/// Whether a descriptor has no error and no hang-up.
 pub fn lives(descriptor: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(descriptor, PollFlags::empty())];

@@ -1,8 +1,8 @@
-//! Where others reach what listens here.
+//! Finds the address at which others reach a listener.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// An address that others can connect to: for a wildcard, one that this machine has.
+/// An address to connect to: for a wildcard, one of this machine's.
 pub fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;

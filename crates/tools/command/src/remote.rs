@@ -1,4 +1,4 @@
-//! Connecting to what a URL names, with errors that say what to do next.
+//! Connects to the subsystem or namespace of a URL, with errors that say what to do next.
 
 use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
@@ -8,7 +8,7 @@ use farblock_host::url::Url;
 use farblock_host::{Controller, Error, Options, RemoteNamespace, TcpOptions};
 use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
 
-/// How to connect, by the command line; the URL adds to it.
+/// Connection options from the command line; the URL adds to them.
 pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
     Options {
         engine: global.engine,
@@ -28,7 +28,7 @@ pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
     }
 }
 
-/// Refuses a URL that says that this host is another one than the options do.
+/// Refuses a URL whose host identity contradicts the options.
 pub fn one_host(url: &Url, options: &Options) -> std::result::Result<(), String> {
     let name = (&options.hostnqn, &url.hostnqn);
     let id = (options.hostid.map(|id| id.to_string()), url.hostid.map(|id| id.to_string()));
@@ -45,7 +45,7 @@ pub fn one_host(url: &Url, options: &Options) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// Connects to the subsystem that the URL names.
+/// Connects to the subsystem of the URL.
 pub fn connect(url: &Url, options: &Options) -> Result<Controller> {
     one_host(url, options).map_err(Failure::Usage)?;
     if url.subsystem.is_none() {
@@ -57,7 +57,7 @@ pub fn connect(url: &Url, options: &Options) -> Result<Controller> {
     Controller::connect_url(url, options).map_err(|error| explain(&error, url, options))
 }
 
-/// Connects to the namespace that the URL names; it need not if there is only one.
+/// Connects to the namespace of the URL, which may be omitted if there is only one.
 pub fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
     let controller = connect(url, options)?;
     let nsid = match url.namespace {
@@ -67,25 +67,25 @@ pub fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
     namespace(&controller, url, options, nsid)
 }
 
-/// Connects to the namespace that the URL names as a disk that reconnects.
+/// Connects to the namespace of the URL as a disk that reconnects.
 pub fn open_disk(url: &Url, options: &DiskOptions) -> Result<(Disk, NamespaceInfo)> {
     open_disk_by(url, options, Disk::connect)
 }
 
-/// The same; the disk is connected by `connect`.
+/// Like [`open_disk`], with `connect` to connect the disk.
 pub fn open_disk_by(
     url: &Url,
     options: &DiskOptions,
     connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
 ) -> Result<(Disk, NamespaceInfo)> {
-    // With a controller of its own, which can tell what is there if the name leads nowhere.
+    // A first connection, for errors that list the existing namespaces.
     let info = open(url, &options.connection)?.info().clone();
     let url = Url { namespace: Some(info.nsid), ..url.clone() };
     let disk = connect(std::slice::from_ref(&url), options);
     Ok((disk.map_err(|error| explain(&error, &url, &options.connection))?, info))
 }
 
-/// The namespace that is meant by a URL that names none: the only one.
+/// The only namespace of the subsystem, for a URL that names none.
 pub fn resolve(url: &Url, options: &Options) -> Result<u32> {
     only_namespace(&connect(url, options)?, url)
 }
@@ -103,7 +103,7 @@ fn only_namespace(controller: &Controller, url: &Url) -> Result<u32> {
     }
 }
 
-/// A namespace of a connected subsystem.
+/// Opens a namespace of a connected subsystem.
 pub fn namespace(
     controller: &Controller,
     url: &Url,
@@ -125,7 +125,7 @@ pub fn namespace(
     })
 }
 
-/// An error of the host with what a person can do about it.
+/// An error of the host, with advice.
 pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
     let hint = match error {
         Error::Connect { reason: ConnectError::NoSuchSubsystem, .. } => {
@@ -149,7 +149,7 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
     Failure::run(format_args!("{error}{hint}"))
 }
 
-/// What to do where a subsystem does not let a host in.
+/// Advice for a subsystem that does not allow the host.
 #[must_use]
 pub fn let_in(subsystem: &str, host: &str) -> String {
     let (subsystem, host) = (quoted(subsystem), quoted(host));
@@ -159,7 +159,7 @@ pub fn let_in(subsystem: &str, host: &str) -> String {
     )
 }
 
-/// Numbers as people list them, not too many of them.
+/// A list of numbers, cut off if it is long.
 fn list(ids: &[u32]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<String> = ids.iter().take(SHOWN).map(u32::to_string).collect();

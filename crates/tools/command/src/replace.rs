@@ -1,8 +1,8 @@
-//! A file that takes another's place: written beside it, made durable, and renamed, so that at
-//! every moment there is either the old file or the new one, whole.
+//! Replaces a file atomically. The new file is written beside the old one, made durable, and
+//! renamed, so that at every moment either the old or the new file exists, complete.
 //!
-//! The file beside it has a name that follows from the old one's, so that what a killed process
-//! left is found, and used again, by the next.
+//! The new file's temporary name is derived from the old one's, so that the next process finds and
+//! reuses a killed process's leftovers.
 
 use crate::error::{Failure, Result, os};
 use farblock_block::size::Size;
@@ -13,30 +13,30 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Symbolic links that are followed, one after the other, as Linux does.
+/// How many symbolic links are followed, as on Linux.
 const LINKS: usize = 40;
-/// Bytes of a name, beyond which the name of the file beside it is made from its hash.
+/// Longer names are replaced by their hash in the temporary name.
 const LONG_NAME_BYTES: usize = 200;
-/// How long others may have a file open that is to be replaced, on Windows.
+/// Time limit for other programs to close the old file, on Windows.
 const OTHERS_READ: Duration = Duration::from_secs(5);
 
-/// A file that is being written, to take the place of another.
+/// A file that is being written to replace another.
 pub struct Replacement {
     file: File,
-    /// Where it is being written.
+    /// The temporary path.
     part: PathBuf,
-    /// Where it will be, symbolic links followed.
+    /// The final path, with symbolic links resolved.
     place: PathBuf,
-    /// What the user calls it.
+    /// The user's name for it.
     name: String,
-    /// What is there now, locked so that no target shares it meanwhile.
+    /// The old file, locked so that no target shares it meanwhile.
     old: Option<File>,
-    /// Whether what was written outlives a failure.
+    /// Whether the written data is kept after a failure.
     kept: bool,
 }
 
 impl Replacement {
-    /// Makes the file beside `path`: empty, or if it is `kept` as it was left.
+    /// Makes the file beside `path`: empty, or with its previous contents if `kept`.
     pub fn begin(path: &Path, kept: bool) -> Result<Replacement> {
         let name = path.display().to_string();
         let place = follow(path).map_err(|error| cannot("write to", &name, &error))?;
@@ -66,27 +66,27 @@ impl Replacement {
         }
     }
 
-    /// The new file, which is not in its place yet.
+    /// The new file, which is not in place yet.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where to keep what is said about it.
+    /// The path of another file in the same folder, for data of this `kind`.
     pub fn beside(&self, kind: &str) -> PathBuf {
         beside(&self.place, kind)
     }
 
-    /// Whether what was written outlives a failure.
+    /// Whether the written data is kept after a failure.
     pub fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// What is in its place while it is written.
+    /// The old file.
     pub fn old(&self) -> Option<&File> {
         self.old.as_ref()
     }
 
-    /// What is true if it ends here: a part of a sentence.
+    /// The state if the replacement stops here, as part of a sentence.
     pub fn unchanged(&self) -> String {
         match self.old {
             Some(_) => format!("{} is as it was", self.name),
@@ -94,7 +94,7 @@ impl Replacement {
         }
     }
 
-    /// Writes all of it at once.
+    /// Writes the whole contents at once.
     pub fn fill(&self, bytes: &[u8]) -> Result<()> {
         io::Write::write_all(&mut &self.file, bytes).map_err(|error| {
             let (name, error, state) = (&self.name, os(&error), self.unchanged());
@@ -103,7 +103,7 @@ impl Replacement {
         })
     }
 
-    /// Makes it durable and puts it in its place.
+    /// Makes the file durable and puts it in place.
     pub fn commit(mut self) -> Result<()> {
         let renamed = self.rename();
         renamed.map_err(|error| {
@@ -124,8 +124,8 @@ impl Replacement {
     fn rename(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if cfg!(windows) {
-            // What is open or locked cannot be renamed everywhere. Rust unlocks twice, which Wine
-            // takes ill the second time; if it is still locked, the renaming says so.
+            // Windows may refuse to rename an open or locked file. Rust unlocks twice, and Wine
+            // fails the second time; if the file is still locked, the rename fails.
             self.old = None;
             let _ = self.file.unlock();
         }
@@ -136,13 +136,13 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.kept {
-            // If it cannot be removed, the next one will take it.
+            // If removal fails, the next replacement reuses the file.
             let _ = std::fs::remove_file(&self.part);
         }
     }
 }
 
-/// The error of a file, with what helps.
+/// An error about a file, with advice.
 pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => ": change its permissions, or run as another user",
@@ -152,7 +152,7 @@ pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     Failure::run(format_args!("cannot {what} {name}: {}{hint}", os(error)))
 }
 
-/// Makes sure that no target shares the file meanwhile: they hold such a lock too.
+/// Ensures that no target shares the file: targets hold the same lock.
 pub fn lock(file: &File, name: &str, write: bool) -> Result<()> {
     let locked = if write { file.try_lock() } else { file.try_lock_shared() };
     match locked {
@@ -160,13 +160,13 @@ pub fn lock(file: &File, name: &str, write: bool) -> Result<()> {
             "{name} is in use by another program, perhaps a target that shares it: stop that \
              first, or reach the disk through its URL"
         ))),
-        // A file system without locks has no targets with locks either.
+        // On a file system without locks, targets have no locks either.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 
-/// Renames a file over another. Windows refuses while somebody has the old one open, who may have
-/// it for a moment only, to index it or to look for viruses: then it is tried again for a while.
+/// Renames a file over another. Windows refuses while another program has the old file open, such
+/// as an indexer or a virus scanner, so it retries for a while.
 pub fn put_over(part: &Path, place: &Path) -> io::Result<()> {
     const ERROR_SHARING_VIOLATION: i32 = 32;
     let begin = Instant::now();
@@ -185,19 +185,20 @@ pub fn put_over(part: &Path, place: &Path) -> io::Result<()> {
 
 /// Makes the names in a folder durable.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    // Windows has nothing to be asked for that.
+    // Windows has no such call.
     if cfg!(windows) {
         return Ok(());
     }
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
-        // File systems that cannot, such as some network ones, do what they can by themselves.
+        // File systems without this call, such as some network ones, do their best anyway.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
         done => done,
     }
 }
 
-/// Where a path leads, whether or not there is a file: a link stays, and what it names is replaced.
+/// The file that a path leads to, even if it does not exist: a link stays, and its destination is
+/// replaced.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..LINKS {
@@ -212,7 +213,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("Too many levels of symbolic links"))
 }
 
-/// The name of a file beside one.
+/// The name of a file beside another.
 fn beside(place: &Path, kind: &str) -> PathBuf {
     let name = place.file_name().unwrap_or_default();
     let mut part = OsString::from(".");
@@ -227,7 +228,7 @@ fn beside(place: &Path, kind: &str) -> PathBuf {
     place.with_file_name(part)
 }
 
-/// Opens the file beside, for one process at a time.
+/// Opens the temporary file, for one process at a time.
 fn open_part(part: &Path, name: &str) -> Result<File> {
     let failed = |error: &io::Error| {
         let shown = part.display();
@@ -251,15 +252,15 @@ fn open_part(part: &Path, name: &str) -> Result<File> {
                 "another farblock is writing {name}: wait for it, or stop it"
             )));
         }
-        // Whoever had it may have renamed or removed it before we had the lock.
+        // Another process may have renamed or removed it before we had the lock.
         if is_at(&file, part).map_err(|error| failed(&error))? {
             return Ok(file);
         }
     }
 }
 
-/// Opens or makes a file that is ours alone: in a folder that others may write to, they could have
-/// put a link or a file of theirs there.
+/// Opens or makes a file of this user. In a folder that others can write to, they could have
+/// planted a link or their own file.
 #[cfg(unix)]
 fn open_own(part: &Path) -> io::Result<File> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -287,13 +288,13 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// What is open cannot be renamed or removed behind our back there.
+/// On Windows, an open file cannot be renamed or removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Gives the new file the old one's permissions, and its owner as far as we may.
+/// Gives the new file the old one's permissions, and its owner if permitted.
 #[cfg(unix)]
 fn look_like(file: &File, old: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -342,7 +343,7 @@ mod tests {
         assert!(text.contains("another farblock"), "{text}");
     }
 
-    /// Whoever looks at the file for a moment does not make the replacing fail.
+    /// A program that has the file open for a moment does not make the replacement fail.
     #[test]
     fn a_reader_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
@@ -356,7 +357,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             drop(reader);
         });
-        // Its place is opened for writing first, which such a reader forbids too.
+        // Not by `Replacement::begin`: that reader keeps it from opening the old file for writing.
         let part = beside(&path, "part");
         std::fs::write(&part, "new").unwrap();
         put_over(&part, &path).unwrap();
@@ -379,7 +380,7 @@ mod tests {
         write(&link, b"new").unwrap();
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        // A trap: what is written would end elsewhere.
+        // A planted link would redirect the data.
         std::os::unix::fs::symlink("elsewhere", beside(&path, "part")).unwrap();
         assert!(write(&path, b"secret").is_err());
         assert!(!folder.path().join("elsewhere").exists());

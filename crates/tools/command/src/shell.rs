@@ -1,6 +1,6 @@
-//! Words for a shell, in commands that people are told to type.
+//! Quotes words in shell commands that people are advised to type.
 
-/// Text as a shell takes it for one word, whatever is in it: a peer may have chosen it.
+/// Quotes any text as one word: a peer may have chosen it.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);

@@ -1,6 +1,6 @@
-//! SIGINT (Ctrl-C) and SIGTERM, and what a Windows console has for them: the first asks the command
-//! to come to a clean end, the second ends the process at once. Those that would end a process
-//! only because it does not know them are outlived by what others depend on.
+//! SIGINT (Ctrl-C), SIGTERM and the events of a Windows console: the first one requests a clean
+//! stop, the second stops the process at once. A process that serves others ignores signals that
+//! would kill it only by default.
 
 #[cfg(unix)]
 mod unix;
@@ -17,10 +17,10 @@ pub use windows::on_each;
 #[cfg(windows)]
 pub use windows::{Stop, outlive_others, survive_file_size_limit};
 
-/// Exit code after the second signal: what a shell says of a process that Ctrl-C ended.
+/// Exit code after the second signal: the shell's code for Ctrl-C.
 const EXIT_CODE: i32 = 130;
 
-/// How long a process whose user has gone may take to finish what it has accepted.
+/// The time to finish accepted work after the user has gone.
 #[cfg(unix)]
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -30,14 +30,14 @@ impl Stop {
         installed(Stop::try_install())
     }
 
-    /// The same for a command that ends with its terminal.
+    /// The same, and stops when the terminal closes.
     pub fn install_with_hangup() -> Result<Stop> {
         installed(Stop::try_install_with_hangup())
     }
 }
 
-/// Has this process end as by SIGTERM when its standard input does, and if it takes too long, at
-/// once.
+/// Stops this process as by SIGTERM when its standard input ends, and kills it if that takes too
+/// long.
 #[cfg(unix)]
 pub fn end_with_input() -> Result<()> {
     let watch = || {
@@ -53,7 +53,7 @@ pub fn end_with_input() -> Result<()> {
     })
 }
 
-/// Says that this system has none of that.
+/// This system does not support it.
 #[cfg(not(unix))]
 pub fn end_with_input() -> Result<()> {
     Err(Failure::usage("--end-with-input needs a Unix system: leave it out here"))

@@ -1,24 +1,24 @@
-//! Plain text tables: a head, rows, columns as wide as what is in them.
+//! Plain text tables: a head and rows, with columns as wide as their contents.
 
 use farblock_wire::text::Plain;
 
-/// How a column's cells stand.
+/// The alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A table to be printed.
+/// A table for printing.
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// An empty one with these columns.
+    /// An empty table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Table {
         let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
         Table { columns, rows: Vec::new() }
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Names and values below each other, for one thing with many properties.
+/// Names and values in two columns, for one thing with many properties.
 pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let margin = " ".repeat(indent);
@@ -65,7 +65,7 @@ pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
         .collect()
 }
 
-/// Text that comes from a peer or a file name, without what would move a terminal's cursor.
+/// Text from a peer or a file name, without characters that would control a terminal.
 pub fn printable(text: &str) -> String {
     Plain(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
+//! Parses values of the command line and the configuration; errors are sentences.
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use farblock_host::{HostId, Url};
@@ -17,17 +17,17 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The highest processor number that is accepted: more than any machine has.
+/// The highest accepted processor number: more than any machine has.
 const MAX_CORE: usize = 4095;
 
-/// Reads a value that is one of a few. The parser's errors say which; completions offer them.
+/// Parses one of a few values. Errors list them, and completions offer them.
 #[derive(Clone)]
 pub struct OneOf<P> {
     names: &'static [&'static str],
     parser: P,
 }
 
-/// See [`OneOf`].
+/// A parser for one of `names`.
 pub fn one_of<P: TypedValueParser>(names: &'static [&'static str], parser: P) -> OneOf<P> {
     OneOf { names, parser }
 }
@@ -52,16 +52,16 @@ impl<P: TypedValueParser> TypedValueParser for OneOf<P> {
 /// The block sizes.
 pub const BLOCK_SIZES: &[&str] = &["512", "4096"];
 
-/// What [`ana`] knows.
+/// The values of [`ana`].
 pub const ANA_STATES: &[&str] =
     &["optimized", "non-optimized", "inaccessible", "persistent-loss", "change"];
 
-/// A number of bytes, with a unit if need be: `4096`, `64KiB`, `1G`.
+/// A number of bytes, with an optional unit: `4096`, `64KiB`, `1G`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     farblock_block::size::parse(text).map_err(|error| error.to_string())
 }
 
-/// What reads a whole number of this range.
+/// A parser for whole numbers in this range.
 pub fn within<T: TryFrom<u32>>(
     range: RangeInclusive<u32>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -73,7 +73,7 @@ pub fn within<T: TryFrom<u32>>(
     }
 }
 
-/// The number of a namespace.
+/// A namespace ID.
 pub fn nsid(text: &str) -> Result<u32, String> {
     within(1..=MAX_NAMESPACE_ID)(text).map_err(|_| {
         format!(
@@ -83,13 +83,13 @@ pub fn nsid(text: &str) -> Result<u32, String> {
     })
 }
 
-/// The number of a group of namespaces (ANA).
+/// The number of an ANA group.
 pub fn ana_group(text: &str) -> Result<u32, String> {
     within(1..=MAX_ANA_GROUPS)(text)
         .map_err(|_| format!("this is not an ANA group: write 1 to {MAX_ANA_GROUPS}"))
 }
 
-/// So many in a second.
+/// A rate per second.
 pub fn rate(text: &str) -> Result<u64, String> {
     let rate = text.parse().ok().filter(|&rate| rate > 0);
     let most = u64::MAX;
@@ -98,7 +98,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// So many MiB, in bytes.
+/// A number of MiB, returned in bytes.
 pub fn mib(text: &str) -> Result<u64, String> {
     let count = text.parse().ok().filter(|&count: &u64| count > 0);
     count.and_then(|count| count.checked_mul(1 << 20)).ok_or_else(|| {
@@ -107,7 +107,7 @@ pub fn mib(text: &str) -> Result<u64, String> {
     })
 }
 
-/// The bytes of a secret's key.
+/// The length of a secret, in bytes.
 pub fn key_length(text: &str) -> Result<usize, String> {
     let length = text.parse().ok().filter(|length| [32, 48, 64].contains(length));
     length.ok_or_else(|| "use 32, 48 or 64".to_owned())
@@ -129,7 +129,7 @@ pub fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     })
 }
 
-/// The identifier of a host, a UUID as well.
+/// A host identifier, which is a UUID.
 pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
         "this is not a UUID: `farblock whoami` shows it on the host, as in \
@@ -138,7 +138,7 @@ pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
     })
 }
 
-/// The identifier that this host is to have.
+/// The identifier for this host.
 pub fn own_host_id(text: &str) -> Result<HostId, String> {
     text.parse().map_err(|error| {
         format!(
@@ -157,7 +157,7 @@ pub fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A name of a host or subsystem.
+/// The name of a host or subsystem.
 pub fn nqn(text: &str) -> Result<String, String> {
     nqn::validate_name(text).map_err(|error| {
         format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
@@ -174,19 +174,19 @@ pub fn nqn(text: &str) -> Result<String, String> {
     }
 }
 
-/// The NQN that a name with a misspelt `nqn.` stands for.
+/// The NQN that a misspelt `nqn.` prefix suggests.
 fn meant(text: &str) -> Option<String> {
-    /// A first word of more letters is a name of its own.
+    /// A longer first word is not a misspelt `nqn`.
     const LONGEST: usize = 4;
     let (word, rest) = text.split_once(['.', ':', ',', '-'])?;
     let is_near =
         (2..=LONGEST).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic());
     let meant = format!("nqn.{rest}");
-    // What follows tells an NQN from any other name.
+    // The rest must make a valid NQN.
     (is_near && meant != text && nqn::validate(&meant).is_ok()).then_some(meant)
 }
 
-/// The name of a subsystem in front of a namespace's number: a number in its place is that.
+/// The name of a subsystem before a namespace ID; rejects an ID given alone.
 pub fn subsystem(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!(
@@ -197,7 +197,7 @@ pub fn subsystem(text: &str) -> Result<String, String> {
     nqn(text)
 }
 
-/// What is to be said of a name that can be used, and is no NQN.
+/// A warning about a usable name that is not an NQN.
 pub fn doubt(name: &str) -> Option<String> {
     (!name.starts_with("nqn.")).then(|| {
         format!(
@@ -207,7 +207,7 @@ pub fn doubt(name: &str) -> Option<String> {
     })
 }
 
-/// A host and the file with its secret: `NQN=FILE`.
+/// A host and its key file: `NQN=FILE`.
 pub fn host_key(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text
         .split_once('=')
@@ -216,7 +216,7 @@ pub fn host_key(text: &str) -> Result<(String, PathBuf), String> {
     Ok((nqn(name)?, file.into()))
 }
 
-/// Who has to use TLS.
+/// The TLS policies.
 pub const TLS_POLICIES: &[&str] = &["required", "allowed", "plain"];
 
 /// One of [`TLS_POLICIES`].
@@ -224,13 +224,13 @@ pub fn tls_policy(text: &str) -> Result<Tls, String> {
     Tls::from_name(text).ok_or_else(|| "use required, allowed or plain".to_owned())
 }
 
-/// A hash function by its name, or by nvme-cli's number; 0 is none, which is not to be said.
+/// A hash function by name, or by nvme-cli's number; 0 (none) is refused.
 pub fn hash(text: &str) -> Result<Hash, String> {
     let number = text.parse().ok().and_then(Hash::from_id);
     number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
-/// Least memory for the buffers of all hosts, in bytes: one of the largest transfers.
+/// The minimum memory for the buffers of all hosts, in bytes: one of the largest transfers.
 const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Memory for the buffers of all hosts, in bytes.
@@ -265,7 +265,7 @@ pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores.into_iter().collect())
 }
 
-/// Identifiers that controllers may get: `1-999`.
+/// A range of controller identifiers: `1-999`.
 pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
     let ends = text.split_once('-').and_then(|(first, last)| {
         Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
@@ -278,7 +278,7 @@ pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-/// How namespaces can be reached (ANA).
+/// An ANA state.
 pub fn ana(text: &str) -> Result<Ana, String> {
     Ana::ALL.into_iter().find(|state| state.name() == text).ok_or_else(|| {
         let known: Vec<_> = Ana::ALL.iter().map(|state| state.name()).collect();
@@ -286,12 +286,12 @@ pub fn ana(text: &str) -> Result<Ana, String> {
     })
 }
 
-/// An address to listen on. The port may be left out, and be 0 for a free one.
+/// An address to listen on. The port is optional; 0 takes a free one.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
 }
 
-/// The address of another discovery service. The port may be left out.
+/// The address of another discovery service. The port is optional.
 pub fn referral(text: &str) -> Result<SocketAddr, String> {
     let Listen { ip, port, .. } = text.parse()?;
     match (ip.is_unspecified(), port.unwrap_or(PORT_DISCOVERY)) {
@@ -302,7 +302,7 @@ pub fn referral(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// An address to offer something at that has no usual port.
+/// A listening address of a service that has no default port.
 pub fn service_address(text: &str) -> Result<SocketAddr, String> {
     let listen: Listen = text.parse()?;
     let port = listen.port.ok_or_else(|| {
@@ -313,7 +313,7 @@ pub fn service_address(text: &str) -> Result<SocketAddr, String> {
     Ok(listen.with_port(port))
 }
 
-/// An address to listen on, and the port, if it is not the usual one of what listens.
+/// A listening address with an optional port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
     ip: IpAddr,
@@ -323,7 +323,7 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// With this port, if none was given.
+    /// Adds this port if none was given.
     pub fn with_port(self, usual: u16) -> SocketAddr {
         let port = self.port.unwrap_or(usual);
         match self.ip {
@@ -375,14 +375,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// `ADDR[:PORT]`, an IPv6 address in brackets, or alone without a port. The zone of an IPv6 address
-/// follows `%`, or `%25` as in a URL.
+/// Splits `ADDR[:PORT]`. An IPv6 address is in brackets, or without a port. Its zone follows `%`,
+/// or `%25` as in a URL.
 pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     let is_v6 = |text: &str| {
         let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
         address.parse::<std::net::Ipv6Addr>().is_ok() && !zone.is_empty() && !zone.contains(']')
     };
-    // A number is the index of an interface as it stands: 255 is no encoded 5.
+    // A numeric zone is an interface index, never encoded: 255 is not an encoded 5.
     let is_number = |zone: &str| zone.bytes().all(|byte| byte.is_ascii_digit());
     let plain = |host: &str| match host.split_once("%25") {
         Some((address, zone)) if !is_number(zone) && is_v6(address) => format!("{address}%{zone}"),
@@ -412,7 +412,7 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
         return Err(format!("write ADDR:PORT, as in 127.0.0.1:{PORT_IO}"));
     }
-    // The resolver takes a number for an address: 4421 for 0.0.17.69.
+    // The resolver would take a number for an address: 4421 for 0.0.17.69.
     if host.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("{host:?} is a number, not an address: write 127.0.0.1:{host}"));
     }
@@ -426,24 +426,24 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((plain(host), port))
 }
 
-/// Where the other end of the floor is.
+/// The other end of the floor measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FloorPlace {
     /// In this process.
     Here,
     /// In a `farblock bench --floor-serve`.
     There(SocketAddr),
-    /// Nowhere: it is not measured.
+    /// No measurement.
     Nowhere,
 }
 
-/// What `--floor` without an address stands for.
+/// The default value of `--floor`.
 pub const FLOOR_HERE: &str = "here";
 
-/// What is said for no floor at all.
+/// The value for no floor measurement.
 const NO_FLOOR: &str = "none";
 
-/// Where the floor's other end is: `ADDR:PORT`.
+/// The address of the floor's other end: `ADDR:PORT`.
 pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
     match text {
         FLOOR_HERE => return Ok(FloorPlace::Here),
@@ -459,7 +459,7 @@ pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
     }
 }
 
-/// Where to be the floor's other end: `ADDR:PORT`, the port 0 for a free one.
+/// The listening address of the floor's other end: `ADDR:PORT`, port 0 for a free one.
 pub fn floor_served(text: &str) -> Result<SocketAddr, String> {
     floor_address(text).map_err(|error| format!("{error}; write for example 0.0.0.0:4421"))
 }
@@ -472,18 +472,18 @@ fn floor_address(text: &str) -> Result<SocketAddr, String> {
     first.ok_or_else(|| format!("{host:?} is not an address of a machine"))
 }
 
-/// Where a discovery service may be.
+/// The address of a discovery service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiscoveryAddress {
     /// A name or an address.
     pub host: String,
     /// The ports to try, the likeliest first.
     pub ports: Vec<u16>,
-    /// Who asks and how, if it was a URL that says so.
+    /// The host's identity and options, if given as a URL.
     pub url: Url,
 }
 
-/// `ADDR[:PORT]` of a discovery service, or a URL; what a URL names there is not looked at.
+/// `ADDR[:PORT]` of a discovery service, or a URL; a subsystem in the URL is ignored.
 pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
     let url = match text.starts_with(farblock_host::url::SCHEME) {
         true => text.parse::<Url>().map_err(|error| error.to_string())?,
@@ -501,7 +501,7 @@ pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
     Ok(DiscoveryAddress { host, ports, url })
 }
 
-/// A time as fio has it: `30` or `30s`, `500ms`, `2m`, `1h`.
+/// A time in fio's form: `30` or `30s`, `500ms`, `2m`, `1h`.
 pub fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -523,7 +523,7 @@ fn no_time(text: &str) -> String {
     format!("{text:?} is not a time: write seconds, as in 30, or 500ms, 2m, 1h")
 }
 
-/// A size as fio has it: `4k`, `1M`, `1g`; everything is binary.
+/// A size in fio's form: `4k`, `1M`, `1g`; all units are binary.
 pub fn fio_size(text: &str) -> Result<u64, String> {
     farblock_block::size::parse(text)
         .ok()
@@ -531,7 +531,7 @@ pub fn fio_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size: write for example 4k or 1M"))
 }
 
-/// The same for one I/O.
+/// The size of one I/O, in fio's form.
 pub fn fio_block_size(text: &str) -> Result<u32, String> {
     u32::try_from(fio_size(text)?).map_err(|_| format!("{text:?} is too large for one I/O"))
 }

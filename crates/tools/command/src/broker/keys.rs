@@ -1,4 +1,4 @@
-//! Keys for TLS out of the kernel's keyrings, for a process that cannot ask the kernel any more.
+//! Reads TLS keys from the kernel's keyrings, for a process that has given up that right.
 
 use super::{Broker, Message};
 use crate::error::Result;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
-/// What the part of the command line is called; behind it come the subsystems whose keys are given
-/// out, if not those of all.
+/// The subcommand of the broker. Its arguments are the subsystems whose keys it may hand out;
+/// without arguments, all of them.
 pub const PART: &str = "keys";
 
-/// In an answer: keys, or a sentence.
+/// The first byte of an answer: keys, or a sentence.
 const KEYS: u8 = 0;
 const REFUSED: u8 = 1;
 
-/// Which keys.
+/// A request for keys.
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     name: String,
@@ -28,20 +28,20 @@ struct Wanted {
     subnqn: String,
 }
 
-/// Has this broker read all keys of keyrings from now on.
+/// Makes this broker read all keyring keys from now on.
 pub fn ask_by(broker: Arc<Broker>) {
     keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
 }
 
-/// Nobody reads any.
+/// Set if this process must not read keyrings.
 static NOBODY_ASKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether keys of keyrings can be read in this process.
+/// Whether this process can read keys from keyrings.
 pub fn may_ask() -> bool {
     !NOBODY_ASKS.load(Ordering::Relaxed)
 }
 
-/// Has nobody read any, for a reason in a sentence.
+/// Refuses to read keyrings from now on, with `why` as the reason.
 pub fn refuse(why: &'static str) {
     NOBODY_ASKS.store(true, Ordering::Relaxed);
     keyring::read_by(Box::new(move |_, _| Err(why.to_owned())));
@@ -62,7 +62,7 @@ fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPs
     parse(&answer.bytes).unwrap_or_else(|| Err("the keyring's keys came in pieces".to_owned()))
 }
 
-/// The broker's process: gives out keys of these subsystems, or of all.
+/// Runs the broker process, which hands out keys of these subsystems, or of all.
 pub fn run(subsystems: &[String]) -> Result<()> {
     sandbox::holds_keys();
     stay_in_memory();
@@ -75,8 +75,8 @@ pub fn run(subsystems: &[String]) -> Result<()> {
     })
 }
 
-/// Has nothing of this process written to swap, where the system allows it: it is small, and all
-/// that it is for is keys. Where only so much may be locked, later memory could be refused for it.
+/// Locks this process's memory, so that no key is written to swap. If a limit
+/// on locked memory applies it does nothing, because later allocations could then fail.
 fn stay_in_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
@@ -94,12 +94,12 @@ fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     if !subsystems.is_empty() && !subsystems.contains(subnqn) {
         return Err(format!("keys for {subnqn} are not given to the server of another disk"));
     }
-    // A key is told by the two names alone.
+    // The two names alone identify a key.
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 
-/// A byte that tells which, then the sentence, or for each key the bytes of its identity and its
-/// own (two each), and both. Nothing in between has a copy of a key.
+/// Serializes an answer: a byte for its kind, then the sentence, or for each key two lengths (two
+/// bytes each), the identity and the key. No buffer in between holds a copy of a key.
 fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(super::MESSAGE_BYTES_MAX));
     match read {
@@ -112,7 +112,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
             for key in keys {
                 let parts = [key.identity.as_bytes(), &key.key[..]];
                 let needed = parts.iter().map(|part| 2 + part.len()).sum::<usize>();
-                // Nobody has that many.
+                // No real host has so many keys.
                 if bytes.len() + needed > super::MESSAGE_BYTES_MAX {
                     break;
                 }
@@ -126,7 +126,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// What [`emit`] has made; `None` if it is something else.
+/// Parses the output of [`emit`]; `None` if it is malformed.
 fn parse(bytes: &[u8]) -> Option<Result<Vec<TlsPsk>, String>> {
     let (kind, mut rest) = bytes.split_first()?;
     if *kind != KEYS {

@@ -1,10 +1,10 @@
-//! A process beside one that gives up its rights: it keeps them, has no peer but that process, and
-//! does the few things for it that take rights (docs/decisions/0055).
+//! A helper process for one that gives up its rights. The broker keeps them and has that process as
+//! its only peer. It does the few things for it that need rights (docs/decisions/0055).
 //!
-//! It is started before anything is given up, has one end of a pair of sockets as its standard
-//! input, answers one request after the other, and ends when the other end is closed: with the
-//! process that it is for, whatever that dies of. What is asked for may be a stranger's will by
-//! then, so that each kind of broker does only what is about its own disk.
+//! The process starts its broker before it gives up anything. The broker's standard input is one
+//! end of a socket pair. It answers one request after the other, and exits when the other end
+//! closes, however the process died. A compromised process may send any request, so each kind of
+//! broker acts only on its own disk.
 
 pub mod keys;
 
@@ -24,36 +24,36 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// More than any message has.
+/// The size limit of a message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Descriptors of a message, at most: a device has no more connections.
+/// The limit of descriptors in a message: a device has no more connections.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// What goes over the pair.
+/// A message over the socket pair.
 #[derive(Default)]
 pub struct Message {
-    /// Cleared when it is dropped: it may be a key.
+    /// Cleared when dropped, since they may contain a key.
     pub bytes: Zeroizing<Vec<u8>>,
-    /// What the other end is to have as well.
+    /// Descriptors to pass to the other end.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// One without descriptors.
+    /// A message without descriptors.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Message {
         Message { bytes: Zeroizing::new(bytes.into()), descriptors: Vec::new() }
     }
 }
 
-/// The way to a broker. It ends when this is dropped, or the process is gone.
+/// A connection to a broker. Dropping it stops the broker.
 pub struct Broker {
     socket: OwnedFd,
-    /// One question at a time.
+    /// Serializes requests.
     turn: Mutex<()>,
 }
 
 impl Broker {
-    /// Starts one: a part of `farblock attachment`, and what that is told.
+    /// Starts a broker: the subcommand `part` of `farblock attachment`, with its arguments.
     ///
     /// # Errors
     /// One sentence.
@@ -65,7 +65,7 @@ impl Broker {
         let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
         let program = std::env::current_exe().map_err(failed)?;
-        // Its file may have been removed.
+        // The program's file may have been removed.
         let program = if program.exists() { &program } else { Path::new("/proc/self/exe") };
         let mut command = Command::new(program);
         command.arg("attachment").args(part);
@@ -74,19 +74,19 @@ impl Broker {
         Ok(Broker { socket: ours, turn: Mutex::default() })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// If the broker is gone.
+    /// If the broker has exited.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         send(self.socket.as_fd(), request, descriptors)?;
         receive(self.socket.as_fd())?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Returns when the broker is gone.
+    /// Returns when the broker has exited.
     pub fn wait_for_end(&self) {
-        // The end is told without being asked for.
+        // `poll` reports a hang-up without being asked for it.
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         while !matches!(rustix::event::poll(&mut polled, None), Ok(ready) if ready > 0) {}
     }
@@ -130,8 +130,8 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     Ok((received > 0).then_some(Message { bytes, descriptors }))
 }
 
-/// The broker's own life: answers until nobody can ask any more. Signals are for the process that
-/// it is for, which decides when both end.
+/// The broker's main loop: answers until the other end closes. It ignores signals, because the
+/// process that it serves decides when both stop.
 pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
     let input = io::stdin();
     let is_pair = rustix::net::sockopt::socket_type(&input) == Ok(SocketType::SEQPACKET);
@@ -145,7 +145,7 @@ pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
         let Message { bytes, descriptors } = answer(request);
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match send(input.as_fd(), &bytes, &descriptors) {
-            // Nobody waits for it any more.
+            // The process no longer waits for the answer.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             sent => sent.map_err(failed)?,
         }

@@ -1,9 +1,8 @@
-//! The system calls that are left: those of the event loops, the standard library, the C library,
-//! OpenSSL and librbd. All others fail as on a kernel that has none such (ENOSYS), which
-//! libraries know how to live with. No other program, no process, no namespace, no module, no
-//! debugging, no keyring.
+//! The allowed system calls: calls of the event loops, the standard library, the C library, OpenSSL
+//! and librbd. All others fail with ENOSYS, as on a kernel without them, which libraries can
+//! handle. This excludes programs, processes, namespaces, modules, debugging and keyrings.
 //!
-//! What a ring is asked for is not filtered; a ring can do nothing that is not in this list.
+//! Requests inside a ring are not filtered; a ring can do nothing beyond this list.
 
 use libc::c_long;
 use seccompiler::{
@@ -23,7 +22,7 @@ pub(super) fn filter() -> Result<(), String> {
     tried()
 }
 
-/// What is said to be refused was tried: another process, that of a program which none can be.
+/// Tests the filter by starting a process, of a program that cannot exist.
 fn tried() -> Result<(), String> {
     match std::process::Command::new("/").spawn().err().and_then(|error| error.raw_os_error()) {
         Some(libc::ENOSYS) => Ok(()),
@@ -47,7 +46,7 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(rules, missing, SeccompAction::Allow, arch)?.try_into()
 }
 
-/// Whose first argument is so.
+/// Matches calls whose first argument satisfies the condition.
 fn argument(how: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, how, value)?])
 }
@@ -145,8 +144,8 @@ const MEMORY: &[c_long] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// Threads are made with `clone`, whose flags can be looked at; not with `clone3`, for which
-/// libraries take it when there is none.
+/// Threads are made with `clone`, whose flags the filter can check. Libraries fall back to it when
+/// `clone3` does not exist.
 const THREADS: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -235,7 +234,7 @@ const WAITING: &[c_long] = &[
     libc::SYS_pselect6,
 ];
 
-/// What the process asks about itself and the machine.
+/// Queries about the process and the machine.
 const ABOUT: &[c_long] = &[
     libc::SYS_getuid,
     libc::SYS_geteuid,
@@ -252,7 +251,7 @@ const ABOUT: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// What newer architectures do by newer calls.
+/// Calls that newer architectures have replaced.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
     libc::SYS_arch_prctl,

@@ -1,8 +1,8 @@
-//! Rights of root's that are given up.
+//! Drops root's unneeded capabilities.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Files of others are shared, listeners get low ports, rings count their memory.
+/// For sharing other users' files, listening on low ports, and accounting the rings' memory.
 const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
@@ -10,10 +10,10 @@ const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// Whom the kernel gives io_uring: 0 to everybody, 1 to a group and to administrators.
+/// The users who may use io_uring: 0 for all, 1 for a group and administrators.
 const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Gives up all but those, if there are any.
+/// Drops all capabilities but [`NEEDED`].
 ///
 /// # Errors
 /// One sentence.
@@ -40,7 +40,7 @@ pub(super) fn drop_unneeded() -> Result<(), String> {
     }
 }
 
-/// Those that this process has.
+/// The capabilities of this process.
 pub(super) fn held() -> Vec<String> {
     let mask = super::status("CapEff").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
     let held = CapabilitySet::from_bits_truncate(mask.unwrap_or_default());

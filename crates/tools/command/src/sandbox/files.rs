@@ -1,19 +1,19 @@
-//! What is opened, run and made, by Landlock.
+//! Restricts opening, executing and creating files, by Landlock.
 
 use super::Paths;
 use landlock::{ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr};
 use landlock::{RulesetError, RulesetStatus, Scope, path_beneath_rules};
 
-/// What this was written for: a newer kernel's rights stay as they are.
+/// The ABI that this code knows: a newer kernel's additional rights stay unrestricted.
 const KNOWN: ABI = ABI::V6;
 
-/// Where libraries, names, devices' properties and the process itself are.
+/// Folders with libraries, names, device properties and the process itself.
 const SYSTEM: &[&str] =
     &["/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/run", "/opt", "/nix", "/gnu"];
-/// What is read and written by everybody.
+/// Devices that every process reads and writes.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/urandom", "/dev/hugepages"];
 
-/// Has no program run and no device made; with `paths`, only these opened.
+/// Forbids executing programs and making devices; with `paths`, also opening any other file.
 ///
 /// # Errors
 /// One sentence.

@@ -1,8 +1,9 @@
-//! What a process that serves strangers gives up before it hears of them: whoever takes it over has
-//! only what is left (docs/decisions/0038, and 0052 for attached disks).
+//! A process that serves untrusted peers first gives up the rights that it does not need. An
+//! attacker who takes it over has only the remaining ones (docs/decisions/0038, and 0052 for
+//! attached disks).
 //!
-//! Capabilities and Landlock are a thread's, and what it starts has them from it: this comes before
-//! there is a second thread.
+//! Capabilities and Landlock apply to one thread, and its children inherit them. Therefore this
+//! runs before any other thread starts.
 
 mod calls;
 mod capabilities;
@@ -13,37 +14,37 @@ use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// What was given up, for the process's life.
+/// The rights that were given up, for the life of the process.
 static GIVEN_UP: OnceLock<GivenUp> = OnceLock::new();
 
-/// What the kernel does not tell again.
+/// Facts that the kernel does not report later.
 #[derive(Default)]
 struct GivenUp {
-    /// Anything was.
+    /// Whether the process tried to give up rights.
     sandboxed: bool,
     runs_no_program: bool,
     allowed: Option<Vec<PathBuf>>,
     lacks: Vec<String>,
 }
 
-/// What may be opened.
+/// The paths that may be opened.
 #[derive(Default)]
 pub struct Paths {
-    /// All below these, to be shared.
+    /// Everything below these may be shared.
     pub shared: Vec<PathBuf>,
-    /// Folders whose files are made and replaced: sockets, what is kept.
+    /// Folders in which files are made and replaced: sockets, saved state.
     pub own: Vec<PathBuf>,
-    /// Folders that are read: configuration, keys.
+    /// Folders to read: configuration, keys.
     pub read: Vec<PathBuf>,
 }
 
-/// Gives up what is not needed. What the kernel cannot do is said in [`seen`]. With `paths`, only
-/// those can be opened any more.
+/// Gives up unneeded rights; [`seen`] reports those that the kernel could not drop. With `paths`,
+/// only those can be opened from now on.
 ///
 /// # Errors
-/// One sentence, if only the paths were to be opened, and that cannot be had.
+/// One sentence, if `paths` cannot be enforced.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
-    // Landlock hides the files that say what the process may use.
+    // Read now: Landlock hides the files with the process's limits.
     farblock_reactor::allowance::read();
     let mut given_up = GivenUp { sandboxed: true, ..GivenUp::default() };
     let is_filtered = is_filtered();
@@ -68,7 +69,7 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     }
     given_up.allowed = paths.map(|paths| paths.shared.clone());
     given_up.lacks.extend(capabilities::drop_unneeded().err());
-    // The kernel tells that there is a filter, not that it is another one.
+    // The kernel reports that a filter exists, but not whose it is.
     let filtered = match is_filtered {
         true => Err("system calls are filtered by what started this, not by farblock".to_owned()),
         false => calls::filter(),
@@ -78,11 +79,11 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     Ok(())
 }
 
-/// [`enter`], and opens only these paths where the kernel has that, and nobody else filters system
-/// calls.
+/// Like [`enter`], restricted to these paths if the kernel supports that and no other filter of
+/// system calls is active.
 ///
 /// # Errors
-/// As [`enter`].
+/// Those of [`enter`].
 pub fn enter_within(paths: &Paths) -> Result<(), String> {
     match is_filtered() || enter(Some(paths)).is_err() {
         true => enter(None),
@@ -90,26 +91,26 @@ pub fn enter_within(paths: &Paths) -> Result<(), String> {
     }
 }
 
-/// Gives nothing up, for this reason.
+/// Keeps all rights, and records the reason.
 pub fn stay(why: &str) {
     let lacks = vec![why.to_owned()];
     let _ = GIVEN_UP.set(GivenUp { lacks, ..GivenUp::default() });
 }
 
-/// What could not be given up, a sentence each.
+/// The rights that could not be given up, a sentence each.
 pub fn lacks() -> &'static [String] {
     GIVEN_UP.get().map_or(&[], |given_up| &given_up.lacks)
 }
 
-/// From now on this process holds keys: its memory is not to be in a core dump, nor a debugger's,
-/// whatever else it has given up.
+/// Declares that this process holds keys: it disables core dumps and debuggers, whatever else it
+/// has given up.
 pub fn holds_keys() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::debug!("keys may be in core dumps: {error}");
     }
 }
 
-/// What holds, as the kernel says.
+/// The active restrictions, as reported by the kernel.
 pub fn seen() -> Confinement {
     let given_up = GIVEN_UP.get();
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(|it| it.display().to_string()).collect();
@@ -125,7 +126,7 @@ pub fn seen() -> Confinement {
     }
 }
 
-/// Says in a refusal why it may be one.
+/// Adds to a refusal that the sandbox may be the cause.
 pub fn explained(problem: String) -> String {
     let allowed = GIVEN_UP.get().and_then(|given_up| given_up.allowed.as_ref());
     let is_refusal = ["ermission denied", "may not be"].iter().any(|part| problem.contains(part));
@@ -142,13 +143,13 @@ pub fn explained(problem: String) -> String {
     }
 }
 
-/// Whether what started this filters system calls. Such a filter may end a process that asks for
-/// what it does not know.
+/// Whether the parent process installed a filter of system calls. Such a filter may kill a process
+/// for a call that it does not know.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// A line of what the kernel says of this thread, which has it from the first one.
+/// A line of the kernel's status for this thread, which inherits it from the first thread.
 fn status(name: &str) -> Option<String> {
     let text = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

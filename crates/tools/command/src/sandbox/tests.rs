@@ -1,5 +1,4 @@
-//! Each of these runs in a process of its own, which this binary is started as again: what was
-//! given up does not come back.
+//! Each test runs in a new process of this binary, because given-up rights do not come back.
 
 use super::*;
 use std::io::ErrorKind;
@@ -22,7 +21,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
 }
 
-/// Everything that a target is for, in small.
+/// Exercises the basic needs of a target.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("threads");
@@ -35,13 +34,13 @@ fn lives() {
     assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
 }
 
-/// Whether somebody has had system calls filtered already: what runs the tests, a container for
-/// one.
+/// Whether a filter of system calls was active already, for example a container's.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// It is not said to be ours, and nothing is asked for that it may end a process for.
+/// Another filter must not be reported as ours, and may kill us for unusual calls, so none are
+/// tested.
 fn another_filter_stays() {
     enter(None).expect("no path is said");
     lives();
@@ -111,7 +110,7 @@ fn only_what_is_allowed_is_opened() {
     std::fs::write(path("read/key"), "a").expect("written");
     apart("only_what_is_allowed_is_opened", || {
         let shared = vec![path("in")];
-        // Backtraces are made of what is in the program's file.
+        // Backtraces read the program's file.
         let program = std::env::current_exe().expect("a test");
         let read = vec![path("read"), program.parent().expect("a folder").to_owned()];
         enter(Some(&Paths { shared, own: Vec::new(), read })).expect("the kernel has Landlock");

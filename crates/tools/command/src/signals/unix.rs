@@ -1,5 +1,5 @@
-//! Signals of Unix: SIGINT and SIGTERM, SIGHUP for commands that a person waits for, and those that
-//! have no meaning: SIGUSR1, SIGUSR2, and SIGHUP for what serves others.
+//! Unix signals: SIGINT and SIGTERM stop a process, and SIGHUP stops commands that a person waits
+//! for. SIGUSR1 and SIGUSR2 have no meaning, nor has SIGHUP for servers.
 
 use super::EXIT_CODE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether the process was asked to end.
+/// Whether the process must stop.
 #[derive(Clone)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -21,8 +21,8 @@ impl Stop {
         Stop::on(&[SIGINT, SIGTERM])
     }
 
-    /// The same for what a person waits for: the end of the terminal (SIGHUP) is one of it, too,
-    /// unless `nohup` or the like has the command outlive it.
+    /// For interactive commands: the end of the terminal (SIGHUP) stops the process as well, unless
+    /// `nohup` or similar has it ignored.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         match is_ignored(SIGHUP) {
             true => Stop::try_install(),
@@ -34,7 +34,7 @@ impl Stop {
         let flag = Arc::new(AtomicBool::new(false));
         let (read, write) = UnixStream::pair()?;
         for &signal in signals {
-            // In this order: the first signal finds the flag unset and sets it.
+            // In this order, so that the first signal finds the flag unset and sets it.
             signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
@@ -42,16 +42,16 @@ impl Stop {
         Ok(Stop { flag, pipe: Arc::new(read) })
     }
 
-    /// Whether a signal has come.
+    /// Whether a signal has arrived.
     pub fn requested(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until a signal comes, without waking up in between.
+    /// Sleeps until a signal arrives, without polling.
     pub fn wait(&self) {
         while !self.requested() {
             let mut byte = [0];
-            // An interrupted or failed read only means looking at the flag once more.
+            // After an interrupted or failed read, the loop checks the flag again.
             if (&*self.pipe).read(&mut byte).is_err() {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -59,8 +59,7 @@ impl Stop {
     }
 }
 
-/// Whether a signal was ignored already when the process started. Where that cannot be known, it
-/// stays as it was.
+/// Whether a signal was ignored when the process started. If unknown, assume that it was.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -68,8 +67,8 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Calls this for each signal that asks for an end, from a thread of its own. SIGHUP, SIGUSR1 and
-/// SIGUSR2 ask for nothing, and do not end the process any more: a disk would lose who serves it.
+/// Calls `heard` for each stop signal, on a thread. SIGHUP, SIGUSR1 and SIGUSR2 are ignored from
+/// now on: killing the process would take its disk away.
 #[cfg(target_os = "linux")]
 pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
@@ -88,9 +87,8 @@ pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
-/// Sees to it that SIGHUP, SIGUSR1 and SIGUSR2 do not end the process: a terminal that is closed
-/// and a script that rotates logs are no reason to take disks away from others. Gives what SIGHUP
-/// is heard by.
+/// Makes SIGHUP, SIGUSR1 and SIGUSR2 harmless: closing a terminal or rotating logs must not take
+/// disks away from hosts. The result receives SIGHUPs.
 pub fn outlive_others() -> io::Result<Hangup> {
     for signal in [SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
@@ -100,13 +98,13 @@ pub fn outlive_others() -> io::Result<Hangup> {
     Ok(Hangup(read))
 }
 
-/// SIGHUPs that have come: those that came while one was answered are one.
+/// Received SIGHUPs; several that arrive during one call count as one.
 pub struct Hangup(UnixStream);
 
 impl Hangup {
-    /// Calls this for each, from a thread of its own.
+    /// Calls `heard` for each, on a thread.
     pub fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
-        // Signals that find the pipe full are dropped: there is one that is not answered yet.
+        // A signal that finds the pipe full is dropped: another one is still pending.
         let answer = move || {
             while self.0.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
                 heard();
@@ -116,8 +114,8 @@ impl Hangup {
     }
 }
 
-/// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process
-/// without a word. Handled, the write fails with an error like any other.
+/// Handles SIGXFSZ. A write beyond the file size limit (`ulimit -f`) would otherwise kill the
+/// process silently; with the handler it fails with an error.
 pub fn survive_file_size_limit() {
     if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()) {
         tracing::debug!("cannot handle SIGXFSZ: {error}");

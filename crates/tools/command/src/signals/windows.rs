@@ -1,11 +1,11 @@
-//! Events of a Windows console: Ctrl-C, Ctrl-Break, and the end of the window or the session. After
-//! the last two Windows gives a process no time: what has been answered is done, the rest is not.
+//! Windows console events: Ctrl-C, Ctrl-Break, and the end of the window or the session. After the
+//! last two Windows kills the process at once: only answered commands are done.
 
 use super::EXIT_CODE;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Whether the process was asked to end.
+/// Whether the process must stop.
 #[derive(Clone)]
 pub struct Stop {
     shared: Arc<SignalShared>,
@@ -18,7 +18,7 @@ struct SignalShared {
 }
 
 impl SignalShared {
-    /// A poisoned lock is taken anyway: nothing panics with it.
+    /// A poisoned lock is fine: no code panics while holding it.
     fn requested(&self) -> MutexGuard<'_, bool> {
         self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,17 +39,17 @@ impl Stop {
         Ok(stop)
     }
 
-    /// The end of the window is one of the events.
+    /// The console events include the end of the window.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         Stop::try_install()
     }
 
-    /// Whether an event has come.
+    /// Whether an event has arrived.
     pub fn requested(&self) -> bool {
         *self.shared.requested()
     }
 
-    /// Sleeps until an event comes.
+    /// Sleeps until an event arrives.
     pub fn wait(&self) {
         let requested = self.shared.requested();
         let waited = self.shared.changed.wait_while(requested, |requested| !*requested);
@@ -57,15 +57,15 @@ impl Stop {
     }
 }
 
-/// Calls this for each event, from a thread of its own.
+/// Calls `heard` for each event, on a thread.
 pub fn on_each(heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     ctrlc::set_handler(heard).map_err(io::Error::other)
 }
 
-/// There are no others.
+/// Windows has no such signals.
 pub fn outlive_others() -> io::Result<()> {
     Ok(())
 }
 
-/// There is no such limit.
+/// Windows has no such limit.
 pub fn survive_file_size_limit() {}
