@@ -1,5 +1,5 @@
-//! `farblock attach`, `list` and `detach` as they are on every system that has them: an iSCSI
-//! target and an NBD server for this machine, and nothing of the system itself.
+//! `farblock attach`, `list` and `detach` on all systems that have them: an iSCSI target and an NBD
+//! server for this machine, without the system's own drivers.
 #![cfg(any(target_os = "linux", windows))]
 
 mod support;
@@ -44,7 +44,7 @@ impl Attachments {
         finish(self.command(args), b"")
     }
 
-    /// Attaches the disk, and gives what is used of it.
+    /// Attaches the disk, and returns the path or URL to use.
     #[track_caller]
     fn attach(&self, args: &[&str]) -> String {
         let outcome = self.run(&[&["attach", "--json", &self.url()], args].concat()).ok();
@@ -85,7 +85,7 @@ impl Drop for Attachments {
     }
 }
 
-/// `127.0.0.1:PORT` of a URL.
+/// Connects to `127.0.0.1:PORT` of a URL.
 fn connect(url: &str) -> TcpStream {
     let address = url.split('/').nth(2).expect("an address");
     let stream = TcpStream::connect(address).expect("somebody listens");
@@ -93,8 +93,8 @@ fn connect(url: &str) -> TcpStream {
     stream
 }
 
-/// An initiator: as much of RFC 7143 as it takes to log in, to ask for a disk's size and to use a
-/// block. With the number of its next command.
+/// A minimal initiator (RFC 7143): it logs in, asks for a disk's size and reads or writes a block.
+/// The second field is the number of its next command.
 struct Initiator(TcpStream, u32);
 
 impl Initiator {
@@ -105,7 +105,8 @@ impl Initiator {
              AuthMethod=None\0HeaderDigest=None\0DataDigest=None\0"
         );
         let mut initiator = Initiator(connect(url), 0);
-        // Login, immediate; from the security stage to the operational one, and on to the last.
+        // Login requests, immediate: from the security stage to the operational stage, then to the
+        // full feature phase.
         let (mut stages, mut text) = (0x81, keys.split_at(keys.find("HeaderDigest").expect("it")));
         for _ in 0..2 {
             let mut header = [0; 48];
@@ -119,7 +120,7 @@ impl Initiator {
         initiator
     }
 
-    /// Sends a request, and gives the answer's header and data.
+    /// Sends a request, and returns the answer's header and data.
     fn ask(&mut self, mut header: [u8; 48], data: &[u8]) -> ([u8; 48], Vec<u8>) {
         let length = u32::try_from(data.len()).expect("it is short").to_be_bytes();
         header[5..8].copy_from_slice(&length[1..]);
@@ -135,22 +136,22 @@ impl Initiator {
         (header, data)
     }
 
-    /// A command of 10 bytes about block 0, and that many bytes of data.
+    /// A 10-byte SCSI command for block 0, with `bytes` bytes of data.
     fn command(&mut self, flags: u8, code: u8, bytes: u32, data: &[u8]) -> ([u8; 48], Vec<u8>) {
         let mut header = [0; 48];
         (header[0], header[1]) = (0x01, flags);
         header[16..20].copy_from_slice(&self.1.to_be_bytes());
         header[20..24].copy_from_slice(&bytes.to_be_bytes());
         header[24..28].copy_from_slice(&self.1.to_be_bytes());
-        // One block of it, where it is about blocks.
+        // One block, if the command is about blocks.
         (header[32], header[40]) = (code, u8::from(code != 0x25));
         self.1 += 1;
         self.ask(header, data)
     }
 
-    /// READ CAPACITY (10): the number of the last block, and the bytes of one.
+    /// READ CAPACITY (10): the number of the last block, and the block size.
     fn last_block(&mut self) -> (u32, u32) {
-        // The first command is told what became of the units.
+        // The first commands get a unit attention.
         for _ in 0..4 {
             let (answer, data) = self.command(0xc0, 0x25, 8, &[]);
             if answer[0] == 0x25 {
@@ -163,7 +164,7 @@ impl Initiator {
     }
 }
 
-/// All of an attachment's life.
+/// The whole life of an attachment.
 #[test]
 fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     let attachments = Attachments::new();
@@ -192,7 +193,7 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     attachments.run(&["detach", "a_Box"]).fails_in_a_line(2, &["\"a_Box\" is not attached"]);
 }
 
-/// By force it goes from under whoever uses it, and by a path as well as by a name.
+/// A forced detach takes the disk away from its users, by a path as well as by a name.
 #[test]
 fn force_detaches() {
     let attachments = Attachments::new();
@@ -205,7 +206,7 @@ fn force_detaches() {
     assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
 }
 
-/// What Prometheus' own tool says is in order.
+/// Checks the metrics with Prometheus' own tool.
 #[cfg(target_os = "linux")]
 #[track_caller]
 fn promtool(metrics: &str) {
@@ -215,7 +216,7 @@ fn promtool(metrics: &str) {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{metrics}");
 }
 
-/// A doctor says how an attachment is and, when its target is gone, where the way there ends.
+/// doctor describes an attachment and, when its target is gone, names the step that fails.
 #[test]
 fn a_doctor_looks_at_an_attachment() {
     let mut attachments = Attachments::new();
@@ -249,7 +250,7 @@ fn a_doctor_looks_at_an_attachment() {
     }
 }
 
-/// What was done since the first scrape is in the next one: each operation once.
+/// Each scrape contains the operations since the one before, once each.
 #[test]
 fn a_scrape_has_how_long_operations_took() {
     let attachments = Attachments::new();
@@ -286,13 +287,13 @@ fn a_scrape_has_how_long_operations_took() {
     has_counts(&metrics, [5, 3, 1, 0]);
     #[cfg(target_os = "linux")]
     promtool(&metrics);
-    // A scrape itself counts nothing.
+    // Scraping performs no operations.
     has_counts(&scrape(), [5, 3, 1, 0]);
     drop(initiator);
     until("it is detached", || attachments.run(&["detach", "data"]).code == Some(0));
 }
 
-/// The next server is there at once, at the same address.
+/// A successor starts at once, at the same address.
 #[test]
 fn a_killed_server_has_a_successor() {
     let attachments = Attachments::new();
@@ -310,7 +311,7 @@ fn a_killed_server_has_a_successor() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// What nobody serves any more is shown once, and gone with that.
+/// `list` shows an attachment without processes once, and removes it.
 #[test]
 fn what_a_dead_daemon_left_is_cleaned_up() {
     let attachments = Attachments::new();
@@ -337,7 +338,7 @@ fn programs_that_speak_nbd_find_a_server() {
     attachments.detach("fb0");
 }
 
-/// As a service manager runs it, from a file.
+/// In the foreground, as a service manager runs it, from a file.
 #[test]
 fn in_the_foreground_it_ends_with_its_console() {
     let attachments = Attachments::new();
@@ -384,7 +385,7 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
     ] {
         attachments.run(&[&["attach"], args].concat()).fails_in_a_line(1, parts);
     }
-    // Wine has no drivers, and this no WinSpd.
+    // Wine has no drivers, and this machine has no WinSpd.
     #[cfg(windows)]
     attachments
         .run(&["attach", &url, "--as", "winspd"])

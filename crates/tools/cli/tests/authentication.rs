@@ -1,4 +1,4 @@
-//! Hosts that have to prove who they are, from the command line.
+//! Hosts that must authenticate, on the command line.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Scratch, Server, read, until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// A target that knows one host's key and has one of its own.
+/// A target that knows one host's key and has its own.
 struct Keys {
     scratch: Scratch,
     host: String,
@@ -55,7 +55,7 @@ fn keys_are_made_shown_and_checked() {
     assert!(secret.starts_with("DHHC-1:00:") && secret.trim_end().ends_with(':'), "{secret}");
     assert_eq!(String::from_utf8(read(&keys.host)).unwrap(), secret);
     run(&["check", &keys.host]).ok();
-    // One letter is another: the checksum tells.
+    // The checksum detects a changed letter.
     let wrong = secret.replacen("00:", "00:A", 1);
     std::fs::write(&keys.host, &wrong).unwrap();
     let outcome = run(&["check", &keys.host]).fails_in_a_line(1, &["host.key, line 1"]);
@@ -77,7 +77,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         assert!(said.contains(HOST) && said.contains(subsystem), "{said}");
         let secret = scratch.run(["keys", "show", "--secret", file]).ok().out();
         assert!(!said.contains(secret.trim()), "{said}");
-        // The same key again, and what is said can be typed.
+        // The second run finds the same key, and the printed commands can be typed.
         assert_eq!(scratch.run(&args).ok().out(), said);
         let path = scratch.text(file).replace('\'', "'\\''");
         assert!(said.contains(&path), "{path}: {said}");
@@ -85,7 +85,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         let served = said.lines().find(|line| line.contains("farblock serve")).unwrap();
         assert!(served.contains(&format!("--nqn {subsystem}")), "{said}");
     }
-    // Without a file there is a new one, and never one that was there.
+    // Without a file name it makes a new file, and never overwrites one.
     let unnamed = ["keys", "pair", HOST, subsystem];
     assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
     scratch.run(["keys", "check", "host.key"]).ok();
@@ -138,13 +138,13 @@ fn with_tls_or_not_at_all() {
     scratch.run(["id", &stranger, "--tls-key", &key]).fails_in_a_line(1, &["refuses TLS"]);
     let source = format!("{url}&tls-key={key}");
     scratch.run(["read", &source, "--length", "4MiB", "--output", "disk.img"]).ok();
-    // Who is let in without a key is so with one, too.
+    // A host that may connect without a key may also use one.
     let serve = [&serve[..], &["--tls", "allowed"]].concat();
     let server = Server::start(scratch.command(serve));
     scratch.run(["id", &server.url(1)]).ok();
     scratch.run(["id", &format!("{}&hostnqn={HOST}", server.url(1))]).fails_in_a_line(1, &[HOST]);
     server.stop();
-    // And both ends say so where there is no TLS for somebody who has a key.
+    // If the host has a key and the target no TLS, both sides say so.
     let server = scratch.serve(["mem:8MiB"]);
     let outcome = scratch.run(["id", &server.url(1), "--tls-key", &key]);
     outcome.fails_in_a_line(1, &["answers without TLS", "leave --tls-key out"]);
@@ -181,13 +181,13 @@ fn only_who_has_the_key_gets_in() {
     let both = ["--dhchap-secret", &keys.host, "--dhchap-ctrl-secret"];
     id(&[&both[..], &[&keys.target]].concat()).ok();
     id(&[&both[..], &[&keys.host]].concat()).fails_in_a_line(1, &["authenti"]);
-    // A target that does not ask is not the one that has the other secret.
+    // A target that does not ask for authentication cannot have the target's secret.
     let open = keys.scratch.serve(["mem:8MiB"]);
     let stranger = format!("{}&hostnqn={HOST}", open.url(1));
     keys.scratch
         .run(["id", &stranger, "--dhchap-secret", &keys.host, "--dhchap-ctrl-secret", &keys.target])
         .fails_in_a_line(1, &["authenti"]);
-    // Each of those who did not get in is a line in the target's log, and nobody else is.
+    // The target logs each failed host, and no other.
     let log = || String::from_utf8(read(&log)).unwrap();
     let expected = ["left when it was asked to", "does not fit the secret", "the host ended it"];
     until("each is said", || expected.iter().all(|part| log().contains(part)));

@@ -14,7 +14,8 @@ allow_any_host = true
 path = "mem:1MiB"
 "#;
 
-/// A mistake: what to replace in the good configuration, by what, and what the error says.
+/// A mistake: the text to replace in the good configuration, its replacement, and the expected
+/// error.
 type Mistake = (&'static str, &'static str, &'static [&'static str]);
 
 const MISTAKES: &[Mistake] = &[
@@ -133,7 +134,7 @@ fn every_mistake_has_file_line_and_key() {
         let code = if parts.contains(&"does not exist") { 1 } else { 2 };
         let outcome = outcome.fails_in_a_line(code, parts);
         for name in ["u32", "i64", "i128", "invalid type", "sequence", "struct"] {
-            // The key `eui64` has `i64` in it.
+            // The key `eui64` contains `i64`.
             let said = outcome.stderr.replace("eui64", "");
             assert!(!said.contains(name), "{said}");
         }
@@ -160,7 +161,7 @@ fn a_good_one_is_served() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     assert!(disk.ends_with("disk.img"));
-    // The path is relative to the file, not to where the program runs.
+    // The path is relative to the file, not to the working directory.
     std::fs::create_dir(scratch.path("etc")).unwrap();
     let text = GOOD.replace("mem:1MiB", "../disk.img");
     let config = scratch.file("etc/farblock.toml", text.as_bytes());
@@ -172,7 +173,7 @@ fn a_good_one_is_served() {
     server.stop();
 }
 
-/// The command line comes before the file, and a hyphen in a key is as good as an underscore.
+/// The command line overrides the file, and keys may have hyphens instead of underscores.
 #[test]
 fn listen_goes_with_a_configuration() {
     let scratch = Scratch::new();
@@ -209,7 +210,7 @@ fn the_example_is_served() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/farblock.toml");
     let text = std::fs::read_to_string(example).unwrap();
-    // Another port, since tests run side by side.
+    // A free port, since tests run in parallel.
     let text = text.replace("127.0.0.1:4420\"]", "127.0.0.1:0\"]");
     let config = scratch.file("farblock.toml", text.as_bytes());
     let server = support::Server::start(scratch.command(["serve", "--config", &config]));
@@ -221,7 +222,7 @@ fn the_example_is_served() {
         .map(|entry| entry["kind"].as_str().unwrap())
         .collect();
     assert!(kinds.contains(&"referral"), "{kinds:?}");
-    // This host is not among those that may use the first subsystem.
+    // This host may not use the first subsystem.
     let scratch_url = format!("nvme+tcp://{}/nqn.2026-11.org.example:scratch", server.address);
     let id = scratch.run(["id", &scratch_url, "--json"]).ok().json();
     assert_eq!(id["namespaces"][0]["bytes"], 1_u64 << 40);

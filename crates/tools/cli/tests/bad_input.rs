@@ -1,4 +1,4 @@
-//! Whatever a person gets wrong gives one sentence and an exit code, never a panic.
+//! Every wrong input gives one sentence and an exit code, never a panic.
 
 mod support;
 
@@ -81,7 +81,7 @@ fn options_that_make_no_sense() {
         (&["copy", "-1", "a"], &["./-1"]),
         (&["serve", "mem:1MiB", "-q", "-v"], &["cannot be used with"]),
     ] {
-        // What steers a target is there where targets are steered.
+        // Targets can be changed at run time only on Unix.
         let steers = args[0] == "ctl" || args.contains(&"--metrics") || args.contains(&"--ui");
         if steers && !cfg!(unix) {
             continue;
@@ -95,7 +95,7 @@ fn options_that_make_no_sense() {
     }
 }
 
-/// Options of all commands stand before them and behind.
+/// Global options work before and after the command.
 #[test]
 fn two_ways_to_wait() {
     let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];
@@ -169,7 +169,7 @@ fn a_processor_that_is_not_there() {
 #[test]
 fn nobody_at_home() {
     let scratch = Scratch::new();
-    // No program has this port.
+    // No program listens on this port.
     let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
     scratch.run(["id", url]).fails_in_a_line(1, &["refused", "is the target running"]);
     scratch.run(["read", url]).fails_in_a_line(1, &["refused"]);
@@ -214,7 +214,7 @@ fn files_that_cannot_be_copied() {
     assert!(!scratch.path("new.img").exists(), "nothing was made");
 }
 
-/// As root everything may be read, so the binary runs as nobody.
+/// Root may read every file, so the binary runs as the user nobody.
 #[cfg(unix)]
 #[test]
 fn files_that_may_not_be_touched() {

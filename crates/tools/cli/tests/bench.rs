@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use support::{Outcome, Scratch, Server, noise, read};
 
-/// Options that make it short.
+/// Options for a short run.
 const SHORT: [&str; 5] = ["bench", "--runtime", "500ms", "--ramp-time", "0"];
 
 fn bench(scratch: &Scratch, args: &[&str]) -> Outcome {
@@ -56,7 +56,7 @@ fn the_demonstration_measures_both_sides_and_leaves_nothing() {
     }
 }
 
-/// The floor's threads never sleep: with one processor there is none unless it is asked for.
+/// The floor's threads never sleep, so with one processor the floor is measured only on request.
 fn several_processors() -> bool {
     std::thread::available_parallelism().is_ok_and(|count| count.get() > 1)
 }
@@ -99,7 +99,7 @@ fn the_floor_beside_the_demonstration() {
         assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
         assert!(pattern["remote_percent_of_floor"]["iops"].as_f64().unwrap() > 0.0);
         if cfg!(target_os = "linux") {
-            // Both ends never sleep: each has about what the other has.
+            // Both ends never sleep, so each gets about the same processor time.
             for party in ["host_cpu", "target_cpu"] {
                 let percent = floor[party]["percent_of_core"].as_f64().unwrap();
                 assert!(percent > 1.0, "{party}: {pattern}");
@@ -168,7 +168,7 @@ fn a_fixed_rate_is_kept() {
     let args: Vec<&str> = ["bench", "null:32MiB"].into_iter().chain(options.split(' ')).collect();
     let report = scratch.run(&args).ok().json();
     let iops = patterns(&report)[0]["local"]["iops"].as_f64().unwrap();
-    // Never more than asked; how much less is up to the machine.
+    // A rate limit is an upper bound; the machine may be slower.
     assert!(iops > 0.0 && iops < 515.0, "{iops}");
 }
 
@@ -230,7 +230,7 @@ fn what_makes_no_sense() {
         (&["--floor-serve", "127.0.0.1"], &["has no port"]),
         (&["--floor-serve", "127.0.0.1:0", "--floor"], &["cannot be used with"]),
     ] {
-        // Not with the others' times, since one here has its own.
+        // Without the options for short runs, since one case has its own.
         let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
         let outcome = scratch.run(&args);
         eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
@@ -270,7 +270,7 @@ fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
 fn a_disk_that_fails_is_named() {
     let scratch = Scratch::new();
     let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread", "--wide"]);
-    // Where the line breaks depends on the block that failed.
+    // The line breaks at a different place for each failed block.
     let said = outcome.out().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("failed after"), "{said}");
     outcome.fails(1, &["some runs failed"]);
@@ -291,7 +291,7 @@ fn reports_are_compared_and_what_is_slower_fails() {
     assert!(same.contains("IOPS") && same.contains("  same"), "{same}");
     assert!(same.lines().all(|line| line.chars().count() <= 80), "{same}");
 
-    // What two runs measured here may be so far apart that nothing can be said.
+    // Measured runs may vary too much for a verdict, so use fixed figures.
     for (file, iops) in [(&a, 1000.0), (&b, 1.0)] {
         for run in report["patterns"][0]["local"]["runs"].as_array_mut().unwrap() {
             run["iops"] = iops.into();

@@ -1,4 +1,4 @@
-//! What a target counts, for programs and for Prometheus.
+//! A target's counters, for programs and for Prometheus.
 #![cfg(unix)]
 
 mod support;
@@ -10,7 +10,7 @@ use support::{Scratch, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:counted";
 
-/// What Prometheus' own tool says is in order.
+/// Checks the metrics with Prometheus' own tool.
 fn promtool(args: &[&str], input: &str) {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -67,7 +67,7 @@ fn counters_are_scraped() {
     let told = |line: &str| line.strip_prefix("counters at http://").map(str::to_owned);
     let place = server.said.lines().find_map(told).expect("it says where");
     let port = place.trim_end_matches("/metrics");
-    // Its name is no end of what can be read.
+    // A quote in the host's name does not break the format.
     let odd = format!("{}&hostnqn=nqn.2026-11.h:%22a%5C", server.url(1));
     scratch.run(["read", &odd, "-o", "out.bin"]).ok();
     let scrape = |headers: &str| {
@@ -87,7 +87,8 @@ fn counters_are_scraped() {
     });
     assert!(scrape("Accept: application/openmetrics-text\r\n").ends_with("# EOF\n"));
     assert!(scrape("Host: localhost:80\r\n").contains("farblock_uptime_seconds"));
-    // A stranger's name may lead here, by which a stranger's page could read it.
+    // DNS rebinding: a foreign name may resolve to this address, so that a web page could read the
+    // counters.
     assert!(scrape("Host: evil.example:80\r\n").starts_with("use this machine's address"));
     let text = scrape("");
     if cfg!(target_os = "linux") {
@@ -124,7 +125,7 @@ fn what_was_counted_is_told() {
     let views = [&after.total, &subsystem.io, &subsystem.namespaces[0].io, &after.hosts[0].io];
     for io in views {
         assert_eq!((io.read_bytes, io.written_bytes), (1 << 20, 0));
-        // Whoever asks once wants to know it the next time.
+        // The first query has switched on the measurement of latencies.
         assert_eq!(io.read_latency.counts.iter().sum::<u64>(), io.reads);
         assert!(io.read_latency.counts.len() <= after.latency_bounds_us.len() + 1);
     }

@@ -1,5 +1,5 @@
-//! What people download is the same bytes wherever it is packed. Building the programs the same is
-//! `make dist`'s part, which takes too long for a test.
+//! Release archives are identical wherever they are packed. `make dist` ensures the same for
+//! the programs, which takes too long for a test.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const ARCHIVES: [&str; 2] = ["farblock-linux-x86_64.tar.gz", "farblock-windows-x86_64.zip"];
 
-/// Packs two programs of a few bytes in a folder of its own, as one person's machine would.
+/// Packs two small programs in a folder, with the settings of some person's machine.
 fn pack(folder: &Path, umask: &str, timezone: &str) -> PathBuf {
     let programs = folder.join("programs");
     fs::create_dir_all(&programs).expect("a folder");

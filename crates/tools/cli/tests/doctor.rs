@@ -1,4 +1,4 @@
-//! What is wrong with a way to a target, in words: against real peers.
+//! doctor's findings about the way to a target, against real peers.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Outcome, Scratch};
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 const NQN: &str = "nqn.2026-11.org.example:disk";
 
-/// Has a peer that treats each connection so.
+/// Starts a peer that handles each connection with `act`.
 fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
@@ -23,7 +23,7 @@ fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     format!("nvme+tcp://{address}/{NQN}")
 }
 
-/// Waits for the other end to hang up.
+/// Waits until the other end hangs up.
 fn linger(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
@@ -32,7 +32,7 @@ fn doctor(scratch: &Scratch, url: &str, options: &[&str]) -> Outcome {
     scratch.run([&["doctor", url], options].concat())
 }
 
-/// The one problem, which is the last finding: its check, and both sentences.
+/// The only problem, which is the last finding: its check, and both sentences.
 #[track_caller]
 fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
     let json = [options, &["--json"]].concat();
@@ -67,13 +67,13 @@ fn all_is_well_as_far_as_a_block() {
     assert!(text.contains("one block is read in") && text.contains("no problems"), "{text}");
     let json = doctor(&scratch, &server.url(1), &["--json"]).ok().json();
     assert_eq!(json["problems"], 0, "{json}");
-    // Digests that nobody needs are a hint, and no problem.
+    // Unnecessary digests are a hint, not a problem.
     let text = doctor(&scratch, &server.url(1), &["--data-digest"]).ok().out();
     assert!(text.contains("hint") && text.contains("leave --data-digest out"), "{text}");
-    // Without a subsystem it says what there is.
+    // Without a subsystem it lists the target's subsystems.
     let text = doctor(&scratch, &format!("nvme+tcp://{}", server.address), &[]).ok().out();
     assert!(text.contains("farblock discover"), "{text}");
-    // Nothing of it troubles the target.
+    // The target logs nothing about it.
     assert_eq!(server.stop().stderr, "");
 }
 
@@ -100,7 +100,7 @@ fn web_servers_hasty_and_patient() {
         linger(stream);
     });
     says(&problem(&scratch, &hasty, &[]), "protocol", &["a web server (HTTP) listens", "port"]);
-    // What is no line it does not answer.
+    // A server that answers only complete lines.
     let patient = peer(|mut stream| {
         let mut all = Vec::new();
         let mut chunk = [0; 256];
@@ -144,13 +144,13 @@ fn a_silent_port_and_one_that_hangs_up() {
     says(&found, "protocol", &["closes them without an answer"]);
 }
 
-/// It answers as a target does, and takes what comes then without a word.
+/// A peer that answers the ICReq like a target, and nothing after that.
 #[test]
 fn a_target_that_stops_in_the_middle() {
     let url = peer(|mut stream| {
         let mut answer = [0_u8; 128];
         (answer[0], answer[2], answer[4]) = (1, 128, 128);
-        // The largest data of one PDU: 128 KiB.
+        // MAXH2CDATA: 128 KiB.
         answer[14] = 2;
         let _ = stream.read_exact(&mut [0; 128]);
         let _ = stream.write_all(&answer);
@@ -175,7 +175,7 @@ fn hosts_and_subsystems_that_are_not_known() {
     says(&problem(&scratch, &beyond, &[]), "namespace", &["no namespace 7", "it has 1"]);
 }
 
-/// No step takes longer than was asked for, whatever waits on the other side.
+/// No step exceeds the timeout, whatever the peer does.
 #[test]
 fn a_disk_that_does_not_answer() {
     let scratch = Scratch::new();
@@ -190,7 +190,7 @@ fn a_target_here_that_does_not_answer() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("run-serve")).expect("a folder");
     let bind = |name: &str| std::os::unix::net::UnixListener::bind(scratch.path(name));
-    // What a target has left that is gone is nothing.
+    // A dead target's socket is ignored.
     drop(bind("run-serve/gone").expect("a socket"));
     let hangs = bind("run-serve/hangs").expect("a socket");
     let text = scratch.run(["doctor", "--timeout", "100ms"]).out();
@@ -243,13 +243,13 @@ fn a_target_that_wants_tls() {
     says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
     assert!(text.contains("lets this host in over TLS"), "{text}");
-    // And a key where nobody wants one.
+    // A key for a target that has none.
     let plain = scratch.serve(["mem:1MiB"]);
     let found = problem(&scratch, &plain.url(1), &["--tls-key", &key]);
     says(&found, "TLS", &["leave --tls-key out"]);
 }
 
-/// Names that are let in are not what is wrong.
+/// An allowed name is not blamed.
 #[test]
 #[cfg(unix)]
 fn a_host_whose_name_is_not_enough() {
@@ -265,18 +265,18 @@ fn a_host_whose_name_is_not_enough() {
     let others = ["allow-host", "set-tls", "host_id"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &url, &["--tls-key", &key]).ok();
-    // With TLS it is the identifier.
+    // With TLS, the identifier is the problem.
     let id = "01234567-89ab-cdef-0123-456789abcdef";
     scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
     let found = problem(&scratch, &url, &["--tls-key", &key]);
-    // That of its name, where none is given.
+    // The default identifier comes from the name.
     let own = "not with the identifier 11111111-2222-3333-4444-555555555555";
     says(&found, "host", &["the target knows", own, "(host_id)", "?hostid=UUID"]);
     let others = ["allow-host", "set-tls", "--tls-key FILE", "the target's log"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &format!("{url}&hostid={id}"), &["--tls-key", &key]).ok();
     scratch.run(["id", &url]).fails_in_a_line(1, &["farblock doctor 'nvme+tcp://"]);
-    // Where there is no TLS for it the target does not even list the subsystem.
+    // Without TLS for it, the target does not even list the subsystem.
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &format!("{url}&hostid={id}"), &[]);
     says(&found, "host", &["does not allow", "if it is allowed already", "ctl set-tls ADDR:PORT"]);
@@ -304,7 +304,7 @@ fn a_target_that_wants_tls_of_the_authentication() {
         let part = "lets this host in over TLS, with a key that came of the authentication";
         assert!(text.contains(part) && text.contains("an NVMe/TCP target answers"), "{text}");
     }
-    // And where nobody may begin without.
+    // A listener that requires TLS from the start.
     scratch.ctl(&["set-tls", &server.address, "required"]).ok();
     let found = problem(&scratch, &url, &concat);
     says(&found, "protocol", &["--concat begins without", "set-tls"]);
@@ -315,7 +315,7 @@ fn a_target_that_wants_tls_of_the_authentication() {
     assert!(!found.1.contains("the target knows"), "{found:?}");
 }
 
-/// A file that a target shares, that a program has open, and that nobody uses.
+/// A file that a target shares, one that a program has open, and one that is free.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_and_who_has_them() {
@@ -323,7 +323,7 @@ fn files_and_who_has_them() {
     let disk = scratch.disk("disk.img", 8 << 20);
     let free = doctor(&scratch, "disk.img", &[]).ok().out();
     assert!(free.contains("is a file of 8 MiB") && free.contains("nobody else uses"), "{free}");
-    // Under its name, a link to it, or as others see it: it is one file.
+    // A relative name and a symbolic link lead to the same file.
     std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("a link");
     let server = scratch.serve([&disk]);
     for name in [disk.as_str(), "disk.img", "link"] {
@@ -351,7 +351,7 @@ fn files_and_who_has_them() {
     assert!(text.contains("extend it with `truncate -s 1024"), "{text}");
 }
 
-/// What is no disk is said to be none, and is not waited for.
+/// Files that are not disks are reported as such, without blocking.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_no_disk() {

@@ -80,7 +80,7 @@ fn copies_in_all_directions() {
         let copy = |args: &[&str]| -> Outcome {
             scratch.run([&["copy", "--engine", engine], args].concat())
         };
-        // The middle is zeroes, which become a hole.
+        // Zeroes in the middle become a hole.
         let mut data = noise(12, 8 << 20);
         data[2 << 20..6 << 20].fill(0);
         let source = scratch.file("source.img", &data);
@@ -275,7 +275,7 @@ fn several_listeners_each_serve() {
     server.stop();
 }
 
-/// On an address of its own, since the ports are fixed.
+/// On a separate address, since the ports are fixed.
 #[test]
 fn discovery_finds_the_port() {
     const ADDRESS: &str = "127.0.0.77";

@@ -1,4 +1,4 @@
-//! Files that a command replaces: at every moment there is the old one or the new one, whole.
+//! Commands replace files atomically: the old or the new file is there at every moment, complete.
 
 mod support;
 
@@ -6,7 +6,7 @@ mod support;
 use support::noise;
 use support::{Scratch, read};
 
-/// What a folder holds besides `names`.
+/// The files in a folder besides `names`.
 fn others(scratch: &Scratch, names: &[&str]) -> Vec<String> {
     let entries = std::fs::read_dir(scratch.path(".")).unwrap();
     let all = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -92,7 +92,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
     }
 }
 
-/// With the default name too, which asks for the identity first.
+/// With the default name too, which is the first to ask for the identity.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_new_identity_is_said_once() {
@@ -104,7 +104,7 @@ fn a_new_identity_is_said_once() {
         std::fs::copy(&disk, &copy).unwrap();
         let said = |stderr: &str| stderr.matches("has an identity of its own now").count();
         let serve = || scratch.serve([&[copy.as_str()], nqn].concat()).stop().stderr;
-        // Where files have no attributes nothing is ever new.
+        // On a file system without attributes an identity is never new.
         let first = serve();
         assert!(said(&first) == 1 || !keeps_attributes(&copy), "{nqn:?}: {first}");
         assert_eq!(said(&serve()), 0, "{nqn:?}: the second time");
@@ -117,7 +117,7 @@ fn keeps_attributes(path: &str) -> bool {
     rustix::fs::getxattr(path, name, &mut [0_u8; 128][..]).is_ok()
 }
 
-/// UUIDs of a target's namespaces, and its name.
+/// The UUIDs of a target's namespaces, and its name.
 fn identities(scratch: &Scratch, disks: &[&str]) -> (Vec<String>, String) {
     let server = scratch.serve(disks);
     let id = scratch.run(["id", &server.subsystem_url(), "--json"]).ok().json();

@@ -1,4 +1,4 @@
-//! Fleets of a few nodes, a second or less each.
+//! Fleets of a few nodes, for a second or less each.
 #![cfg(unix)]
 
 mod support;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use support::{Scratch, Server, read};
 
-/// Two nodes, and agents that are processes.
+/// Two nodes, and agents in processes.
 const SMALL: &str = "\
 host_nodes = 1
 drives_per_target = 2
@@ -76,7 +76,7 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// By network namespaces, which only root may make.
+/// In network namespaces, which only root may make.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
@@ -84,7 +84,7 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
         return eprintln!("left out: only root may make network namespaces");
     }
     let scratch = Scratch::new();
-    // Sixteen writers share what is left of the network: each 4 KiB wait for those of the others.
+    // Sixteen writers share the slow network: each 4 KiB wait for the others.
     let text = "drive = \"temporary:8MiB\"\nwriters = 16\nfaults = [\"cut\", \"slow\"]\n\
                 fault_seconds = 2.0\n";
     let plan = small(&scratch, text);
@@ -94,18 +94,17 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
     assert_eq!(names, ["cut", "slow"]);
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     let pause = |fault: usize| faults[fault]["pause_seconds"].as_f64().unwrap();
-    // Never sooner: there is one way only, which was away for two seconds.
+    // At least that long: the only path was cut for two seconds.
     assert!(pause(0) >= 1.5, "nobody was cut off: {report}");
     assert!(pause(1) >= 0.02, "nothing was slow: {report}");
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// The one that takes the least time: that of the documents' cluster measures 16 drives alone, ten
-/// times.
+/// The quickest plan. The plan of the documents' cluster measures 16 drives alone, ten times.
 #[test]
 fn a_plan_that_is_brought_along_runs() {
     let scratch = Scratch::new();
-    // A second, in which also a busy machine completes something.
+    // In a second, even a busy machine completes some I/O.
     let short = ["--runtime", "1", "--runs", "1", "--without", "tgt", "--json", "-"];
     let arguments = ["fleet", "run", "nvme-vs-iscsi"].into_iter().chain(short);
     let report = scratch.run(arguments.collect::<Vec<_>>()).ok().json();
@@ -117,8 +116,8 @@ fn a_plan_that_is_brought_along_runs() {
     }
 }
 
-/// As it is but for its times and the size of its drives; without root with the fault that needs no
-/// network namespaces.
+/// The unchanged plan, except for its times and drive sizes. Without root, only with the fault that
+/// needs no network namespaces.
 #[test]
 fn the_plan_of_failures_loses_nothing() {
     let scratch = Scratch::new();
@@ -148,7 +147,7 @@ fn the_plan_of_failures_loses_nothing() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// The processes that a process has started, the oldest first.
+/// The child processes of a process, oldest first.
 #[cfg(target_os = "linux")]
 fn children(of: u32) -> Vec<u32> {
     let list = format!("/proc/{of}/task/{of}/children");
@@ -162,7 +161,7 @@ fn an_agent_that_is_killed_ends_the_run_and_is_named() {
     use std::process::Stdio;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
         let scratch = Scratch::new();
-        // Longer than anybody waits: only its death ends this.
+        // So long that only the death of the process ends it.
         let plan = small(&scratch, &SMALL.replace("_seconds = 0.5", "_seconds = 3600"));
         let mut command = scratch.command(["-q", "fleet", "run", &plan, "--loopback"]);
         let run = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -177,7 +176,7 @@ fn an_agent_that_is_killed_ends_the_run_and_is_named() {
     }
 }
 
-/// Processes whose environment has this, and what they are called, but for this one.
+/// Processes with this variable in their environment, and their names, except for this process.
 #[cfg(target_os = "linux")]
 fn with(variable: &str) -> Vec<(u32, String)> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -195,7 +194,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
     found
 }
 
-/// As `kill -STOP` does: it holds its connections, and says nothing.
+/// As `kill -STOP` does: it keeps its connections, and is silent.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
@@ -240,7 +239,7 @@ fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
     }
 }
 
-/// Stopped, and then killed: its agents see the end of it, and their nodes go as well.
+/// The controller is stopped, then killed: its agents notice, and their nodes exit as well.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_controller_that_is_stopped_and_killed_leaves_nothing() {
@@ -339,8 +338,7 @@ fn agents_want_a_token_and_stay_at_home() {
     assert_eq!(server.stop().code, Some(0));
 }
 
-/// A stand-in for QEMU, which has no processor for its guest either, but knows what one says. Real
-/// ones are interop/linux/fleet.sh.
+/// A fake QEMU that runs no guest but speaks like one. interop/linux/fleet.sh uses real ones.
 #[cfg(target_os = "linux")]
 const QEMU: &str = r#"#!/bin/sh
 case "$*" in *"accel kvm"*) echo "no KVM here" >&2; exit 1 ;; esac
@@ -396,7 +394,7 @@ fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 
     std::fs::write(tools.join("qemu-system-x86_64.fails"), "").unwrap();
-    // Both end at once, and either may be the one that is seen first.
+    // Both guests exit at once, and either may be noticed first.
     fleet(&files).fails(1, &["error: guest ", ": it has ended: no such machine"]);
     let run = |plan: &str, count: &str| scratch.run(["fleet", "run", plan, "--guests", count]);
     run(&small(&scratch, SMALL), "1").fails_in_a_line(2, &["vm = true"]);

@@ -1,4 +1,4 @@
-//! Signals, full disks, and disks that vanish while they are used.
+//! Signals, full disks, and disks that vanish while in use.
 #![cfg(unix)]
 
 mod support;
@@ -35,13 +35,13 @@ fn signals_without_a_meaning_end_nothing() {
     assert!(outcome.stderr.contains("no configuration file to read again"), "{}", outcome.stderr);
 }
 
-/// What a host was told is written must be in the file, also when the target is stopped meanwhile.
+/// An acknowledged write must be in the file, even if the target is stopped meanwhile.
 #[test]
 fn a_target_stopped_during_a_write() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 64 << 20);
-        // Slow enough that it is stopped in the middle.
+        // Slow enough to stop it in the middle.
         let slow = format!("limit:16MiB/s,{disk}");
         let server = scratch.serve(["--engine", engine, &slow]);
         let data = noise(1, 64 << 20);
@@ -58,7 +58,7 @@ fn a_target_stopped_during_a_write() {
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         let error = stderr.lines().find(|line| line.starts_with("error: ")).expect("an error");
         assert!(error.contains("failed") || error.contains("lost"), "{error}");
-        // Every block is either as before or as it was sent.
+        // Every block has either its old or its new content.
         let mut written = 0;
         for (now, sent) in read(&disk).chunks(512).zip(data.chunks(512)) {
             assert!(now == sent || now.iter().all(|&byte| byte == 0), "{engine}: a torn block");
@@ -68,7 +68,7 @@ fn a_target_stopped_during_a_write() {
     }
 }
 
-/// Starts reading from a target that does not answer soon; it is connected on return.
+/// Starts a read from a target that answers slowly; returns once it has connected.
 fn start_reading(scratch: &Scratch, server: &Server) -> Child {
     let url = server.url(1);
     let options = ["-o", "out.bin", "--verbose", "--ctrl-loss-timeout", "1"];
@@ -81,7 +81,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["controllers"][0]["io_queues"].as_u64() > Some(0)
     });
-    // Its commands follow within milliseconds.
+    // The commands follow within milliseconds.
     std::thread::sleep(Duration::from_millis(500));
     child
 }
@@ -89,10 +89,10 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
 #[test]
 fn a_second_signal_ends_at_once() {
     let scratch = Scratch::new();
-    // Each read takes longer than anybody waits.
+    // Each read takes longer than any timeout here.
     let mut server = scratch.serve(["delay:60s,mem:1MiB"]);
     let mut reader = start_reading(&scratch, &server);
-    // One that comes before the first was taken is the same one.
+    // A second signal that arrives before the first was handled merges with it.
     support::until("it ends", || {
         server.signal("TERM");
         server.has_ended()
@@ -150,7 +150,7 @@ fn a_file_cut_short() {
         scratch
             .run(["read", &url, "-o", "out.bin"])
             .fails(1, &["reading nvme+tcp://", "at byte 1048576 failed: "]);
-        // The rest goes on.
+        // Other blocks can still be read.
         let start = scratch.run(["read", &url, "--length", "1MiB"]).ok();
         assert!(start.stdout == vec![0; 1 << 20]);
         server.stop();
@@ -199,7 +199,7 @@ fn a_full_disk_there() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let command = with_full_disk(&scratch, 1024);
-        // A sparse file that promises more than there is.
+        // A sparse file larger than its file system.
         let mut inner = Command::new("unshare");
         inner.args(command.get_args().map(|arg| {
             let text = arg.to_str().unwrap();
@@ -212,7 +212,7 @@ fn a_full_disk_there() {
         scratch
             .run_with(["write", &url], &noise(3, 4 << 20))
             .fails(1, &["writing to nvme+tcp://", "no space is left"]);
-        // What there is can still be read, and what fits written.
+        // Existing data can still be read, and blocks that fit can be written.
         scratch.run(["read", &url, "--length", "64KiB"]).ok();
         server.stop();
     }
@@ -224,7 +224,7 @@ fn a_limit_on_file_sizes() {
     let server = scratch.serve(["mem:4MiB"]);
     scratch.run_with(["write", &server.url(1)], &noise(4, 4 << 20)).ok();
     let mut command = Command::new("sh");
-    // In blocks of 512 bytes or of 1 KiB, as the shell pleases: either is less than 4 MiB.
+    // The shell counts blocks of 512 bytes or 1 KiB; either limit is below 4 MiB.
     command.args(["-c", "ulimit -f 2000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_farblock")]);
     command.args(["read", &server.url(1), "-o", "out.bin"]);
     scratch.prepare(&mut command);

@@ -1,5 +1,5 @@
-//! The interface, the dashboards and the counters by HTTPS: who is believed, what is said of whom
-//! is not, and what curl and OpenSSL see.
+//! The interface, the dashboards and the counters by HTTPS: trusted and untrusted certificates,
+//! error messages, and the view of curl and OpenSSL.
 #![cfg(unix)]
 
 mod support;
@@ -15,14 +15,14 @@ const NQN: &str = "nqn.2026-11.org.farblock:https";
 const ADMIN: &str = "0123456789abcdef0123456789abcdef";
 const WATCH: &str = "fedcba9876543210fedcba9876543210";
 
-/// A file for its owner alone.
+/// A file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
     path
 }
 
-/// What a certificate is for.
+/// The parameters of a server certificate.
 fn params(names: &[&str]) -> CertificateParams {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).unwrap();
@@ -30,7 +30,7 @@ fn params(names: &[&str]) -> CertificateParams {
     params
 }
 
-/// An authority, its certificate in NAME.pem.
+/// A certificate authority, with its certificate in NAME.pem.
 fn authority(scratch: &Scratch, name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = params(&[]);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,7 +40,7 @@ fn authority(scratch: &Scratch, name: &str) -> CertifiedIssuer<'static, KeyPair>
     issuer
 }
 
-/// Puts a certificate into cert.pem, and its key into key.pem.
+/// Writes a certificate to cert.pem, and its key to key.pem.
 fn certify(scratch: &Scratch, params: &CertificateParams, by: &CertifiedIssuer<'_, KeyPair>) {
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, by).unwrap();
@@ -48,7 +48,7 @@ fn certify(scratch: &Scratch, params: &CertificateParams, by: &CertifiedIssuer<'
     secret(scratch, "key.pem", &key.serialize_pem());
 }
 
-/// The same, signed by itself: it says that it is an authority's, as `openssl req -x509` has it.
+/// A self-signed certificate that claims to be an authority, as from `openssl req -x509`.
 fn certify_itself(scratch: &Scratch, mut params: CertificateParams) {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -70,7 +70,7 @@ fn start(scratch: &Scratch, more: &[&str]) -> (Server, String) {
     (server, port)
 }
 
-/// What follows these words in what a target said.
+/// The rest of the output line of a target that begins with `words`.
 fn said(server: &Server, words: &str) -> String {
     let found = server.said.lines().find_map(|line| line.strip_prefix(words));
     found.unwrap_or_else(|| panic!("{}", server.said)).to_owned()
@@ -81,7 +81,7 @@ fn status(scratch: &Scratch, url: &str, ca: &str) -> Outcome {
     scratch.run(["status", "--json", "--api", url, "--token-file", &token, "--api-ca", ca])
 }
 
-/// What another program prints.
+/// The outcome of another program.
 fn other(scratch: &Scratch, program: &str, args: &[&str]) -> Outcome {
     let mut command = Command::new(program);
     scratch.prepare(&mut command);
@@ -119,7 +119,7 @@ fn what_a_certificate_says_is_believed_and_nothing_else() {
         .run(["status", "--api", &url, "--token-file", &token])
         .fails_in_a_line(2, &["--api-ca"]);
     status(&scratch, &plain, "ours.pem").fails_in_a_line(2, &["write https://"]);
-    // Who says nothing, or no TLS, is in nobody's way.
+    // Silent clients, and clients without TLS, do not block others.
     let silent: Vec<_> = (0..80)
         .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("there is room"))
         .collect();
@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         let url = format!("https://127.0.0.1:{port}");
         status(&scratch, &url, "ours.pem").fails_in_a_line(1, &[sentence]);
         server.stop();
-        // It is not believed because somebody has a copy of it, either.
+        // A copy of the self-signed certificate does not make it trusted here.
         certify_itself(&scratch, params);
         let (server, port) = start(&scratch, &[]);
         let url = format!("https://127.0.0.1:{port}");
@@ -210,7 +210,7 @@ fn a_renewed_certificate_is_taken_while_it_runs() {
     let (server, port) = start(&scratch, &[]);
     let url = format!("https://127.0.0.1:{port}");
     status(&scratch, &url, "old.pem").ok();
-    // What is half there changes nothing.
+    // A half-written file changes nothing.
     scratch.file("cert.pem", b"-----BEGIN CERT");
     status(&scratch, &url, "old.pem").ok();
     certify(&scratch, &params(&["127.0.0.1"]), &new);
@@ -268,7 +268,7 @@ fn events_come_to_whoever_has_a_token() {
             text.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
     };
-    // It is there when the first comment has come.
+    // The server sends the first comment when it is subscribed.
     read(":\n\n");
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
     read("event: namespace_added");
@@ -365,7 +365,7 @@ fn the_counters_are_https_too() {
     server.stop();
 }
 
-/// The page of several targets with this certificate, its address and what ends it.
+/// A dashboard of several targets with this certificate, and its address.
 fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     let token = secret(scratch, "page", &"p".repeat(32));
     let with = ["--https-cert", "cert.pem", "--https-key", "key.pem", "--token", &token];
@@ -379,7 +379,7 @@ fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     (page, said["dashboard"].as_str().unwrap().to_owned())
 }
 
-/// A program that does not outlive a test.
+/// A program that is killed when the test ends.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -397,7 +397,7 @@ fn the_page_of_several_targets_is_https_too() {
     let socket = scratch.path("control").display().to_string();
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
     let node = format!("one={socket}");
-    // What is encrypted may be at any address.
+    // With encryption any address is allowed.
     let (_page, at) = page(&scratch, &node, "0.0.0.0:0");
     let port = at.trim_end_matches('/').rsplit_once(':').unwrap().1;
     assert!(at.starts_with("https://"), "{at}");
@@ -430,7 +430,7 @@ fn no_token_goes_to_other_machines_unencrypted() {
     let page = ["ui", "--node", "a=/nowhere", "--listen", "0.0.0.0:0", "--token", &token];
     scratch.run(page).fails_in_a_line(2, &["other machines", "--https-cert", "ssh -L"]);
     scratch.run(page.iter().chain(&with[..2])).fails(2, &["--https-key"]);
-    // Counters hold no secret: it is said, and that is all.
+    // Counters are not secret: a warning is enough.
     let told = |args: &[&str]| {
         let args = [&["--nqn", NQN, "mem:1MiB", "--metrics"], args].concat();
         scratch.serve(args).stop().stderr.contains("can read the counters")

@@ -1,4 +1,4 @@
-//! Configurations of other targets, as one of ours that is served.
+//! Configurations of other targets, converted and served.
 #![cfg(unix)]
 
 mod support;
@@ -9,7 +9,7 @@ use support::{Reserved, Scratch, Server};
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
 const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
 
-/// Imports it; gives what is served then, and what was said.
+/// Imports a configuration, serves it, and returns its state and the messages.
 fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
     let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
     let port = reserved.address.port();
@@ -56,8 +56,7 @@ fn what_nvmetcli_saves() {
     assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
 }
 
-/// `nvmetcli save` of version 0.8, on Linux 6.12: but for the place of the file and the port it is
-/// as it was written.
+/// Real output of `nvmetcli save` 0.8 on Linux 6.12; only the file's path and the port are changed.
 #[test]
 fn what_the_real_nvmetcli_saved() {
     let scratch = Scratch::new();
@@ -98,8 +97,7 @@ fn what_spdk_saves() {
     assert_eq!(said.lines().count(), 3, "{said}");
 }
 
-/// `save_config` of SPDK 26.05's own target, as its client printed it: only the folder of the files
-/// is another.
+/// Real output of SPDK 26.05's `save_config`; only the folder of the files is changed.
 #[test]
 fn what_the_real_spdk_saved() {
     let scratch = Scratch::new();

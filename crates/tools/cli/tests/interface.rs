@@ -1,4 +1,4 @@
-//! The interface on TCP: who is let in, what for, and what is noted of it.
+//! The interface on TCP: authentication, roles, and the audit log.
 #![cfg(unix)]
 
 mod support;
@@ -13,14 +13,14 @@ const NQN: &str = "nqn.2026-11.org.farblock:remote";
 const ADMIN: &str = "0123456789abcdef0123456789abcdef";
 const WATCH: &str = "fedcba9876543210fedcba9876543210";
 
-/// A file for its owner alone.
+/// A file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
     path
 }
 
-/// Such a target, and where its interface is.
+/// A target with the interface, and its URL.
 fn start(scratch: &Scratch) -> (Server, String) {
     let text = format!("# who may\nops admin {ADMIN}\nwatcher read-only {WATCH}\n");
     let tokens = secret(scratch, "tokens", &text);
@@ -31,7 +31,7 @@ fn start(scratch: &Scratch) -> (Server, String) {
     (server, url)
 }
 
-/// Asks, and gives the whole answer.
+/// Sends a request, and returns the whole answer.
 fn ask(url: &str, request: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -111,15 +111,15 @@ fn neither_pages_nor_who_guesses_get_anything() {
         .collect();
     let answers: Vec<_> = guesses.into_iter().map(|guess| guess.join().unwrap()).collect();
     assert!(answers.iter().all(|it| it.starts_with("HTTP/1.1 4")), "{answers:?}");
-    // This address has guessed too often.
+    // Too many wrong guesses from this address.
     let answer = ask(&url, "GET /v1/status", &bearer(WATCH.trim_start_matches('f')));
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     assert!(answer.to_lowercase().contains("retry-after: 60"), "{answer}");
-    // Whoever guesses has the address of all users of this machine, and locks none of them out.
+    // The guesses come from the address of all local users, and must not lock them out.
     assert!(ask(&url, "GET /v1/status", &good).starts_with("HTTP/1.1 200"));
 }
 
-/// What a client says of when a change is to be made is heard, however it says it.
+/// Every form of a conditional request is honoured.
 #[test]
 fn conditions_hold() {
     let scratch = Scratch::new();
@@ -139,7 +139,7 @@ fn conditions_hold() {
     for others in ["\u{e9}", "\"1\"", "W/\"1\"", "\"1\", \"2\"", "\"1\"\r\nIf-Match: \"2\""] {
         asked("DELETE", &format!("If-Match: {others}\r\n"), "412");
     }
-    // It is there, and only a new one was asked for: it is not looked at what is said of it.
+    // The object exists and only a new one was requested: the body is not even checked.
     let refused = asked("PUT", "If-None-Match: *\r\n", "412");
     assert!(refused.contains("there is a namespace 1 of subsystem"), "{refused}");
     asked("PUT", "If-None-Match: \"1\"\r\n", "422");

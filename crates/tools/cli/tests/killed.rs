@@ -1,5 +1,5 @@
-//! A target that keeps what is changed, killed at every step of a change: a restart finds what was
-//! before it or what it asked for, whole, and goes on from there.
+//! A target that saves its changes is killed at every step of a change. A restart finds the old or
+//! the new state, complete, and continues from there.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -19,16 +19,16 @@ const NQN: &str = "nqn.2026-11.org.farblock:killed";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
 
-/// When it is killed.
+/// The moment of the kill.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// As soon as this has happened to a file beside the state, or to the state.
+    /// As soon as the state file or its temporary file has this event.
     Seen(ReadFlags),
-    /// After it could be written down only in part: files can be no longer.
+    /// After a partial write, because of a limit on file sizes.
     Half,
-    /// So long after the change was asked for.
+    /// This long after the request.
     After(Duration),
-    /// As soon as it says that the change was made.
+    /// As soon as the target confirms the change.
     Answered,
 }
 
@@ -44,13 +44,13 @@ const MOMENTS: [Moment; 9] = [
     Moment::After(Duration::from_millis(3)),
 ];
 
-/// Each moment meets each kind of change in so many rounds.
+/// Each moment meets each kind of change in this many rounds.
 const ROUNDS: usize = 3;
 
-/// Bytes that are less than any state has, and more than none.
+/// A file size limit below the size of every state.
 const HALF: u64 = 700;
 
-/// The states that follow each other: one step, several, and a disk that moves.
+/// The sequence of states: changes in one step, in several steps, and of a moving disk.
 fn states(begun: &Value) -> Vec<Document> {
     let disk = |size: u64| json!({ "path": "disk.img", "size": size });
     let host = json!({ HOST: { "limits": { "iops": 100_000 } } });
@@ -76,7 +76,7 @@ fn states(begun: &Value) -> Vec<Document> {
     .into()
 }
 
-/// What happens in the folder of the state.
+/// Watches the folder of the state.
 struct Watch(OwnedFd);
 
 impl Watch {
@@ -90,7 +90,7 @@ impl Watch {
         Watch(watch)
     }
 
-    /// Waits for this.
+    /// Waits for one of these events.
     fn wait_for(&self, wanted: ReadFlags) {
         let begin = Instant::now();
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
@@ -114,7 +114,7 @@ fn start(scratch: &Scratch) -> Server {
     scratch.serve(["--nqn", NQN, "--control", "c.sock", "--persist", "kept/state.json", "mem:1MiB"])
 }
 
-/// Asks for a state; HTTP's status, of which there is none from whoever is killed meanwhile.
+/// Requests a state; returns the HTTP status, or `None` if the target was killed meanwhile.
 fn ask(client: &Client, state: &Document) -> Option<u16> {
     let state = serde_json::from_str(&state.to_json()).expect("JSON");
     let answer = client.ask("PUT", "/v1/state", None, Some(&state)).ok()?;
@@ -122,7 +122,7 @@ fn ask(client: &Client, state: &Document) -> Option<u16> {
     Some(answer.status)
 }
 
-/// What is shared, by what the target says of its state and of its namespaces.
+/// The shared disks, from the target's state and its namespaces, which must agree.
 fn shared(client: &Client) -> Document {
     let said = client.ask("GET", "/v1/state", None, None).expect("it answers").body;
     let document = Document::parse(&said).expect("a state");
@@ -146,7 +146,7 @@ fn shared(client: &Client) -> Document {
     document
 }
 
-/// Has a target killed at this moment of a change; whether the change has to be there afterwards.
+/// Kills a target at this moment of a change; returns whether the change must be saved.
 fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
     let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
     let kill = || kill_process(pid, Signal::KILL).expect("it runs");
@@ -180,7 +180,7 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
     answered == Some(200) || matches!(moment, Moment::Seen(ReadFlags::MOVED_TO))
 }
 
-/// What is in the file, which is whole.
+/// The saved state; fails if it is damaged.
 fn kept(scratch: &Scratch) -> Document {
     let text = std::fs::read_to_string(scratch.path("kept/state.json")).expect("a state");
     let kept: Kept = serde_json::from_str(&text).unwrap_or_else(|e| panic!("torn: {e}: {text}"));
@@ -197,7 +197,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     let states = states(&begun);
     let (mut at, mut old, mut new) = (0, 0, 0);
     for round in 0..ROUNDS * MOMENTS.len() {
-        // There is an old state, and other moments meet other changes in each round.
+        // Start from a saved state, with a different change for each moment in each round.
         for _ in 0..1 + round / MOMENTS.len() {
             at = (at + 1) % states.len();
             assert_eq!(ask(&client(&scratch), &states[at]), Some(200));
@@ -219,7 +219,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     }
     println!("{old} times the old state, {new} times the new one");
     assert!(old > 0 && new > 0);
-    // What the last one left is in nobody's way, and goes.
+    // Leftovers of the last kill do not disturb, and are removed.
     assert_eq!(ask(&client(&scratch), &states[(at + 1) % states.len()]), Some(200));
     let left = std::fs::read_dir(scratch.path("kept")).expect("a folder");
     let mut left: Vec<_> = left.map(|one| one.expect("an entry").file_name()).collect();

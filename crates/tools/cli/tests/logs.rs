@@ -1,4 +1,4 @@
-//! What is logged, for whom, and how much of it.
+//! The contents, the format and the amount of the log.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::Scratch;
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
 
-/// The target says what its storage did to whom, once; the host says it in a sentence.
+/// The target logs the storage failure and the host once; the host prints one sentence.
 #[test]
 fn a_failing_disk_is_one_line_on_each_side() {
     let scratch = Scratch::new();
@@ -26,7 +26,7 @@ fn a_failing_disk_is_one_line_on_each_side() {
     assert!(rest.len() <= 1, "{}", outcome.stderr);
 }
 
-/// As long as it can still be copied.
+/// The operator learns of it while the disk can still be copied.
 #[cfg(unix)]
 #[test]
 fn a_disk_that_was_replaced_by_another_file_is_said() {
@@ -48,7 +48,7 @@ fn a_flood_of_strangers_is_some_lines_and_a_number() {
     let server = scratch.serve(["mem:1MiB"]);
     for _ in 0..200 {
         let mut stranger = TcpStream::connect(&server.address).expect("it listens");
-        // It may be closed before all of it is taken.
+        // The target may close the connection during the write.
         let _ = stranger.write_all(&[0xff; 128]);
         let _ = stranger.read_to_end(&mut Vec::new());
     }
@@ -57,7 +57,7 @@ fn a_flood_of_strangers_is_some_lines_and_a_number() {
     assert!(stderr.contains("more protocol errors in"), "{stderr}");
 }
 
-/// Who comes again and again, and leaves, is some lines and a number as well.
+/// A host that reconnects again and again causes a few lines and a count.
 #[test]
 fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
     let scratch = Scratch::new();
@@ -71,7 +71,7 @@ fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
     assert!(stderr.contains("more times that a host came or went in"), "{stderr}");
 }
 
-/// One line says what was changed, and who wanted it.
+/// One line describes the change, and who made it.
 #[cfg(unix)]
 #[test]
 fn a_change_is_a_line() {
@@ -111,7 +111,7 @@ fn another_kind_of_server_is_suspected() {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
-            // What is not a request is not answered.
+            // A malformed request gets no answer.
             let _ = stream.read_exact(&mut [0; 16]);
         }
     });
@@ -120,21 +120,21 @@ fn another_kind_of_server_is_suspected() {
     outcome.fails_in_a_line(1, &["another kind of server may be listening"]);
 }
 
-/// What the target's log says of a host that was let in and one that was not, in this format.
+/// The target's log, in this format, of an admitted and a refused host.
 fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let serve = [&["mem:1MiB", "--allow-host", HOST, "-v"], options].concat();
     let server = scratch.serve(serve);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     scratch.run(["read", &url, "-o", "out.bin"]).ok();
     scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
-    // Somebody is connected when it stops, so that there is something to be said of that.
+    // A connection at the stop, so that the stop is logged.
     let mut connected = TcpStream::connect(&server.address).expect("it listens");
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
     connected.write_all(&hello).expect("it takes it");
     connected.read_exact(&mut hello).expect("it answers");
     let text = server.stop().stderr;
-    // It may not have noticed yet that the ones before are gone.
+    // Earlier connections may still be counted.
     assert!(text.contains("stopping: finishing what ") && text.contains(" connection"), "{text}");
     text
 }
@@ -151,7 +151,7 @@ fn lines_of_json_are_for_programs() {
         })
     };
     assert!(said("info", HOST) && said("warn", "refused host"), "{text}");
-    // And so is why it ends.
+    // The final error is logged, too.
     let outcome = scratch.run(["serve", "missing.img", "--log-format", "json"]);
     let last: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("JSON");
     assert_eq!((outcome.code, &last["level"]), (Some(1), &"error".into()), "{last}");
@@ -165,7 +165,7 @@ fn lines_for_the_journal_have_priorities() {
     assert!(text.contains("<4>refused host"), "{text}");
 }
 
-/// Where systemd has made the standard error its journal, nobody has to say so.
+/// The journal is recognized without an option.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_journal_is_noticed() {
@@ -183,11 +183,11 @@ fn the_journal_is_noticed() {
     let log = std::fs::File::create(scratch.path("log")).expect("a file");
     let text = run(&log);
     assert!(text.starts_with("<3>") && text.lines().count() == 1, "{text}");
-    // Somebody else's journal is none of ours.
+    // A variable that names another journal is ignored.
     assert!(run(&other).starts_with("error: "));
 }
 
-/// No room is left behind a file: hosts get an error, and whoever runs the target learns why.
+/// The file system is full: hosts get an error, and the log tells the operator why.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_is_said_in_words() {

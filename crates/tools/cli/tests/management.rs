@@ -1,5 +1,5 @@
-//! The interface of a running target, as programs and people meet it: who changed what, refusals in
-//! one form, and where its socket may be.
+//! The control interface of a running target: the audit log, the common form of errors, and the
+//! path of its socket.
 #![cfg(unix)]
 
 mod support;
@@ -11,12 +11,12 @@ use support::{Reserved, Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:managed";
 
-/// Asks, and gives the whole answer.
+/// Sends a request, and returns the whole answer.
 fn ask(socket: &str, request: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let head = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
     write!(stream, "{head}Content-Length: {}\r\n\r\n", body.len()).unwrap();
-    // It may have been refused before it is all written.
+    // The target may refuse the request before reading all of it.
     let _ = stream.write_all(body.as_bytes());
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
@@ -97,7 +97,7 @@ fn a_free_port_is_the_same_one_when_the_configuration_comes_back_to_it() {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["listening"].as_array().unwrap().len()
     };
-    // Hosts know the target by its first address: it stays, and nothing is half done.
+    // Hosts know the target by its first address, so it stays, and no step is applied.
     write(&other);
     scratch.run(["reload"]).fails(1, &["started with"]);
     assert_eq!(listening(), 1);

@@ -1,5 +1,5 @@
-//! A mirror over two targets that are killed in turn, under load: nothing that was acknowledged is
-//! lost, and both have the same in the end.
+//! A mirror over two targets that are killed in turn, under load: no acknowledged write is lost,
+//! and both legs are identical in the end.
 #![cfg(unix)]
 
 mod support;
@@ -16,7 +16,7 @@ const LEG_BYTES: usize = 9 << 20;
 const RESERVED_BYTES: usize = 1 << 20;
 const BLOCKS: u64 = 64;
 
-/// What the newest record at a leg's end says of both legs: 1 is in sync, 2 behind.
+/// The states of both legs in a leg's newest record: 1 is in sync, 2 behind.
 fn standings(image: &str) -> [u8; 2] {
     let bytes = support::read(image);
     let reserved = &bytes[bytes.len() - RESERVED_BYTES..];
@@ -26,7 +26,7 @@ fn standings(image: &str) -> [u8; 2] {
     [newest[72], newest[73]]
 }
 
-/// Writes versions over its blocks and reads them back until it is told to stop.
+/// Writes versions of its blocks and reads them back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let size = blocks.geometry().block_size as usize;
@@ -34,7 +34,7 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut turn: u64 = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
-        // Far apart, so that there are several regions.
+        // Far apart, so that the writes hit several regions.
         let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
         blocks.read(lba, &mut data).expect("read");
         assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} went back");
@@ -50,8 +50,7 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// Legs ask for different keys, and each URL names its own. One that is refused says so for that
-/// leg, when the mirror starts and while it is used.
+/// Each leg's URL names its own key. A refused key is reported for its leg, at the start and later.
 #[test]
 fn legs_have_keys_of_their_own() {
     let scratch = Scratch::new();
@@ -102,7 +101,7 @@ fn legs_have_keys_of_their_own() {
     drop((one, two));
 }
 
-/// Compares the legs while they are written; then one has another block, which nobody writes.
+/// Compares the legs during writes, and again after changing an idle block of one leg.
 fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     let control = scratch.text("control");
     let ctl = |words: &[&str]| scratch.run(["ctl", "--control", &control].iter().chain(words));
@@ -110,7 +109,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     assert!(slow.contains("at 1 MiB/s at most"), "{slow}");
     ctl(&["verify", nqn, "1", "--no-wait"]).ok();
     more();
-    // It goes on at the new speed at once.
+    // The new speed applies at once.
     ctl(&["copy-speed", nqn, "1", "0"]).ok();
     let same = ctl(&["verify", nqn, "1"]).ok().out();
     assert!(same.contains("all legs in sync are the same"), "{same}");
@@ -125,7 +124,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     file.write_all(&[0; 4096]).expect("the block as it was");
 }
 
-/// Half of one leg's data is lost beneath it: what it cannot give is not called the same.
+/// A leg's file loses half of its data: the lost half is not reported as equal.
 #[test]
 fn a_verify_names_the_leg_that_cannot_be_read() {
     let scratch = Scratch::new();
@@ -151,7 +150,7 @@ fn a_verify_names_the_leg_that_cannot_be_read() {
     leg.stop().ok();
 }
 
-/// A leg that becomes shorter has lost its record, and perhaps data: it is not called in sync.
+/// A leg that becomes shorter has lost its record, and perhaps data: it is not in sync.
 #[test]
 fn a_leg_that_has_shrunk_is_out() {
     let scratch = Scratch::new();
@@ -167,7 +166,7 @@ fn a_leg_that_has_shrunk_is_out() {
         scratch.run(["ctl", "--control", &far, "resize", &leg.nqn, "1", &bytes]).ok();
     };
     let status = || scratch.run(["status", "--control", &control]).ok().out();
-    // Nobody writes to the leg any more, and would notice it by that.
+    // Wait until no write would notice the problem.
     until("the bitmap is empty", || {
         let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
@@ -181,7 +180,7 @@ fn a_leg_that_has_shrunk_is_out() {
     leg.stop().ok();
 }
 
-/// Reads MiB 2 so often that each leg in sync is asked, and wants what was written last.
+/// Reads MiB 2 so often that every leg in sync is read, and expects the last written data.
 fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
     for _ in 0..6 {
         let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();
@@ -193,8 +192,8 @@ fn write_mib(scratch: &Scratch, url: &str, at: &str, byte: u8) {
     scratch.run_with(["write", url, "--offset", at], &[byte; 1 << 20]).ok();
 }
 
-/// Another program cuts a leg's file short, and the next write would make it longer again, with
-/// zeroes between.
+/// Another program truncates a leg's file; the next write would extend it again, with zeroes in
+/// between.
 #[test]
 fn a_leg_that_was_cut_short_is_not_read() {
     let scratch = Scratch::new();
@@ -215,8 +214,8 @@ fn a_leg_that_was_cut_short_is_not_read() {
     server.stop().ok();
 }
 
-/// A leg's target is killed, an older copy is written over its file, and the target is back before
-/// anybody misses it.
+/// A leg's target is killed, an older copy replaces its file, and the target returns before the
+/// mirror notices.
 #[test]
 fn a_leg_whose_target_comes_back_with_an_older_copy_is_not_read() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! A mirror whose process is killed while the storage of a leg on another machine holds one of its
-//! writes back: that does not come after what the next process writes.
+//! A mirror's process is killed while a remote leg's storage delays one of its writes. That write
+//! must not be executed after the next process's writes.
 #![cfg(unix)]
 
 mod support;
@@ -33,7 +33,7 @@ use support::{Scratch, Server, until};
 const LEG_BYTES: u64 = 9 << 20;
 const LBA: u64 = 200;
 
-/// A target with storage that holds writes back.
+/// A target with storage that can delay writes.
 struct Far {
     store: Arc<Mem>,
     gate: Arc<Gate>,
@@ -61,7 +61,7 @@ impl Far {
     }
 }
 
-/// A mirror that runs, and what is asked of it.
+/// A running mirror.
 struct Mirror<'a> {
     scratch: &'a Scratch,
     server: Server,
@@ -74,7 +74,7 @@ impl Mirror<'_> {
         Mirror { scratch, server }
     }
 
-    /// What each leg is, and why.
+    /// The state of each leg, with its reason.
     fn legs(&self) -> Vec<(String, String)> {
         let status = self.scratch.run(["status", "--control", "control", "--json"]).ok().json();
         let legs = &status["subsystems"][0]["namespaces"][0]["legs"];
@@ -97,7 +97,7 @@ impl Mirror<'_> {
         let _ = self.server.wait();
     }
 
-    /// Both legs are the same.
+    /// Checks that both legs are equal.
     fn verify(&self) {
         let nqn = &self.server.nqn;
         let verify = ["ctl", "--control", "control", "verify", nqn, "1"];
@@ -106,7 +106,7 @@ impl Mirror<'_> {
     }
 }
 
-/// By a host of its own, which gives up soon when its target dies.
+/// Writes from a separate host, which gives up soon when its target dies.
 fn write(url: &str, value: u8) -> Result<(), String> {
     let url: Url = url.parse().expect("a URL");
     let soon = Some(Duration::from_secs(1));
@@ -116,7 +116,7 @@ fn write(url: &str, value: u8) -> Result<(), String> {
     blocks.write(LBA, &[value; 512]).map_err(|error| error.to_string())
 }
 
-/// Has a mirror killed whose second write is on its way to `far`.
+/// Kills a mirror whose second write is on its way to `far`.
 fn die_writing(mirror: Mirror<'_>, far: &Far) {
     mirror.write(1);
     far.gate.keep_at(LBA);
@@ -144,20 +144,20 @@ fn what_is_held_back_does_not_come_after_what_is_written_then() {
     assert_eq!(far.has(), 3, "what a dead process had sent has come after it");
     let (state, reason) = far_leg;
     assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
-    // Nothing is held back: what is left is ended, and the leg is used, at once.
+    // Nothing is delayed: the old controllers are cancelled, and the leg is used at once.
     second.kill();
     let third = Mirror::start(&scratch, &legs, "");
     assert!(third.is_whole(), "{:?}", third.legs());
     third.verify();
-    // Nor is it waited for what was closed in order.
+    // After an orderly stop there is nothing to wait for.
     third.server.stop().ok();
     let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
     let texts: Vec<_> = files.map(|file| support::read(file.expect("it is one").path())).collect();
     assert_eq!(texts, [b"[]"]);
 }
 
-/// A target that ends no controllers, and does not hold back what comes after a write of a lost one
-/// (the kernel's, for example): what it has is waited for, three times the keep alive timeout.
+/// A target, such as the kernel's, can neither cancel controllers nor delay later writes behind a
+/// lost one. The mirror waits three times the keep alive timeout for that write.
 #[test]
 fn a_target_that_ends_nothing_is_given_its_time() {
     let scratch = Scratch::new();
@@ -192,7 +192,7 @@ fn a_target_that_ends_nothing_is_given_its_time() {
     writer.join().expect("the host").expect_err("nobody has acknowledged it");
     let second = Mirror::start(&scratch, &legs, "");
     second.write(3);
-    // It is carried out now.
+    // The delayed write is executed now.
     let late = held.lock().unwrap().take().expect("it is held");
     far.overwrite(LBA as usize * 512, &late);
     until("the leg is in sync again", || second.is_whole());
@@ -201,7 +201,7 @@ fn a_target_that_ends_nothing_is_given_its_time() {
     second.server.stop().ok();
 }
 
-/// The leg that cannot be written yet is the only one with all of the data: the mirror waits.
+/// The leg that cannot be written yet is the only one with all data: the mirror waits.
 #[test]
 fn the_only_leg_with_the_data_is_waited_for() {
     let (scratch, far) = (Scratch::new(), Far::new());
@@ -222,7 +222,7 @@ fn the_only_leg_with_the_data_is_waited_for() {
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
     let waits = || until("it says that it waits", || said().contains("the mirror waits"));
-    // Told to end meanwhile, it ends before the wait does.
+    // A signal stops it during the wait.
     let child = command().spawn().expect("the target starts");
     waits();
     support::signal(child.id(), "TERM");

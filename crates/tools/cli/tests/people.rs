@@ -1,4 +1,4 @@
-//! What people type, and where it comes out.
+//! Typical command lines, and their results.
 
 mod support;
 
@@ -52,7 +52,7 @@ fn names_need_not_be_text() {
     scratch.run([name("bench"), again.into()].into_iter().chain(bench)).ok();
 }
 
-/// A terminal: the side of whoever sits at it, and the side of a program.
+/// A terminal: the user's side, and the program's side.
 #[cfg(target_os = "linux")]
 fn terminal() -> (std::fs::File, std::fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -66,7 +66,7 @@ fn terminal() -> (std::fs::File, std::fs::File) {
     (person.into(), program)
 }
 
-/// Control-D at a terminal is the end of the input, and once is enough.
+/// Control-D on a terminal ends the input, and once is enough.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_typed_ends_once() {
@@ -111,7 +111,7 @@ fn whoami_says_whom_a_target_has_to_let_in() {
     server.stop();
 }
 
-/// Whatever connects takes the host's name and identifier on the command line.
+/// Every connecting command takes the host's name and identifier.
 #[test]
 fn a_host_says_who_it_is_on_the_command_line() {
     const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
@@ -137,7 +137,7 @@ fn a_host_says_who_it_is_on_the_command_line() {
     let discover = |host: &str| scratch.run(["discover", address, "--hostnqn", host]).ok().out();
     assert!(discover(&named).contains(&server.nqn));
     assert!(!discover("nqn.2026-11.h:other").contains(&server.nqn));
-    // The URL says it as well as the option, and the same twice is no contradiction.
+    // The URL works like the option, and repeating the same value is no contradiction.
     let named_there = format!("nvme+tcp://{address}/?hostnqn={named}");
     for command in
         [&["discover", &named_there][..], &["discover", &named_there, "--hostnqn", &named]]

@@ -1,5 +1,5 @@
-//! Disks of other machines as parts of one: each of the targets behind it is killed in turn, under
-//! load, and nothing fails or is lost.
+//! Remote disks as parts of a set: each target behind it is killed in turn, under load, and nothing
+//! fails or is lost.
 #![cfg(unix)]
 
 mod support;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::{Reserved, Scratch, Server, until};
 
 const PART_BYTES: u64 = 8 << 20;
-/// Of all parts together.
+/// Test locations, over all parts together.
 const PLACES: u64 = 64;
 
-/// Writes versions over its blocks and reads them back until it is told to stop.
+/// Writes versions of its blocks and reads them back until `stop`.
 fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
-    // Two blocks, some of them in two parts.
+    // Two blocks each, some of them across two parts.
     let size = 2 * blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0_u8; PLACES as usize]);
     let mut turn: u64 = 0;
@@ -38,7 +38,7 @@ fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     }
 }
 
-/// Kills each part in turn while the whole is written and read; `step` blocks lie between places.
+/// Kills each part in turn under load; `step` blocks lie between locations.
 fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
@@ -92,12 +92,12 @@ fn a_stripe_set_goes_on_when_its_first_part_is_back() {
 
 #[test]
 fn a_concatenation_goes_on_when_its_last_part_is_back() {
-    // Places 21 and 42 are at the ends of parts.
+    // Locations 21 and 42 cross the ends of parts.
     each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
 }
 
-/// Faults in pairs: two parts at once, and a part with the machine that has the whole. The disk at
-/// the end asks again until it is answered, and what it has written is there.
+/// Double faults: two parts at once, and a part with the machine that has the set. The host
+/// retries, and all written data is there.
 #[test]
 fn two_are_killed_at_once() {
     let scratch = Scratch::new();
@@ -131,7 +131,7 @@ fn two_are_killed_at_once() {
                 let _ = servers[index].take().expect("it runs").wait();
             }
             let mut back = pair;
-            // The whole is not opened before its parts are there.
+            // The set opens only when its parts are there.
             back.sort_unstable();
             for index in back {
                 servers[index] = Some(serve(all[index], &addresses[index], &names[index]));
@@ -144,8 +144,8 @@ fn two_are_killed_at_once() {
     servers.into_iter().rev().flatten().for_each(|server| drop(server.stop()));
 }
 
-/// A target that is killed has left word of its controllers, and the next one has them ended before
-/// it writes: nothing is left of them then. A file that is damaged is not taken for nothing.
+/// A killed target has recorded its controllers. The next target cancels them before it writes, and
+/// removes the record. A damaged record is an error.
 #[test]
 fn the_next_target_ends_what_a_dead_one_has_begun() {
     let scratch = Scratch::new();
@@ -160,7 +160,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
     let file = || {
         let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
         let mut paths = files.map(|it| it.expect("it is one").path());
-        // Beside it there may be one that takes its place.
+        // A temporary file may exist as well.
         paths.find(|path| path.extension().is_some_and(|it| it == "json")).expect("a file")
     };
     let lives = || {
@@ -172,7 +172,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
     for _ in 0..3 {
         let server = start();
         written(&server);
-        // The one before is over once something is written.
+        // The old controller is removed once the new one has written.
         until("it is the only one", || lives().len() == 1);
         names.push(lives()[0]["name"].to_string());
         server.signal("KILL");
@@ -200,7 +200,7 @@ fn parts_are_what_they_are_called() {
         scratch.run(["serve", "--listen", "127.0.0.1:0", spec]).fails(1, parts);
     };
     refused(&format!("concat:{locked_url},{open_url}"), &["TLS"]);
-    // Another way to the same disk.
+    // The same disk by another address.
     let again = open_url.replace("127.0.0.1", "localhost");
     refused(&format!("stripe:{open_url},{again}"), &["same disk", "once"]);
     let gone = scratch.serve([scratch.disk("three.img", PART_BYTES)]);
@@ -225,7 +225,7 @@ fn parts_are_what_they_are_called() {
         .run(["ctl", "--control", &control, "verify", &nqn, "1"])
         .fails(1, &["is not a shared mirror"]);
     whole.stop().ok();
-    // The same disk for hosts, with another key or read-only.
+    // The same set with another key or read-only has the same identity.
     let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);
     let url: Url = whole.url(1).parse().expect("a URL");
     let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
@@ -235,7 +235,7 @@ fn parts_are_what_they_are_called() {
     whole.stop().ok();
 }
 
-/// Nothing that lies behind a disk of a concatenation is elsewhere when that has grown, or shrunk.
+/// When a member of a concatenation has grown or shrunk, the data behind it stays in place.
 #[test]
 fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     let scratch = Scratch::new();
@@ -275,7 +275,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     let mut data = [0; 512];
     blocks.read(behind_one, &mut data).expect("read");
     assert_eq!(data, [7; 512]);
-    // Shorter while it is used: said, and what is missing fails.
+    // Shrinking in use: status reports it, and the missing part fails.
     resized(PART_BYTES / 2);
     until("it is said that it is shorter", || status().contains("where it had 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
@@ -287,7 +287,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     serve(&named).fails(1, &["is shorter than the 8 MiB of it"]);
 }
 
-/// Two sets that each believe a remote disk to be their own would overwrite each other's data.
+/// Two sets with one remote disk would overwrite each other's data.
 #[test]
 fn a_remote_disk_is_part_of_one_thing() {
     let scratch = Scratch::new();

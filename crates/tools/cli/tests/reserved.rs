@@ -1,5 +1,5 @@
-//! Reservations of what carries no attribute: kept in the target's folder, over kill -9 at any
-//! moment, and not offered where there is no folder.
+//! Reservations of disks without attributes: kept in the target's folder, across kill -9 at any
+//! moment, and not offered without a folder.
 
 mod support;
 
@@ -19,7 +19,7 @@ use scripted::{BLOCK, NQN, Queue, admin_of, io_of, write};
 use std::io::Write;
 use support::{Scratch, Server, noise};
 
-/// Where Identify Namespace has its Reservation Capabilities (RESCAP).
+/// The offset of the Reservation Capabilities (RESCAP) in Identify Namespace.
 const RESCAP: usize = 31;
 const PERSISTS: u8 = 1;
 
@@ -49,12 +49,12 @@ impl Host {
         self.io.run(sqe, Transfer::InCapsule(data.len() as u32), &data).status
     }
 
-    /// Registers this key, whatever it had before, to persist.
+    /// Registers this key to persist, whatever key was registered before.
     fn register(&mut self, key: u64) -> Status {
         self.send(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key])
     }
 
-    /// The same, but the answer is not waited for.
+    /// The same, without waiting for the answer.
     fn begin_to_register(&mut self, key: u64) {
         let (sqe, data) = command(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key]);
         let mut out = Vec::new();
@@ -70,7 +70,7 @@ impl Host {
         self.send(NvmOpcode::RESERVATION_ACQUIRE, control, &[key, 0])
     }
 
-    /// The type, whether it persists, and who is registered.
+    /// The type, whether it persists, and the registered keys.
     fn report(&mut self) -> (u8, bool, Vec<u64>) {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -87,14 +87,14 @@ impl Host {
     }
 }
 
-/// A command, and the keys that it brings.
+/// A reservation command with its keys.
 fn command(opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> (Sqe, Vec<u8>) {
     let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
     let dptr = SglDescriptor::in_capsule(0, data.len() as u32);
     (Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) }, data)
 }
 
-/// Registers whatever key there was before, to persist.
+/// Replaces any earlier key, to persist.
 fn replaces() -> ReservationControl {
     ReservationControl::default()
         .with_action(RegisterAction::REPLACE.0)
@@ -102,7 +102,7 @@ fn replaces() -> ReservationControl {
         .with_cptpl(ReservationControl::CPTPL_SET)
 }
 
-/// A stripe set, which carries no attribute.
+/// A stripe set, which has no attributes.
 fn stripe(scratch: &Scratch) -> String {
     let [one, other] = ["a.img", "b.img"].map(|name| scratch.disk(name, 1 << 20));
     format!("stripe:64KiB,{one},{other}")
@@ -123,7 +123,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
     assert!(host.is_offered());
     assert_eq!(host.register(7), Status::SUCCESS);
     assert_eq!(host.acquire(7), Status::SUCCESS);
-    // A folder has one target.
+    // Two targets cannot share a folder.
     let second = scratch.run(["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", "mem:1M"]);
     second.fails_in_a_line(1, &["another target keeps its reservations in kept", "--state-dir"]);
     kill(server);
@@ -134,7 +134,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
     let conflict = Status::RESERVATION_CONFLICT.with_dnr();
     assert_eq!(write(&mut other.io, 0, &data, true), conflict);
     assert_eq!(write(&mut holder.io, 0, &data, true), Status::SUCCESS);
-    // Nothing is left of what is given up.
+    // Clearing the reservation removes its file.
     let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
     assert_eq!(holder.send(NvmOpcode::RESERVATION_RELEASE, clear, &[7]), Status::SUCCESS);
     kill(server);
@@ -158,7 +158,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
             let (_, persists, keys) = host.report();
             let kept = scratch.path("answered");
             let answered: u64 = std::fs::read_to_string(kept).unwrap().parse().unwrap();
-            // The one on its way may have been kept as well.
+            // The unanswered one may have been saved as well.
             assert!(persists && [vec![answered], vec![answered + 1]].contains(&keys), "{keys:?}");
         }
         let mut answered = first;
@@ -167,7 +167,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
             assert_eq!(host.register(answered + 1), Status::SUCCESS);
             answered += 1;
         }
-        // It goes while it keeps the next one.
+        // Kill it while it saves the next one.
         host.begin_to_register(answered + 1);
         kill(server);
         scratch.file("answered", answered.to_string().as_bytes());

@@ -1,5 +1,5 @@
-//! `farblock serve` as a service: what a service manager is told, and a restart that hosts notice
-//! by a pause alone, since the manager holds the listening socket.
+//! `farblock serve` as a service: its notifications, and a restart that hosts notice only as a
+//! pause, since the service manager holds the listening socket.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -19,7 +19,7 @@ use support::{PATIENCE, Scratch, Server, finish, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:restarted";
 
-/// `farblock serve` with this as its descriptor 3, as systemd hands a socket over.
+/// `farblock serve` with `third` as its descriptor 3, as systemd hands a socket over.
 fn handed<S: AsRef<OsStr>>(scratch: &Scratch, third: Stdio, args: &[S]) -> Command {
     let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -33,7 +33,7 @@ fn held(socket: &TcpListener) -> Stdio {
     OwnedFd::from(socket.try_clone().expect("a descriptor")).into()
 }
 
-/// Writes and reads back until it is told to stop; gives the longest that one round took.
+/// Writes and reads back until `stop`; returns the longest round.
 fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let mut back = vec![0; 512];
@@ -45,7 +45,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
         let begin = Instant::now();
         let data = support::noise(round, 512);
         blocks.write(round % 64, &data).expect("it waits, and is written");
-        // Of before the restart as well.
+        // Also a block from before the restart.
         let earlier = round.saturating_sub(63);
         blocks.read(earlier % 64, &mut back).expect("it waits, and is read");
         assert!(back == support::noise(earlier, 512), "round {earlier} is not what was written");
@@ -55,7 +55,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     longest
 }
 
-/// Connects again and again: the socket is always there.
+/// Connects repeatedly: the socket always listens.
 fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
     let address = socket.local_addr().expect("an address");
     let mut connected = 0;
@@ -101,7 +101,7 @@ fn a_restart_is_a_pause() {
         (load.join().expect("no error"), others.join().expect("no refusal"))
     });
     assert!(connected > 0);
-    // The machine may be busy; `--nocapture` tells what it is otherwise.
+    // The machine may be busy; `--nocapture` prints the usual time.
     assert!(longest < PATIENCE, "{longest:?}");
     println!("5 restarts, {connected} connections meanwhile, longest pause of I/O {longest:?}");
 }

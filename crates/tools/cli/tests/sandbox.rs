@@ -1,4 +1,5 @@
-//! What a running target has given up, as the kernel sees it, and what goes on all the same.
+//! The rights that a running target has given up, as the kernel reports them, and that it works
+//! nevertheless.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -16,7 +17,7 @@ fn status(scratch: &Scratch) -> serde_json::Value {
     scratch.run(["status", "--json"]).ok().json()
 }
 
-/// Reads and writes through it.
+/// Writes and reads the namespace.
 fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
     scratch.run_with(["write", &server.url(nsid)], &support::noise(1, 4096)).ok();
     let back = scratch.run(["read", &server.url(nsid), "--length", "4096"]).ok();
@@ -81,21 +82,21 @@ fn memory_with_keys_is_not_dumped() {
         assert_eq!(dumpable(&scratch), false, "{options:?}");
         server.stop();
     }
-    // Those of the interface are secrets as well.
+    // The interface's tokens are secrets, too.
     let tokens = scratch.file("tokens", b"ops admin 0123456789abcdef0123456789abcdef\n");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("ours");
     let _server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
     assert_eq!(dumpable(&scratch), false);
 }
 
-/// What belongs to a process whose memory is not dumped is root's.
+/// If a process's memory may not be dumped, its /proc files belong to root.
 #[test]
 fn memory_of_one_command_with_a_key_is_not_dumped() {
     let scratch = Scratch::new();
     let key = scratch.text("tls.key");
     let made = ["keys", "new", "--tls", "--output", &key];
     finish(scratch.command_of_nobody(made), b"").ok();
-    // A peer that says nothing.
+    // A peer that stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("nvme+tcp://{}/{NQN}", silent.local_addr().expect("bound"));
     for (options, root) in [(&[][..], false), (&["--tls-key", &key], true)] {
@@ -103,7 +104,7 @@ fn memory_of_one_command_with_a_key_is_not_dumped() {
         let mut command = scratch.command_of_nobody(args);
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         let (mut peer, _) = silent.accept().expect("it connects");
-        // It has read its key when it says its first word.
+        // It has read its key when it sends its first byte.
         peer.read_exact(&mut [0]).expect("a byte");
         let file = format!("/proc/{}/environ", child.id());
         let owner = std::fs::metadata(file).expect("it runs").uid();
@@ -135,7 +136,7 @@ fn a_disk_is_added_where_that_is_allowed() {
     let seen = status(&scratch);
     assert_eq!(seen["confinement"]["allowed_paths"], serde_json::json!([allowed]));
     server.stop();
-    // What was kept is taken up again, and nothing outside is.
+    // The saved state is restored, and files outside are still refused.
     let server = scratch.serve(args);
     is_used(&scratch, &server, 2);
     server.stop();
@@ -162,7 +163,7 @@ fn a_leg_has_its_key_in_the_keyring() {
     let legs = || scratch.run(["status"]).ok().out();
     support::until("both legs are in sync", || legs().matches("in sync").count() >= 2);
     server.stop();
-    // A target that had none when it started cannot ask any more, and says so.
+    // A target without a keyring key at its start cannot ask later, and says so.
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let other = scratch.disk("other.img", 4 << 20);
     let mirror = format!("mirror:{leg},{other}?create");
@@ -171,7 +172,7 @@ fn a_leg_has_its_key_in_the_keyring() {
         .fails(1, &["gives up asking the kernel's keyring"]);
 }
 
-/// A target reads hosts' keys there by a process that stays; each time that it is to read them.
+/// A broker reads hosts' keys for the target, each time that they are needed.
 #[test]
 fn a_host_has_its_key_in_the_targets_keyring() {
     let scratch = Scratch::new();
@@ -200,14 +201,14 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
-    // What has nothing but keys is not swapped, where that may be.
+    // A broker, which holds only keys, is not swapped if that is permitted.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
         let brokers = children(seen["pid"].as_u64().expect("a process"));
         assert!(brokers.len() == 1 && brokers.iter().all(locked), "{brokers:?}");
     }
     by_options.stop();
-    // Both are good while one takes the other's place, and then the new one alone.
+    // During the change both keys work, then only the new one.
     let log = scratch.path("log");
     let mut command = scratch.command(["serve", "--config", &config]);
     command.stderr(std::fs::File::create(&log).expect("a file"));
@@ -217,7 +218,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     scratch.run(["reload"]).ok();
     id(&server, &first).ok();
     id(&server, &second).ok();
-    // Nobody has to ask for it either.
+    // The target notices without a request.
     drop(kept);
     let url = format!("{}&hostnqn={host}", server.url(1));
     let is_refused = || scratch.run(["id", &url, "--tls-key", &first]).code == Some(1);
@@ -225,10 +226,10 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     id(&server, &second).ok();
     let allow = ["allow-host", nqn, host, "--tls-key", "keyring:"];
     scratch.ctl(&allow).ok();
-    // A secret has no place there.
+    // The keyring has no secrets for authentication.
     let secret = ["allow-host", nqn, host, "--key", "keyring:"];
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
-    // Whoever takes the last one away is told, once, that the host gets in still.
+    // Removing the last key logs one warning that the host still gets in.
     drop(kept_second);
     let sentence = "gets in with the key that it had";
     let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
@@ -239,7 +240,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     support::until("a key that is put there is taken again", is_known);
     assert_eq!(warned(), 1, "it is said once");
     server.stop();
-    // A target that had none when it started cannot ask any more, and says so.
+    // A target without a keyring key at its start cannot ask later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
     scratch.ctl(&allow).fails(1, &["gives up asking the kernel's keyring", "name a file"]);
 }

@@ -1,4 +1,4 @@
-//! `docs/security.md` sets it up in five minutes: what it says is done, line by line.
+//! Follows the five-minute setups in `docs/security.md`, line by line.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -14,13 +14,14 @@ fn section(title: &str) -> String {
     rest.split("\n## ").next().expect("a part").to_owned()
 }
 
-/// The blocks of code, with what stands behind the fence of each.
+/// The code blocks, with the text behind each fence.
 fn blocks(section: &str) -> Vec<(&str, &str)> {
     let inside = section.split("```").skip(1).step_by(2);
     inside.map(|block| block.split_once('\n').expect("a line at least")).collect()
 }
 
-/// farblock's commands in blocks and, of targets, in sentences; other programs' are for others.
+/// farblock's commands in blocks and, for targets, in sentences; commands of other programs are
+/// left out.
 fn commands(section: &str) -> Vec<String> {
     let lines = blocks(section).into_iter().filter(|(kind, _)| kind.is_empty());
     let lines = lines.flat_map(|(_, block)| block.lines());
@@ -32,7 +33,7 @@ fn commands(section: &str) -> Vec<String> {
     commands
 }
 
-/// Who takes part, in the place of the document's names.
+/// The test's replacements for the document's names.
 struct Cast {
     scratch: Scratch,
     host: String,
@@ -68,7 +69,7 @@ impl Cast {
         }
     }
 
-    /// The target of the document's file, which has one subsystem before the hosts.
+    /// The target of the document's file; adds a subsystem before the hosts.
     fn configured(&self, block: &str) -> Server {
         let subsystem = "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:document\"\n\
                          namespaces = [{ path = \"disk.img\" }]\n\n[[subsystems.hosts]]";
@@ -82,8 +83,8 @@ impl Cast {
     }
 }
 
-/// Does what a section says: keys, a target by options, then one by its file, and each with all
-/// that comes behind it.
+/// Follows a section: makes the keys, starts a target by options and then one by its file, and runs
+/// all later commands against each.
 fn done(title: &str, expected: &[&str]) {
     let (cast, section) = (Cast::new(), section(title));
     let commands = commands(&section);
@@ -96,7 +97,7 @@ fn done(title: &str, expected: &[&str]) {
     };
     let (first, rest): (Vec<_>, Vec<_>) = commands.iter().partition(is_first);
     first.iter().for_each(|line| cast.run(line, None));
-    // The target's own secret, which the document names and does not make.
+    // The target's own secret, which the document uses but does not make.
     cast.scratch.keys(["target.key"], &[]);
     let (serve, uses): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|line| line.starts_with("farblock serve "));

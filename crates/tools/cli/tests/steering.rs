@@ -1,4 +1,4 @@
-//! A target that is changed while hosts use it.
+//! Changes a target while hosts use it.
 #![cfg(unix)]
 
 mod support;
@@ -25,7 +25,7 @@ fn connect(server: &Server, nsid: u32) -> Disk {
     Disk::connect(&[url], &options).expect("connected")
 }
 
-/// Writes and reads back until it is told to stop.
+/// Writes and reads back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let mut back = vec![0; 512];
@@ -86,7 +86,7 @@ fn namespaces_come_change_and_go_under_load() {
         scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
         until("what is gone answers so", || blocks.write(0, &[7; 512]).is_err());
         goes_on();
-        // Its file is free, and that of one that the target began with.
+        // Removing a namespace closes its file, also for one that the target started with.
         scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
         scratch.ctl(&["add-namespace", NQN, "second.img"]).ok();
         scratch.ctl(&["add-namespace", NQN, "third.img", "--nsid", "9"]).ok();
@@ -165,7 +165,7 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     let used = used.local_addr().expect("it is bound").to_string();
     scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
-    // It can be used, and is called what it is.
+    // The subsystem works, with a warning about its name.
     let added = scratch.ctl(&["add-subsystem", "disks"]).ok();
     assert!(added.stderr.contains("looks like nqn."), "{}", added.stderr);
     server.stop();
@@ -194,7 +194,7 @@ fn hosts_subsystems_and_listeners() {
     server.stop();
 }
 
-/// A configuration that shares these.
+/// A configuration with these namespaces.
 fn configuration(scratch: &Scratch, namespaces: &[&str]) -> String {
     let mut text = format!(
         "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n"
@@ -236,8 +236,8 @@ fn a_configuration_is_read_again() {
     assert!(ended.stderr.contains("namespace 2 removed"), "{}", ended.stderr);
 }
 
-/// Nobody writes to the pipe that takes the configuration's place: that is said at once, and the
-/// target can be asked and changed as before.
+/// A pipe without a writer replaces the configuration: reload fails at once, and the target can
+/// still be queried and changed.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_configuration_that_nobody_writes_is_refused() {
@@ -275,7 +275,7 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&disk, "user.farblock.reservations", value, flags)
     };
-    // A file system without attributes keeps no reservations.
+    // On a file system without attributes there are no reservations.
     if put(b"damaged").is_ok() {
         let add = ["add-namespace", NQN, disk.as_str()];
         scratch.ctl(&add).fails(1, &["reservations", "damaged"]);
@@ -285,7 +285,7 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
     server.stop();
 }
 
-/// A disk that hosts know by names of elsewhere goes by these.
+/// A disk keeps the identifiers by which hosts already know it.
 #[test]
 fn names_of_elsewhere_are_kept() {
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
@@ -333,7 +333,7 @@ fn what_is_kept_comes_back() {
     let server = start();
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     assert_eq!(scratch.status()["subsystems"][0]["namespaces"][1]["bytes"], 512 << 10);
-    // Killed at any moment of many changes: one of the states that there were, whole.
+    // Killed during many changes, the target finds one of the states, complete.
     let mut rounds = std::process::Command::new("sh");
     let script = "i=0; while :; do i=$((i + 1)); \"$0\" ctl resize \"$1\" 2 $((i % 2 + 1))KiB \
                   || exit 0; done";
@@ -346,12 +346,12 @@ fn what_is_kept_comes_back() {
     server.wait();
     support::wait(rounds);
     let server = start();
-    // What is seen is kept when its ctl has ended.
+    // `ctl` exits only once its change is saved.
     assert!([1024, 2048, 512 << 10].contains(&size()), "{}", size());
     server.stop();
 }
 
-/// Neither by the configuration, which names it still, nor as a file.
+/// Neither as a namespace of the configuration nor as a file.
 #[test]
 fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
     let scratch = Scratch::new();
@@ -362,7 +362,7 @@ fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
         let serve = || scratch.serve([start, &["--persist", &state]].concat());
         let server = serve();
         scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
-        // Another process is not to keep its state there as well.
+        // A second process must not use the same state file.
         let other = ["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--persist", &state];
         scratch.run(other).fails_in_a_line(1, &["another farblock", &state]);
         server.stop();
@@ -375,7 +375,7 @@ fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
     }
 }
 
-/// The names and data of events, until one of this name is among them.
+/// The names and data of events, up to the first one called `until`.
 fn read_events(
     reader: &mut impl std::io::BufRead,
     until: &str,
@@ -431,7 +431,7 @@ fn what_happens_is_told_as_it_happens() {
     server.stop();
 }
 
-/// Two listeners as two ports: what is said of them is told, kept, and taken up again.
+/// Two listeners as two ports: their ANA states are reported, saved, and restored.
 #[test]
 fn access_states_of_listeners_and_groups() {
     let scratch = Scratch::new();
@@ -482,7 +482,7 @@ fn limits_come_and_go() {
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN].clone();
     assert_eq!(shown()["namespaces"]["1"]["limits"]["read_bytes"], 2 << 20);
     scratch.run(["read", &server.url(1), "--output", "out.bin"]).ok();
-    // What is not named goes.
+    // Limits that are not named are removed.
     limit(&["--write-iops", "7"]).ok();
     assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::json!({ "write_iops": 7 }));
     limit(&["--iops", "0"]).fails(2, &["--iops", "leave it out for no limit"]);
@@ -514,7 +514,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
     let expected = format!("host {HOST} is limited to write_iops 5 bytes 209715200");
     assert!(said.contains(&expected), "{said}");
-    // What else is said of a host leaves its limits alone.
+    // Other changes of a host leave its limits alone.
     scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
     assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);
@@ -534,7 +534,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     server.stop();
 }
 
-/// In the configuration, a host with limits need not have a key, and is limited from the start.
+/// A host in the configuration may have limits without a key, and they apply from the start.
 #[test]
 fn a_configuration_limits_hosts() {
     let scratch = Scratch::new();
@@ -605,7 +605,7 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     scratch
         .ctl(&["visible-to", NQN, "9", "--all"])
         .fails(1, &["there is no namespace 9 of subsystem"]);
-    // The file is read again, with a mistake and without.
+    // Reload, with a mistake and without.
     let broken = config.replace(HOST, "nqn.bad");
     std::fs::write(scratch.path("farblock.toml"), broken).unwrap();
     scratch.run(["reload"]).fails(1, &["visible_to[0]"]);
@@ -615,7 +615,7 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     server.stop();
 }
 
-/// `farblock top` in a terminal of this size, which `script` makes and records.
+/// `farblock top` in a terminal of this size, provided by `script`.
 #[cfg(target_os = "linux")]
 struct Screen {
     script: std::process::Child,
@@ -654,7 +654,7 @@ impl Screen {
         self.script.stdin.as_mut().unwrap().write_all(key).unwrap();
     }
 
-    /// The other screen is left, and it ends well.
+    /// It leaves the alternate screen and exits with success.
     fn quits(mut self) {
         self.press(b"q");
         self.shows("\u{1b}[?1049l");
@@ -673,7 +673,7 @@ fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
     screen.shows("NAMESPACE");
     screen.shows(NQN);
     screen.press(b"c");
-    // Only what differs is drawn.
+    // Only differences are drawn.
     screen.shows("core ");
     screen.quits();
     for (rows, columns) in [(1, 1), (2, 5), (300, 2)] {

@@ -1,4 +1,4 @@
-//! A target with hosts that have to authenticate, changed while they use it.
+//! Changes a target with authentication while hosts use it.
 #![cfg(unix)]
 
 mod support;
@@ -24,7 +24,7 @@ impl Scratch {
         self.run(["id", &url].into_iter().chain(secret.into_iter().flatten()))
     }
 
-    /// The numbers of the controllers that hosts have.
+    /// The identifiers of all controllers.
     fn controllers(&self) -> Vec<u64> {
         let status = self.run(["status", "--json"]).ok().json();
         let all = status["controllers"].as_array().unwrap();
@@ -52,7 +52,7 @@ fn serve(scratch: &Scratch, key: &str, more: &[&str]) -> Server {
     scratch.serve(args.iter().chain(more))
 }
 
-/// The lines of files, one after the other, in a file.
+/// Concatenates files into one.
 fn put_together(files: &[&str], into: &str) {
     let text: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     std::fs::write(into, text).unwrap();
@@ -69,13 +69,13 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
-    // With the identifier of the host that is there it is nobody, whatever its key is.
+    // With another host's identifier it is refused, whatever its key is.
     let url = format!("{}&hostnqn={OTHER}&hostid={:032x}", server.url(1), 1);
     scratch.run(["id", &url, "--dhchap-secret", &other]).fails(1, &["HOSTID", "hostid="]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, OTHER, Some(&key)).fails(1, &["authenti"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
-    // Nothing that is only left out takes a key away.
+    // Omitting the option does not remove a key.
     scratch.ctl(&["allow-host", NQN, OTHER]).ok();
     scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["allow_any_host", "hosts with a key"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
@@ -86,7 +86,7 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     let secret = scratch.run(["keys", "show", "--secret", &other]).ok().out();
     let document = scratch.run(["config", "show"]).ok().out();
     assert!(document.contains(&other) && !document.contains(secret.trim()), "{document}");
-    // What is said does.
+    // The explicit option does.
     scratch.ctl(&["allow-host", NQN, OTHER, "--no-key"]).ok();
     scratch.connect(&server, OTHER, None).ok();
     scratch.ctl(&["allow-host", NQN, OTHER, "--key", &other]).ok();
@@ -151,7 +151,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     scratch.connect(&server, HOST, Some(&old)).fails(1, &["authenti"]);
     blocks.write(1, &[7; 512]).expect("it stays");
     assert_eq!(scratch.controllers(), connected, "nobody was interrupted");
-    // A file that is gone, or that others can read, changes nothing.
+    // A missing or world-readable file changes nothing.
     std::fs::rename(&key, scratch.path("away")).unwrap();
     again().fails(1, &["cannot read the key file"]);
     std::fs::rename(scratch.path("away"), &key).unwrap();
@@ -160,7 +160,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     assert_eq!(scratch.controllers(), connected);
-    // Nothing of the old secret is good any more: who had it is sent away.
+    // The old secret is no longer valid, so its user is disconnected.
     put_together(&[&old], &key);
     again().ok();
     assert!(!scratch.controllers().contains(&connected[0]));
@@ -189,7 +189,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     };
     let server = start();
     scratch.connect(&server, OTHER, None).ok();
-    // A key comes into the file: who gave its name alone is sent away.
+    // The file now has a key for the host, whose name alone no longer suffices.
     let both = with_key(HOST, "host.key") + &with_key(OTHER, "other.key");
     configuration(&scratch, &both);
     let changed = scratch.run(["reload"]).ok().out();
@@ -197,7 +197,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // An identifier that is another's is refused, and nothing has changed.
+    // A duplicate identifier is refused, and nothing changes.
     let ours = "host_id = \"01234567-89ab-cdef-0123-456789abcdef\"\n";
     let twice = with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key") + ours;
     configuration(&scratch, &twice);
@@ -207,7 +207,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.connect(&server, HOST, Some(&key)).fails(1, &["HOSTID", "host_id"]);
     configuration(&scratch, &both);
     scratch.run(["reload"]).ok();
-    // SIGHUP hears of what is in the files.
+    // SIGHUP reads the key files again.
     put_together(&[&other], &key);
     server.signal("HUP");
     until("the key is another", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
@@ -215,7 +215,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-    // What is given at run time comes back with its key, or nothing does.
+    // A host added at run time returns with its key, or not at all.
     let [third] = scratch.keys(["third.key"], &[]);
     scratch.ctl(&["allow-host", NQN, "nqn.2026-11.h:third", "--key", &third]).ok();
     assert!(!std::fs::read_to_string(scratch.path("state.json")).unwrap().contains("DHHC"));
@@ -247,7 +247,7 @@ fn what_is_demanded_of_a_host_is_said_to_it_and_kept() {
     };
     connect(&[]).fails(1, &["authentication"]);
     connect(&["--dhchap-ctrl-secret", &target]).ok();
-    // Neither the demand nor the key is lost by leaving something out.
+    // Omitted options remove neither the demand nor the key.
     allow(&[]).ok();
     connect(&[]).fails(1, &["authentication"]);
     allow(&["--no-key"]).fails(1, &["dhchap_key", "take the demand away first"]);

@@ -1,4 +1,4 @@
-//! A target with TLS, changed while hosts use it.
+//! Changes a target with TLS while hosts use it.
 #![cfg(unix)]
 
 mod support;
@@ -33,7 +33,7 @@ fn a_target_with_tls_is_steered() {
     let given = format!("{HOST}={key}");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // Another host, with its own key; and this one's again, with another file.
+    // Another host with its own key, and the first host again with another file.
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
@@ -45,18 +45,18 @@ fn a_target_with_tls_is_steered() {
     assert!(document.contains("\"tls\": \"required\""), "{document}");
     let status = scratch.run(["status", "--json"]).ok().json();
     assert_eq!(status["subsystems"][0]["tls_hosts"].as_array().unwrap().len(), 2, "{status}");
-    // What is only left out takes nothing away.
+    // Omitting an option removes nothing.
     scratch.ctl(&["allow-host", NQN, OTHER]).ok();
     scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["hosts with a key"]);
     scratch.ctl(&["allow-host", NQN, HOST, "--tls-key", secret.trim()]).fails(1, &["a key itself"]);
-    // Even a host without a key has to use TLS here, until something else is said.
+    // The listener still requires TLS of hosts without a key, until the policy changes.
     scratch.ctl(&["allow-host", NQN, OTHER, "--no-tls-key"]).ok();
     scratch.connect(&server, OTHER, None).fails(1, &["TLS"]);
     let address = status["listening"][0].as_str().unwrap();
     scratch.ctl(&["set-tls", address, "allowed"]).ok();
     scratch.connect(&server, OTHER, None).ok();
     scratch.connect(&server, HOST, None).fails(1, &["does not allow this host"]);
-    // A new listener is as strict as any, if nothing is said.
+    // By default a new listener is as strict as the strictest.
     scratch.ctl(&["set-tls", address, "required"]).ok();
     let reserved = Reserved::at([127, 0, 0, 3]);
     let said = scratch.ctl(&["add-listener", &reserved.address.to_string()]).ok().out();
@@ -66,7 +66,7 @@ fn a_target_with_tls_is_steered() {
     server.stop();
 }
 
-/// What is printed at start is what works.
+/// The printed commands work.
 #[test]
 fn what_requires_tls_is_discovered_with_the_key() {
     let scratch = Scratch::new();
@@ -112,7 +112,7 @@ fn a_configuration_says_who_uses_tls_where() {
     }
     scratch.connect_to(&strict(OTHER), None).fails(1, &["TLS"]);
     scratch.connect_to(&open(OTHER), None).ok();
-    // Both keys are good, then the new one alone.
+    // Both keys are valid, then only the new one.
     let both = [&next, &key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
     std::fs::write(&key, &both).unwrap();
     let said = scratch.run(["reload"]).ok().out();
@@ -125,7 +125,7 @@ fn a_configuration_says_who_uses_tls_where() {
     std::fs::write(&key, both.lines().next().unwrap()).unwrap();
     scratch.run(["reload"]).ok();
     scratch.connect_to(&strict(HOST), Some(&old)).fails(1, &["another key"]);
-    // What cannot be read changes nothing.
+    // An unreadable file changes nothing.
     configuration("allowed", "tls_key = \"nowhere.key\"");
     scratch.run(["reload"]).fails(1, &["nowhere.key"]);
     scratch.connect_to(&strict(HOST), Some(&next)).ok();
@@ -164,7 +164,7 @@ fn a_listener_that_requires_tls_is_not_warned_of() {
     scratch.run(["serve", "mem:1MiB", "--tls", "required"]).fails(2, &["--tls-key NQN=FILE"]);
 }
 
-/// What is at a path of the control socket.
+/// GET of a path on the control socket.
 fn get(socket: &str, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -173,7 +173,7 @@ fn get(socket: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// How many were refused, by each reason that has to do with TLS.
+/// The counts of refused hosts, for each reason about TLS.
 fn refused(socket: &str) -> BTreeMap<String, u64> {
     let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("JSON");
     let all = stats["connections"]["refused"].as_object().expect("counts").clone();
@@ -181,7 +181,7 @@ fn refused(socket: &str) -> BTreeMap<String, u64> {
     tls.map(|(reason, count)| (reason, count.as_u64().expect("a count"))).collect()
 }
 
-/// The next event of a stream that tells of a host that was refused.
+/// The next event about a refused host.
 fn next_refusal(events: &mut impl BufRead) -> Value {
     let end = Instant::now() + Duration::from_secs(60);
     let mut is_next = false;
@@ -197,7 +197,7 @@ fn next_refusal(events: &mut impl BufRead) -> Value {
     }
 }
 
-/// Everybody who cannot come in for reasons of TLS is counted, by the reason, and told of.
+/// Every failure of TLS is counted by reason, and has an event.
 #[test]
 fn whoever_fails_at_tls_is_counted_and_told_of() {
     let scratch = Scratch::new();
@@ -209,7 +209,7 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
     let mut events = UnixStream::connect(&socket).expect("it listens");
     events.write_all(b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut events = BufReader::new(events);
-    // The first counters are there: it is told from now on.
+    // The first counters have arrived, so later events will, too.
     let mut line = String::new();
     while !line.starts_with("event: stats") {
         line.clear();
@@ -237,10 +237,10 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
         scratch.run(["status", "--control", &socket, "--json"]).ok().json()["listening"][0].clone();
     let address = address.as_str().expect("an address");
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
-    // Now it can say who it is, and that one has a key.
+    // Now the host can give its name, which has a key.
     expect(&["tls_missing"], &["came without TLS"], Some(HOST), None);
-    // Five are told of one address, and the rest counted: this is the last here.
-    // Identities of today have a digest of the key in them; one of before has none.
+    // An address gets five events, and later ones are only counted: no test step may follow. Current
+    // identities contain a digest of the key; older ones do not.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

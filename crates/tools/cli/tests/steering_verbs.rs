@@ -1,5 +1,5 @@
-//! What else `farblock ctl` can change: what stores a namespace, what hosts know it and its
-//! subsystem by, how hosts authenticate, and where else there is something to discover.
+//! More changes by `farblock ctl`: a namespace's disk, identifiers of namespaces and subsystems,
+//! authentication settings, and referrals.
 #![cfg(unix)]
 
 mod support;
@@ -65,7 +65,7 @@ fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
     server.stop();
 }
 
-/// A host that is there sees another disk, and one that stays at another number nothing of it.
+/// A connected host sees the new disk; a disk that insists on the old one gets no data of it.
 #[test]
 fn a_namespace_is_stored_elsewhere() {
     let scratch = Scratch::new();
@@ -74,7 +74,7 @@ fn a_namespace_is_stored_elsewhere() {
     let disk = |nsid| {
         let url: Url = server.url(nsid).parse().expect("a URL");
         let options = DiskOptions {
-            // It waits so long for the disk that it knew to come back.
+            // The time to wait for the old disk.
             ctrl_loss_timeout: Some(Duration::from_secs(1)),
             ..DiskOptions::default()
         };
@@ -111,7 +111,7 @@ fn a_namespace_is_stored_elsewhere() {
     server.stop();
 }
 
-/// Somebody moves another file to where the disk is, and says so.
+/// An operator moves another file to the disk's path, and tells the target.
 #[test]
 fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let scratch = Scratch::new();
@@ -129,7 +129,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
     assert!(replace().ok().out().contains("it is like that already"));
     blocks.write(1, &[7; 512]).expect("it was left alone");
-    // Nothing is there: what is shared stays, and the sentence says why.
+    // No file is there: the old disk stays shared, and the error says why.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
     replace().fails_in_a_line(1, &["namespace 1 stays as it is", "disk.img"]);
     blocks.write(2, &[7; 512]).expect("it was left alone");
@@ -162,7 +162,7 @@ fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror()
     let server = scratch.serve(["--config", &config]);
     let entry = || scratch.state()["subsystems"][NQN]["namespaces"]["1"].clone();
     assert_eq!(entry()["copy_bytes_per_second"], 1 << 20, "{}", entry());
-    // The mirror has it, too, and a change of it.
+    // The mirror has the speed, and follows changes.
     let paced = || {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["copy_bytes_per_second"].clone()
@@ -196,7 +196,7 @@ fn a_host_authenticates_as_it_is_told_to() {
     assert_eq!(entry()["dhchap_dhgroups"], json!(["ffdhe3072"]));
     let url = format!("{}&hostnqn={HOST}&dhchap-secret={key}", server.url(1));
     scratch.run(["id", &url]).ok();
-    // What is not said stays, until any will do.
+    // Settings that are not named stay, until all are allowed.
     allow(&["--dhgroups", "all"]).ok();
     assert_eq!(entry()["dhchap_hashes"], json!(["sha512", "sha256"]));
     assert!(entry()["dhchap_dhgroups"].is_null(), "{}", entry());
@@ -204,7 +204,7 @@ fn a_host_authenticates_as_it_is_told_to() {
     server.stop();
 }
 
-/// A host's connection to the discovery subsystem that stays.
+/// A host's persistent connection to the discovery subsystem.
 struct Watcher(Queue);
 
 impl Watcher {
@@ -224,7 +224,7 @@ impl Watcher {
         Watcher(queue)
     }
 
-    /// The log page has this text in it, an address.
+    /// Whether the log page contains this address.
     fn lists(&mut self, text: &str) -> bool {
         const BYTES: u32 = 8192;
         let mut sqe = Sqe { dptr: SglDescriptor::transport(BYTES), ..Sqe::new(0x02, 0, 0) };
@@ -234,14 +234,14 @@ impl Watcher {
         answer.data.windows(text.len()).any(|part| part == text.as_bytes())
     }
 
-    /// Asks to be told of what happens.
+    /// Sends an Asynchronous Event Request.
     fn ask(&mut self) {
         let (queue, mut out) = (&mut self.0, Vec::new());
         queue.end.submit(SlotId(0), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
         queue.stream.write_all(&out).expect("sent");
     }
 
-    /// What it is told.
+    /// Waits for the event.
     fn told(&mut self) -> u64 {
         loop {
             let pending = std::mem::take(&mut self.0.pending);

@@ -1,4 +1,4 @@
-//! A target that strangers are at.
+//! A target with many idle strangers.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use support::{Scratch, Server};
 
-/// A host's first use of a file works however many strangers hold descriptors, when there are few.
+/// A host's first use of a file works even if strangers hold most of few descriptors.
 #[test]
 fn strangers_do_not_take_the_descriptors_that_files_need() {
     let scratch = Scratch::new();
@@ -19,7 +19,7 @@ fn strangers_do_not_take_the_descriptors_that_files_need() {
         scratch.prepare(&mut command);
         let server = Server::start(command);
         let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(&server.address)).collect();
-        // While strangers come it may be refused; when it is let in, it is served.
+        // The host may be refused while strangers connect, but once admitted it is served.
         support::until("a host is let in", || {
             let outcome = scratch.run(["read", &server.url(1), "-o", "out.bin"]);
             let refused = outcome.stderr.contains("cannot connect");

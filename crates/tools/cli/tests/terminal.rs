@@ -1,4 +1,4 @@
-//! Names that a peer chooses never command a terminal: not in the log, not in what is printed.
+//! Names that a peer chooses never control a terminal: neither in the log nor in output.
 
 mod support;
 
@@ -7,10 +7,10 @@ use std::net::{TcpListener, TcpStream};
 use support::{Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:terminal";
-/// Clears the screen, and names a window; the same with a character of C1; and one line more.
+/// Clears the screen and sets the window's title; the same with a C1 character; and a forged line.
 const HOSTILE: &str = "nqn.2026-11.org.farblock:h\x1b[2J\x1b]0;a\x07\u{9b}2J\r\nWARN forged";
 
-/// The beginning of a connection, and a host's Connect by this name.
+/// The bytes of an ICReq, and of a host's Connect with this name.
 fn connect(host: &str, subsystem: &str) -> Vec<u8> {
     let mut sent = vec![0; 128];
     (sent[2], sent[4]) = (128, 128);
@@ -31,11 +31,11 @@ fn connect(host: &str, subsystem: &str) -> Vec<u8> {
     sent
 }
 
-/// Connects by these names and waits for the answer.
+/// Connects with these names and waits for the answer.
 fn knock(server: &Server, host: &str, subsystem: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     stream.write_all(&connect(host, subsystem)).expect("it is taken");
-    // What begins a connection, and a response; or it is closed.
+    // An ICResp and a response capsule, unless the target closes.
     let _ = stream.read_exact(&mut [0; 128 + 24]);
     stream
 }
@@ -55,7 +55,7 @@ fn a_hosts_name_commands_nothing() {
         let server = scratch.serve(open);
         let _let_in = knock(&server, HOSTILE, NQN);
         let _unknown = knock(&server, "nqn.2026-11.org.farblock:h", HOSTILE);
-        // A target on Windows has no status yet.
+        // On Windows a target has no status command.
         let asked: &[&[&str]] =
             if cfg!(unix) { &[&["status"], &["status", "--json"]] } else { &[] };
         for options in asked {
@@ -69,7 +69,7 @@ fn a_hosts_name_commands_nothing() {
     }
 }
 
-/// Somebody who answers whatever is asked with this.
+/// A peer that gives this answer to everything.
 #[test]
 fn what_is_no_target_commands_nothing() {
     let scratch = Scratch::new();

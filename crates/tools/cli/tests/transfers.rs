@@ -1,11 +1,11 @@
-//! Transfers through hard times: lost targets, signals, and what is gone on with.
+//! Transfers with lost targets and signals, and resumed transfers.
 
 mod support;
 
 use std::process::Child;
 use support::{Outcome, Scratch, Server, noise, read};
 
-/// A target of its own port, so that it can be started there again.
+/// A target with a fixed port, so that it can restart there.
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
 struct Target<'a> {
     scratch: &'a Scratch,
@@ -18,7 +18,7 @@ struct Target<'a> {
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
 impl<'a> Target<'a> {
-    /// Slow enough that there is a middle of a transfer.
+    /// Slow enough for an interruption in the middle.
     fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {
         let what = format!("limit:8MiB/s,{disk}");
         #[cfg(unix)]
@@ -53,7 +53,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Waits until what is done is on record, in whatever file, while the transfer runs.
+/// Waits until any file in the folder records progress, while the transfer runs.
 fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std::path::PathBuf {
     let mut found = None;
     support::until("something is on record", || {
@@ -90,7 +90,7 @@ fn ends_well(child: Child) -> String {
     stderr
 }
 
-/// One line for the loss and one for the end of it, however many connections and attempts.
+/// One log line for the loss and one for its end, whatever the number of connections and attempts.
 #[cfg(unix)]
 fn says_that_it_was_lost(stderr: &str) {
     let lines: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
@@ -130,7 +130,7 @@ fn a_transfer_outlives_its_target() {
     assert!(read(&disk) == other);
 }
 
-/// The summary of going on, which must not have begun anew.
+/// Checks the summary of a resumed transfer, which must not have started from the beginning.
 fn goes_on(outcome: Outcome) {
     let summary = outcome.ok().json();
     let (before, now) = (&summary["resumed_from"], &summary["bytes"]);
@@ -149,7 +149,7 @@ fn a_killed_transfer_to_a_namespace_goes_on() {
     let map = wait_for_record(&scratch, "state/farblock", &mut child);
     kill(child);
 
-    // Not what was begun: nothing of it may be mixed.
+    // A different transfer must not mix with the recorded one.
     let other = scratch.file("other.img", &noise(4, SIZE));
     scratch
         .run(["copy", &other, &server.url, "--resume"])
@@ -183,7 +183,7 @@ fn a_killed_transfer_to_a_file_goes_on() {
     assert!(read(&output) == read(&disk));
     let count = || std::fs::read_dir(scratch.path("to")).unwrap().count();
     assert_eq!(count(), 1, "nothing is left");
-    // As if it was killed after the file had come to its place, and before the record went.
+    // As if it was killed after the file was in place, and before the record was removed.
     std::fs::write(&map, record).unwrap();
     let summary = scratch.run(args).ok().json();
     assert_eq!(summary["resumed_from"], 0, "the file is whole already, and made anew");
@@ -204,14 +204,14 @@ fn a_changed_source_is_refused() {
     let modified = std::fs::metadata(&input).and_then(|found| found.modified()).unwrap();
     scratch.file("in.img", &noise(7, SIZE));
     if cfg!(unix) {
-        // As what restores files does.
+        // As programs that restore files do.
         let file = std::fs::OpenOptions::new().write(true).open(&input).unwrap();
         file.set_modified(modified).unwrap();
     }
     scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
     scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);
-    // What overwrites a part of it voids what is on record, too.
+    // Overwriting a part of it invalidates the record, too.
     let count = || std::fs::read_dir(scratch.path("state/farblock")).unwrap().count();
     assert_eq!(count(), 1);
     let part = scratch.file("part.img", &noise(12, 4096));
@@ -219,7 +219,7 @@ fn a_changed_source_is_refused() {
     assert_eq!(count(), 1, "that was somewhere else");
     scratch.run(["write", &server.url, "--offset", "1MiB", "--input", &part]).ok();
     assert_eq!(count(), 0);
-    // Without the option, everything is overwritten, and what was on record is void.
+    // Without the option everything is overwritten, and the record is invalid.
     scratch.run(["copy", &input, &server.url]).ok();
     let summary = scratch.run(args.iter().chain(&["--json"])).ok().json();
     assert_eq!(summary["resumed_from"], 0);
@@ -243,7 +243,7 @@ fn verifying_finds_what_is_not_there() {
     let input = scratch.file("in.img", &data);
     let summary = scratch.run(["copy", &input, "out.img", "--verify", "--json"]).ok().json();
     assert_eq!(summary["verified"], true);
-    // What forgets everything is the same only where there was nothing.
+    // A `null:` disk matches only zeroes.
     scratch
         .run(["copy", &input, "null:4MiB", "--verify"])
         .fails_in_a_line(1, &["verifying failed", "null:4MiB is not what"]);
@@ -304,7 +304,7 @@ fn an_interrupted_transfer_says_what_is_durable() {
     interrupted_by("INT");
 }
 
-/// A terminal that is closed, or a connection to it that is lost.
+/// A terminal is closed, or its connection is lost.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_transfer_whose_terminal_ends_says_what_is_durable() {
@@ -340,14 +340,14 @@ fn a_second_signal_does_not_wait_for_a_silent_target() {
     wait_for_record(&scratch, "state/farblock", &mut child);
     let server = target.server.as_ref().unwrap();
     server.signal("STOP");
-    // One that comes before the first was taken is the same one.
+    // A second signal that arrives before the first was handled merges with it.
     support::until("it ends", || {
         support::signal(child.id(), "INT");
         child.try_wait().expect("it is ours").is_some()
     });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));
-    // It had no time to say what it could not make durable.
+    // It had no time to report data that it could not make durable.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     server.signal("CONT");
 }

@@ -1,5 +1,5 @@
-//! What a command is told to read may say nothing, and what a target is to share may not answer:
-//! nobody waits for that without being told, or without a way out.
+//! An input may stay silent, and a target's disk may not answer: commands report what they wait
+//! for, and can be stopped.
 #![cfg(unix)]
 
 mod support;
@@ -58,12 +58,12 @@ fn a_pipe_that_nobody_writes_to_is_refused() {
     serve(&persist).fails(1, &["not a regular file"]);
 }
 
-/// A key is a part of a configuration that makes no sense then.
+/// A key belongs to the configuration, which is then invalid.
 fn code(args: &[&str]) -> i32 {
     if args[1].ends_with("keyed.toml") { 2 } else { 1 }
 }
 
-/// A pipe says it once: to all that want to know what is in the configuration.
+/// A pipe delivers its content once, for all readers of the configuration.
 #[test]
 fn a_configuration_can_be_a_pipe() {
     let scratch = Scratch::new();
@@ -88,7 +88,7 @@ fn a_configuration_without_an_end_is_refused() {
     scratch.run(["serve", "--config", "/dev/zero"]).fails(1, &["name another file"]);
 }
 
-/// A leg of a mirror does not answer: that it is waited for, and which one it is.
+/// A leg of a mirror does not answer: the target reports that, and names the leg.
 #[test]
 fn what_a_target_waits_for_at_the_start_is_said() {
     let scratch = Scratch::new();
@@ -108,7 +108,7 @@ fn what_a_target_waits_for_at_the_start_is_said() {
     child.wait().expect("a child of ours");
 }
 
-/// The second signal ends a target that still opens its disks: a leg of a mirror does not answer.
+/// The second signal stops a target that still opens its disks: a leg of a mirror does not answer.
 #[test]
 fn a_target_that_opens_disks_can_be_ended() {
     for second in ["TERM", "INT"] {
@@ -121,7 +121,7 @@ fn a_target_that_opens_disks_can_be_ended() {
         let mut child = scratch.command(args).spawn().expect("it starts");
         let _opening = silent.accept().expect("it opens the leg");
         signal(child.id(), "TERM");
-        // One that comes before the first was taken is the same one.
+        // A second signal that arrives before the first was handled merges with it.
         let mut ended = None;
         until("it ends", || {
             signal(child.id(), second);
@@ -132,7 +132,7 @@ fn a_target_that_opens_disks_can_be_ended() {
     }
 }
 
-/// The first signal ends a reader whose reads are under way and are not answered.
+/// The first signal stops a command whose reads are in flight and unanswered.
 #[test]
 fn a_reader_that_waits_for_an_answer_can_be_ended() {
     let scratch = Scratch::new();
@@ -141,7 +141,7 @@ fn a_reader_that_waits_for_an_answer_can_be_ended() {
     let here = || scratch.path("").read_dir().expect("a folder").count();
     let before = here();
     let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
-    // Signals are waited for before that is made.
+    // The command handles signals before it makes the file.
     until("there is the file that it writes", || here() > before);
     signal(child.id(), "TERM");
     until("it ends", || child.try_wait().expect("a child of ours").is_some());

@@ -1,4 +1,4 @@
-//! Attachments of a test's own, a target, and load.
+//! A test's runtime directory, target and load.
 
 use crate::support::{Outcome, Reserved, Scratch, Server, finish, signal, until};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A runtime directory. What is left in it when a test fails is detached by force.
+/// A runtime directory. If a test fails, dropping it detaches the rest by force.
 pub(crate) struct Attachments {
     pub(crate) scratch: Scratch,
 }
@@ -29,7 +29,7 @@ impl Attachments {
         finish(self.command(args), b"")
     }
 
-    /// Attaches, and gives what is used of it.
+    /// Attaches, and returns the path to use.
     #[track_caller]
     pub(crate) fn attach(&self, args: &[&str]) -> String {
         let outcome = self.run([&["attach", "--json"], args].concat()).ok();
@@ -41,7 +41,7 @@ impl Attachments {
         outcome.json().as_array().expect("a list").clone()
     }
 
-    /// One attachment as it is.
+    /// The state of one attachment.
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
         let all = self.list();
@@ -49,14 +49,14 @@ impl Attachments {
         found.unwrap_or_else(|| panic!("no {name} in {all:?}")).clone()
     }
 
-    /// Kills the process that serves it.
+    /// Kills the server process of an attachment.
     pub(crate) fn kill_server(&self, name: &str) -> u64 {
         let pid = self.status(name)["server_pid"].as_u64().expect("it is served");
         signal(u32::try_from(pid).expect("a pid"), "KILL");
         pid
     }
 
-    /// Waits until another process than that one serves it.
+    /// Waits until another process serves the attachment.
     pub(crate) fn wait_for_successor(&self, name: &str, of: u64) {
         until("a successor", || {
             let pid = self.status(name)["server_pid"].as_u64();
@@ -74,7 +74,7 @@ impl Attachments {
         self.detach_by(name, name);
     }
 
-    /// Detaches what the path leads to, which is this.
+    /// Detaches by a path to the disk, and checks that it was the attachment `name`.
     #[track_caller]
     pub(crate) fn detach_by(&self, name: &str, path: &str) {
         self.run(["detach", path]).ok();
@@ -105,7 +105,7 @@ impl Drop for Attachments {
     }
 }
 
-/// A target with one disk in a file, which can be killed and started again at the same address.
+/// A target with one disk in a file, which can be killed and restarted at the same address.
 pub(crate) struct Target {
     pub(crate) server: Server,
     reserved: Reserved,
@@ -141,7 +141,7 @@ impl Target {
         self.restart_with(attachments, &disk);
     }
 
-    /// With another disk in the same place, under the same name.
+    /// Restarts at the same address and with the same name, but with another disk.
     pub(crate) fn restart_with(&mut self, attachments: &Attachments, disk: &str) {
         let address = self.reserved.address.to_string();
         let args = ["serve", "--listen", &address, "--nqn", &self.nqn, disk];
@@ -181,7 +181,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a program that has to succeed, and returns what it says.
+/// Runs a program that must succeed, and returns its output.
 #[track_caller]
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let mut command = Command::new("timeout");
@@ -193,7 +193,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-/// fio that writes all the time and checks what it reads, until it is told to end.
+/// A running fio that writes and verifies all the time.
 pub(crate) struct Load(Option<Child>);
 
 const SECONDS: &str = "600";
@@ -211,14 +211,14 @@ impl Load {
         command
             .args(["--name=load", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"])
             .args(["--rw=randrw", "--bs=4k", "--ioengine=libaio", "--direct=1", "--iodepth=16"])
-            // Rounds of writing and checking, for longer than a test takes.
+            // Rounds of writing and verifying, for longer than a test takes.
             .args(["--size=8m", "--time_based", "--runtime", SECONDS, "--minimal"])
             .arg(format!("--filename={file}"))
             .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command.spawn().expect("fio is installed");
-        // Before, it would not end well on SIGINT.
+        // An earlier SIGINT would kill fio.
         until("fio takes signals", || catches_sigint(child.id()));
         Load(Some(child))
     }
@@ -227,16 +227,16 @@ impl Load {
         self.0.as_mut().is_some_and(|child| child.try_wait().expect("a child").is_none())
     }
 
-    /// Has it finish what it does, and have been right all the time.
+    /// Makes fio finish, and checks that it found no error.
     #[track_caller]
     pub(crate) fn finish(mut self) {
         let child = self.0.take().expect("it runs");
-        // fio ends well on SIGINT, with what is in flight finished.
+        // On SIGINT fio completes the I/O in flight and exits with success.
         signal(child.id(), "INT");
         let output = crate::support::wait(child);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr);
-        // The fifth field of the terse report.
+        // The fifth field of the terse report is the error.
         let error = said.split(';').nth(4);
         assert_eq!(error, Some("0"), "{}\n{said}\n{complained}", output.status);
         assert!(!complained.contains("verify:"), "{complained}");
@@ -252,7 +252,7 @@ impl Drop for Load {
     }
 }
 
-/// Blocks that were read or written by a block device so far.
+/// Blocks that a block device has read or written so far.
 pub(crate) fn progress(device: &str) -> u64 {
     let name = Path::new(device).file_name().expect("a name");
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));
@@ -262,7 +262,7 @@ pub(crate) fn progress(device: &str) -> u64 {
     numbers[2] + numbers[6]
 }
 
-/// Waits until a device has done more.
+/// Waits until a device has done more I/O.
 #[track_caller]
 pub(crate) fn wait_for_progress(device: &str) {
     let before = progress(device);

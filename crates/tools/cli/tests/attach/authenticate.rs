@@ -1,4 +1,4 @@
-//! A disk whose host gets another secret while it is used.
+//! The secret of a host changes while it uses a disk.
 
 use crate::attached::{Attachments, run};
 use crate::support::{Server, noise, until};
@@ -7,15 +7,15 @@ use std::fs;
 const HOST: &str = "nqn.2026-11.org.farblock:anew-host";
 const DISK_BYTES: u64 = 4 << 20;
 
-/// The secret of one file is that of another one from now on: it is read whenever a queue connects,
-/// and so never half written.
+/// Replaces a key file atomically: each queue reads it when it connects, so it must never be half
+/// written.
 fn copy(from: &str, to: &str) {
     let new = format!("{to}.new");
     fs::copy(from, &new).expect("written");
     fs::rename(new, to).expect("moved");
 }
 
-/// What a URL of discovery says of the host is what its disks are attached with.
+/// Disks found by discovery are attached with the host parameters of the discovery URL.
 #[test]
 fn all_that_a_host_with_a_secret_finds_is_attached() {
     let attachments = Attachments::new();
@@ -57,8 +57,8 @@ fn a_disk_that_is_used_authenticates_anew() {
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
     copy(&wrong, &key);
-    // A queue that happens to connect reads the same file: if that one is refused first, the
-    // connection is lost, for the same reason.
+    // A connecting queue reads the same file. If it is refused first, the connection is lost for
+    // the same reason.
     let why = "authentication failed: the controller refuses this host's proof";
     authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);
     attachments.wait_for_state("fb0", "reconnecting");

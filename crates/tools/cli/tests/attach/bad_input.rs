@@ -1,4 +1,4 @@
-//! What makes no sense gets one sentence, and leaves nothing behind.
+//! Wrong input gives one sentence, and leaves nothing behind.
 
 use crate::attached::{Attachments, Target};
 use crate::support::is_root;
@@ -86,7 +86,7 @@ fn places_that_are_of_no_use() {
         attachments.run(args).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
     }
     assert_eq!(attachments.list().len(), 1);
-    // Another namespace, or none of that number.
+    // A namespace that does not exist.
     let no_namespace = target.server.url(9);
     let missing = ["attach", &no_namespace, "--as", "fuse"];
     attachments.run(missing).fails_in_a_line(1, &["namespace 9"]);
@@ -95,7 +95,7 @@ fn places_that_are_of_no_use() {
     attachments.detach("one");
 }
 
-/// Whoever can exchange a folder on the way has the devices.
+/// An attacker who can replace a folder of the path would control the devices.
 #[test]
 fn a_folder_that_others_can_exchange_is_none() {
     let attachments = Attachments::new();

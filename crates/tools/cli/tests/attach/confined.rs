@@ -1,5 +1,5 @@
-//! What the process that serves a disk has given up, as the kernel sees it, and what goes on all
-//! the same.
+//! The rights that the server of a disk has given up, as the kernel reports them, and that the disk
+//! works nevertheless.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::confinement::{children, filter_of_the_tests, is_confined, runs};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const DISK_BYTES: u64 = 16 << 20;
 
-/// The process that serves it.
+/// The server process; checks that it is confined.
 #[track_caller]
 pub(crate) fn confined_server(status: &Value) -> u64 {
     let process = status["server_pid"].as_u64().expect("it is served");
@@ -40,7 +40,7 @@ fn servers_of_programs_and_their_successors_are_confined() {
     target.server.stop();
 }
 
-/// A confined server finds its target again, sees its new size, and cleans up.
+/// A confined server reconnects, handles a new size, and cleans up.
 #[test]
 fn a_confined_server_does_all_that_it_is_for() {
     let attachments = Attachments::new();
@@ -81,7 +81,7 @@ fn it_can_be_switched_off() {
     target.server.stop();
 }
 
-/// It has its own folders and its key's, and nothing else of what its user may open.
+/// A server can open its own folders and its key's folder, but no other file of its user.
 #[test]
 fn servers_open_only_what_is_theirs() {
     let attachments = Attachments::new();
@@ -102,7 +102,7 @@ fn servers_open_only_what_is_theirs() {
         let opened = serde_json::json!([runtime, attachments.scratch.path("sockets")]);
         assert_eq!(confinement["allowed_paths"], opened, "{confinement}");
     }
-    // Another key, for another connection.
+    // The next connection needs another key.
     let [other] = attachments.scratch.keys(["keys/other.key"], &["--tls"]);
     fs::rename(other, &key).expect("renamed");
     let address = target.address.clone();
@@ -114,7 +114,7 @@ fn servers_open_only_what_is_theirs() {
     attachments.detach("fb0");
 }
 
-/// The folder of a key is a link, which is switched to another one when the key is changed.
+/// The key's folder is a symbolic link, which moves to another folder when the key changes.
 #[test]
 fn a_key_is_changed_by_a_link_to_its_folder() {
     let attachments = Attachments::new();
@@ -150,7 +150,7 @@ fn a_key_is_changed_by_a_link_to_its_folder() {
     attachments.detach("fb0");
 }
 
-/// The process with the key is in no core dump, confined or not; one without is.
+/// A process with a key has no core dump, confined or not; one without a key has.
 #[test]
 fn memory_with_keys_is_not_dumped() {
     let attachments = Attachments::new();
@@ -172,7 +172,7 @@ fn memory_with_keys_is_not_dumped() {
     }
 }
 
-/// A mount, and a loop device on it, are made and ended by another process.
+/// The broker makes and removes the mount and the loop device on it.
 #[test]
 fn servers_of_mounts_are_confined_whatever_dies() {
     let attachments = Attachments::new();
@@ -192,7 +192,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
                 "broker" => &[broker],
                 _ => &[broker, server],
             };
-            // At once: the server would end by itself without its broker.
+            // At once: a server without its broker would stop by itself.
             let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
             assert!(victims == "both" || kill.expect("kill").success(), "{victims}");
@@ -204,7 +204,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
         let refused = attachments.run(["detach", "fb0"]);
         refused.fails(1, &["is in use", "has", "open"]);
         drop(busy);
-        // Without a supervisor it can be detached as well.
+        // Detaching works without a supervisor, too.
         let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
         signal(u32::try_from(supervisor).expect("a pid"), "KILL");
         until("the supervisor is gone", || attachments.status("fb0")["pid"].is_null());
@@ -214,7 +214,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
     target.server.stop();
 }
 
-/// Whoever detaches by force does what the dead broker would have done.
+/// A forced detach cleans up in place of the dead broker.
 #[test]
 fn force_ends_a_disk_that_nobody_is_left_to_unmount() {
     let attachments = Attachments::new();

@@ -1,4 +1,4 @@
-//! Detaching what does not answer, and several at once.
+//! Detaches servers that do not answer, and several attachments at once.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};
@@ -13,7 +13,7 @@ fn socket(attachments: &Attachments, url: &str, name: &str) {
     attachments.attach(&[url, "--as", "nbd", "--no-device", "--name", name, "--shared"]);
 }
 
-/// A server that was stopped answers nobody.
+/// A stopped server does not answer.
 #[test]
 fn a_stopped_server_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -30,7 +30,7 @@ fn a_stopped_server_is_ended_by_force() {
     assert!(!mounts.contains(&folder), "{mounts}");
 }
 
-/// One that has read a key, whose descriptors are root's to see.
+/// A server that has read a key; only root can see its descriptors.
 #[test]
 fn a_stopped_server_that_has_a_key_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -48,8 +48,7 @@ fn a_stopped_server_that_has_a_key_is_ended_by_force() {
     until("its server is gone", is_gone);
 }
 
-/// The network swallows what a successor says: it connects for as long as it may, and serves
-/// nothing meanwhile.
+/// The network swallows a successor's messages, so it keeps connecting and serves nothing.
 #[test]
 fn a_successor_that_connects_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -74,7 +73,7 @@ fn a_successor_that_connects_is_ended_by_force() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// What is recorded of its processes may be wrong, or another process's by now: that one lives.
+/// The recorded process IDs may be wrong or reused: such a process must survive.
 #[test]
 fn only_its_own_processes_are_ended() {
     let attachments = Attachments::new();
@@ -110,13 +109,13 @@ fn several_and_all() {
     for name in ["a", "b", "c", "d"] {
         socket(&attachments, &target.url(), name);
     }
-    // Nothing is done when one of them is a mistake.
+    // One wrong name, and nothing is detached.
     let unknown = attachments.run(["detach", "a", "nosuch", "b"]);
     unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: attached are a, b, c, d"]);
     assert_eq!(attachments.list().len(), 4);
     attachments.run(["detach", "a", "a", "b"]).ok();
     assert_eq!(attachments.list().len(), 2);
-    // One that is in use does not keep the others.
+    // One in use does not keep the others from being detached.
     let path = attachments.folder("c").join("nbd.sock");
     let client = std::os::unix::net::UnixStream::connect(&path);
     let client = client.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -131,7 +130,7 @@ fn several_and_all() {
     attachments.run(["detach", "a", "--all"]).fails(2, &["--all"]);
 }
 
-/// From where its user is, by any path that leads to it.
+/// By any path that leads to the disk, relative to the user's directory.
 #[test]
 fn paths_from_here() {
     let attachments = Attachments::new();
@@ -152,7 +151,7 @@ fn paths_from_here() {
     }
 }
 
-/// `farblock detach <TAB>`.
+/// Completion of `farblock detach <TAB>`.
 #[test]
 fn a_shell_offers_names() {
     let attachments = Attachments::new();
@@ -177,8 +176,8 @@ fn a_shell_offers_names() {
     assert_eq!(offered("--f").trim(), "--force");
 }
 
-/// `--unmount` ends a file system on a loop device, whose file is on the disk's own file system,
-/// and a copy of the mount in another mount namespace.
+/// `--unmount` also unmounts a file system on a loop device with a file on the disk's own file
+/// system, and a copy of the mount in another mount namespace.
 #[test]
 fn what_is_stacked_on_a_disk_is_unmounted() {
     let attachments = Attachments::new();
@@ -194,7 +193,7 @@ fn what_is_stacked_on_a_disk_is_unmounted() {
     fs::write(upper.file("kept"), "all of it").expect("it writes");
     let user = fs::File::create(upper.file("open")).expect("it is made");
 
-    // A process that has a file open is not ended, and keeps all of it.
+    // A process with an open file survives, and everything stays mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "is mounted at"]);
     fs::write(upper.file("more"), "still there").expect("it writes");

@@ -23,7 +23,7 @@ fn size_of(device: &str) -> u64 {
     run("blockdev", &["--getsize64", device]).trim().parse().expect("a number")
 }
 
-/// The whole life of a disk: made, used, checked, detached, attached again, and all is there.
+/// The whole life of a disk: make, use, check, detach, attach again, and find all data.
 #[test]
 fn a_file_system_lives_on_it() {
     let attachments = Attachments::new();
@@ -41,7 +41,7 @@ fn a_file_system_lives_on_it() {
     load.finish();
     fs::remove_file(mounted.file("load")).expect("it is removed");
 
-    // Who uses it is said, and nothing happens to them.
+    // The refusal names the users, and leaves them alone.
     let at = mounted.path().display().to_string();
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "mounted at", &at, "--force"]);
@@ -57,7 +57,7 @@ fn a_file_system_lives_on_it() {
     mounted.unmount();
     run("fsck.ext4", &["-fn", &device]);
 
-    // Open without a file system on it is use as well, and says whose.
+    // An open device without a file system counts as use, and the refusal names the process.
     let file = fs::File::open(&device).expect("it opens");
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", &device]).fails_in_a_line(1, &["fb0 is in use", &whose]);
@@ -74,11 +74,11 @@ fn a_file_system_lives_on_it() {
     mounted.unmount();
     attachments.detach("again");
     target.server.stop();
-    // It was in the file all the time, not here.
+    // The data is in the file, not only in this machine's cache.
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The process that serves it is killed under load, again and again: I/O waits, and goes on.
+/// The server is killed repeatedly under load: I/O waits, and continues.
 #[test]
 fn a_killed_server_is_not_noticed() {
     let attachments = Attachments::new();
@@ -87,7 +87,7 @@ fn a_killed_server_is_not_noticed() {
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
     let mut load = Load::start(&mounted.file("load"), &[]);
-    // The name of the one controller that may be carrying out what was asked for.
+    // The name of the only controller that may still execute commands.
     let controller = || {
         let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
         let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
@@ -114,7 +114,7 @@ fn a_killed_server_is_not_noticed() {
     target.server.stop();
 }
 
-/// The target is killed under load and comes back: everything is finished, and right.
+/// The target is killed under load and returns: all I/O completes correctly.
 #[test]
 fn a_killed_target_is_waited_for() {
     let attachments = Attachments::new();
@@ -133,9 +133,9 @@ fn a_killed_target_is_waited_for() {
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended");
     }
-    // Once more each time that a busy machine kept it from its keep alives.
+    // A busy machine may miss a keep alive and reconnect more often.
     assert!(attachments.status("fb0")["paths"][0]["reconnects"].as_u64() >= Some(2));
-    // Both at once.
+    // Target and server at once.
     wait_for_progress(&device);
     target.kill();
     let killed = attachments.kill_server("fb0");
@@ -154,7 +154,7 @@ fn a_killed_target_is_waited_for() {
     target.server.stop();
 }
 
-/// While the target is away nobody knows what is safe there.
+/// While the target is away, no flush can succeed.
 #[test]
 fn nothing_is_detached_that_cannot_be_flushed() {
     let attachments = Attachments::new();
@@ -167,7 +167,7 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     target.restart(&attachments);
     attachments.wait_for_state("fb0", "live");
     attachments.detach("fb0");
-    // Unless it is forced.
+    // A forced detach works.
     attachments.attach(&[&target.url(), "--as", "fuse"]);
     target.kill();
     attachments.wait_for_state("fb0", "reconnecting");
@@ -175,7 +175,7 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     assert!(attachments.list().is_empty());
 }
 
-/// All processes of an attachment are killed: what is left is shown, and cleaned up when unused.
+/// All processes of an attachment are killed: the leftovers are listed, and removed when unused.
 #[test]
 fn what_killed_processes_leave_is_cleaned_up() {
     let attachments = Attachments::new();
@@ -196,7 +196,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let at = mounted.path().display().to_string();
     assert!(status["users"][0].as_str().is_some_and(|user| user.contains(&at)), "{status}");
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &at]);
-    // Another device beside the dead one would hide that all is lost which is written there.
+    // A new device beside the dead one would hide that writes to the dead one are lost.
     assert!(status["trouble"].as_str().is_some_and(|it| it.contains("unmount")), "{status}");
     let again = ["attach", &url, "--as", "fuse", "--name", "fb0"];
     attachments.run(again).fails_in_a_line(1, &["broke", &device, &at, "unmount"]);
@@ -211,20 +211,20 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(attachments.folder("fb0").to_str().expect("UTF-8")), "{mounts}");
 
-    // Attaching it again picks up what is left, too.
+    // Attaching again reuses the leftovers, too.
     attachments.attach(&[&url, "--as", "fuse"]);
     kill_all();
     let folder = attachments.folder("fb0");
     assert!(folder.exists());
     let args = ["attach", &url, "--as", "fuse", "--name", "fb0"];
-    // It takes a killed process a moment to be gone.
+    // A killed process takes a moment to disappear.
     until("it is attached", || attachments.run(args).code == Some(0));
     let device = attachments.status("fb0")["use"]["path"].as_str().expect("a path").to_owned();
     run("fsck.ext4", &["-fn", &device]);
     attachments.detach("fb0");
 }
 
-/// Without its supervisor a server goes on, and says so.
+/// A server continues without its supervisor, and reports that.
 #[test]
 fn a_server_outlives_its_supervisor() {
     let attachments = Attachments::new();
@@ -236,7 +236,7 @@ fn a_server_outlives_its_supervisor() {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         trouble.contains("supervisor is gone")
     });
-    // The summary of the machine reports whatever another command reports.
+    // The machine's summary repeats the findings about single attachments.
     for asked in [&["doctor"][..], &["doctor", "fb0"]] {
         let outcome = attachments.run(asked);
         let said = outcome.out();
@@ -253,7 +253,7 @@ fn a_server_outlives_its_supervisor() {
     let examined = attachments.run(["doctor", "fb0"]);
     assert!(examined.code != Some(0) && examined.out().contains("supervisor is gone"));
 
-    // Attached again, it has another one, and who uses it does not notice.
+    // Attaching again starts a new supervisor, unnoticed by users of the disk.
     let mut load = Load::start(&device, &[]);
     wait_for_progress(&device);
     let of = target.url();
@@ -270,7 +270,7 @@ fn a_server_outlives_its_supervisor() {
     load.finish();
     attachments.detach("fb0");
 
-    // The server that was adopted detaches in good order, too.
+    // The adopted server can be detached normally.
     attachments.attach(&[&of, "--as", "fuse"]);
     let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
     signal(u32::try_from(pid).expect("a pid"), "KILL");
@@ -287,7 +287,7 @@ fn a_mount_that_only_others_have_is_not_live() {
     let target = Target::new(&attachments, DISK_BYTES);
     let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
     let mut holder = Command::new("unshare");
-    // As what a container has of its machine's mounts.
+    // A private copy of the mounts, like a container's.
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
     let mut holder = holder.spawn().expect("unshare");
     let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
@@ -309,7 +309,7 @@ fn a_mount_that_only_others_have_is_not_live() {
     assert!(attachments.list().is_empty());
 }
 
-/// SIGTERM: it ends when the last user is gone.
+/// SIGTERM detaches once the last user is gone.
 #[test]
 fn a_signal_asks_it_to_end() {
     let attachments = Attachments::new();
@@ -329,8 +329,8 @@ fn a_signal_asks_it_to_end() {
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The processes that make a loop device of this mount: the one in the call, the broker that
-/// started it, and the server that started that.
+/// The processes that make a loop device of this mount: the one inside the call, the broker that
+/// started it, and the server that started the broker.
 fn makers(mount: &str) -> Option<[u32; 3]> {
     let parent = |pid: u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -353,12 +353,12 @@ fn loop_devices_below(mount: &str) -> usize {
     files.flatten().filter(|file| file.starts_with(mount)).count()
 }
 
-/// The loop driver waits for the server in the call that makes a device. A server that is killed
-/// then has to end all the same, or nobody's loop devices can be changed any more.
+/// During the call that makes a device, the loop driver waits for the server. A server killed then
+/// must still exit, or all loop devices of the machine are blocked.
 #[test]
 fn killed_while_the_loop_device_is_made() {
     let attachments = Attachments::new();
-    // The driver looks for partitions.
+    // The delay holds up the driver's search for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
     for (victim, why) in [("server", "died (signal: 9"), ("broker", "with the rights for it")] {
         let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
@@ -383,7 +383,7 @@ fn killed_while_the_loop_device_is_made() {
     }
 }
 
-/// What is forced is over at once, whoever uses it.
+/// A forced detach takes effect at once, whatever uses the disk.
 #[test]
 fn force_is_force() {
     let attachments = Attachments::new();
@@ -400,7 +400,8 @@ fn force_is_force() {
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
 }
 
-/// A reservation of another host is no failure of the disk: programs, the list and commands say so.
+/// A reservation of another host is not a failure of the disk; errors, the list and commands say
+/// so.
 #[test]
 fn a_fenced_host_is_told_of_the_reservation() {
     const EBADE: i32 = 52;

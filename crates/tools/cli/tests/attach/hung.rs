@@ -1,5 +1,5 @@
-//! A target whose disk is a file on a file system that does not answer any more: here, that of an
-//! attachment whose process is stopped.
+//! A target whose disk is on a file system that no longer answers: here an attachment's, whose
+//! server is stopped.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Scratch, signal, until};
@@ -8,7 +8,7 @@ use std::fs;
 const DISK_BYTES: u64 = 16 << 20;
 const NQN: &str = "nqn.2026-11.org.farblock:hung";
 
-/// Has a process go on, whatever becomes of the test: nothing else ends what waits for it.
+/// Lets a stopped process continue even if the test fails: otherwise its waiters could never exit.
 struct Stopped(u32);
 
 impl Stopped {
@@ -44,15 +44,16 @@ fn a_file_system_that_hangs_keeps_other_changes_for_a_while_only() {
     let hung = scratch.serve(["--nqn", NQN, &file, &other]);
 
     let stopped = Stopped::new(u32::try_from(server_pid).expect("a pid"));
-    // It is made longer on its file system, which does not do that.
+    // Resizing needs the file system, which does not answer.
     let longer = (2 * DISK_BYTES).to_string();
     scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);
     assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "it stays as it was");
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
-    // Whoever looks whether files have grown looks at others.
+    // The check for grown files continues with other files.
     fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
     until("the other file has grown", || bytes(&scratch, 2) == Some(2 << 20));
-    // It goes although its file does not close, and others come and go.
+    // Removing it works although its file does not close, and other namespaces can still be
+    // changed.
     scratch.ctl(&["remove-namespace", NQN, "1"]).ok();
     assert_eq!(bytes(&scratch, 1), None);
     scratch.ctl(&["remove-namespace", NQN, "3"]).ok();

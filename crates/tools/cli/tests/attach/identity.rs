@@ -1,4 +1,4 @@
-//! Another disk in the place of the one that is attached: it is neither read nor written.
+//! Another disk appears in place of the attached one: it is neither read nor written.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{noise, signal, until};
@@ -21,7 +21,7 @@ fn is_untouched(attachments: &Attachments) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Neither the process that serves it, when the target is back, nor its successor takes it.
+/// Neither the server, when the target returns, nor its successor accepts it.
 #[test]
 fn another_file_in_the_same_place() {
     for way in ["fuse", "nbd", "iscsi", "vhost-user"] {
@@ -65,7 +65,7 @@ fn another_file_in_the_same_place() {
     }
 }
 
-/// The target is replaced while nobody serves, under a program that writes on.
+/// The disk is replaced while no process serves it, and a program keeps writing.
 #[test]
 fn a_successor_does_not_write_to_another_file() {
     let attachments = Attachments::new();
@@ -74,7 +74,7 @@ fn a_successor_does_not_write_to_another_file() {
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
     let file = open(&device);
     let status = attachments.status("fb0");
-    // So that nothing is between the two deaths.
+    // Stop the supervisor, so that it does nothing between the two deaths.
     let pid = |which: &str| u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid");
     signal(pid("pid"), "STOP");
     signal(pid("server_pid"), "KILL");
@@ -108,11 +108,11 @@ fn the_uuid_that_was_asked_for() {
     refused.fails_in_a_line(1, &[&format!("UUID {uuid}"), wrong]);
     assert!(attachments.list().is_empty());
     attachments.attach(&[&[url.as_str(), "--uuid", &uuid], &way[..]].concat());
-    // An older farblock wrote none, which is no reason to take whatever is there...
+    // An older farblock wrote no identity. The successor then accepts no disk...
     let identity = attachments.folder("fb0").join("identity.json");
     fs::remove_file(&identity).expect("it is there");
     let killed = attachments.kill_server("fb0");
-    // ... unless it is known otherwise.
+    // ... unless `--uuid` has named it.
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
     assert!(fs::read_to_string(&identity).expect("it is there again").contains(&uuid));
@@ -124,7 +124,7 @@ fn the_uuid_that_was_asked_for() {
     attachments.run(["detach", "fb0", "--force"]).ok();
 }
 
-/// An older farblock wrote no `identity.json`. Its disk waits, and what is said to do helps.
+/// An older farblock wrote no `identity.json`. Its disk waits, and the advice helps.
 #[test]
 fn an_attachment_that_does_not_know_its_namespace() {
     let attachments = Attachments::new();
@@ -152,7 +152,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not go on", "UUID", &uuid]);
     with(&uuid).ok();
     attachments.wait_for_state("fb0", "live");
-    // Who has it open has noticed nothing.
+    // A program with the open device has noticed nothing.
     file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
     let mut read = vec![0; 8192];
     file.read_exact_at(&mut read, 0).expect("it reads");
@@ -165,7 +165,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// Two that write to one namespace are refused, however it is reached.
+/// A second writer of one namespace is refused, by whatever address.
 #[test]
 fn a_namespace_that_is_attached_already() {
     let attachments = Attachments::new();
@@ -175,13 +175,13 @@ fn a_namespace_that_is_attached_already() {
     let way = ["--as", "nbd", "--no-device"];
     let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
     attach(&[&url]).ok();
-    // Under the same name, or none, it would be a path.
+    // With the same name, or without one, it would be an additional path.
     let second = attach(&[&other_name, "--name", "second"]);
     second.fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
     assert_eq!(attachments.list().len(), 1);
     attach(&[&url, "--name", "reads", "--read-only"]).ok();
     attach(&[&url, "--name", "shares", "--shared"]).ok();
-    // Who was there goes on.
+    // The first attachment continues.
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
@@ -194,7 +194,8 @@ fn a_namespace_that_is_attached_already() {
     attachments.detach("reads");
 }
 
-/// What is said on the command line is what the target hears, again after the server's death.
+/// The target sees the host identity of the command line, and sees it again after the server's
+/// death.
 #[test]
 fn an_attachment_says_who_it_is() {
     const HOST: &str = "nqn.2026-11.org.example:somebody";

@@ -1,4 +1,4 @@
-//! iSCSI: a target that other people's initiators use, and its successor.
+//! iSCSI: a target for third-party initiators, and its successor.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, until};
@@ -26,7 +26,7 @@ fn initiators_use_it_and_find_its_successor() {
     let input = attachments.scratch.file("input", &noise(9, DISK_BYTES as usize));
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &input, &url]);
 
-    // It listens at the same address, with the same disk behind it.
+    // The successor listens at the same address, with the same disk.
     let killed = attachments.kill_server("a_Box");
     attachments.wait_for_successor("a_Box", killed);
     let output = attachments.scratch.text("output");
@@ -36,7 +36,7 @@ fn initiators_use_it_and_find_its_successor() {
     target.server.stop();
 }
 
-/// Who is logged in uses it.
+/// A logged-in initiator is a user.
 #[test]
 fn it_is_not_detached_from_an_initiator() {
     let attachments = Attachments::new();

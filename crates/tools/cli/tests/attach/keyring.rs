@@ -1,4 +1,4 @@
-//! Disks whose key is in the kernel's keyring: the process that serves them asks another one.
+//! Disks with a key in the kernel's keyring: the server asks its broker for it.
 
 use crate::attached::{Attachments, run};
 use crate::confined::confined_server;
@@ -10,7 +10,7 @@ const HOST: &str = "nqn.2026-11.org.farblock:keyring-host";
 const NQN: &str = "nqn.2026-11.org.farblock:keyring-disk";
 const DISK_BYTES: u64 = 8 << 20;
 
-/// A target that lets in who has the key in this file.
+/// A target that admits a host with the key in this file.
 fn serve(attachments: &Attachments, key: &str, address: &str) -> Server {
     let disk = attachments.scratch.disk("disk.img", DISK_BYTES);
     let key = format!("{HOST}={key}");
@@ -31,7 +31,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     let kept = keyring::put(&first, HOST, NQN);
     let exported = attachments.attach(&wanted);
     let server = confined_server(&attachments.status("fb0"));
-    // It has another key when it connects again, which is asked for by then.
+    // The key changes before the next connection, which asks for it again.
     drop(target);
     attachments.wait_for_state("fb0", "reconnecting");
     drop(kept);
@@ -41,8 +41,8 @@ fn a_confined_server_has_keys_of_the_keyring() {
     assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
     let input = attachments.scratch.file("input", &noise(3, DISK_BYTES as usize));
     run("nbdcopy", &["--flush", "--", &input, &exported]);
-    // Without its broker it is of no use, and somebody else takes its place; so does one that is
-    // killed, whose broker goes as well.
+    // A server without its broker stops, and a successor replaces it. When a server is killed, its
+    // broker exits.
     for kill_broker in [true, false] {
         let server = confined_server(&attachments.status("fb0"));
         let brokers = children(server);
@@ -63,7 +63,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     }
 }
 
-/// Nobody is there to start another one: it serves on, and says what is wrong.
+/// No supervisor is left to start a successor: the server continues, and reports the problem.
 #[test]
 fn a_server_without_broker_and_supervisor_serves_on() {
     let attachments = Attachments::new();
@@ -89,7 +89,7 @@ fn a_server_without_broker_and_supervisor_serves_on() {
     until("it says what is wrong", || trouble().contains("rights"));
     assert_eq!(attachments.status("fb0")["server_pid"], server);
     run("nbdcopy", &["--", &exported, &attachments.scratch.text("output")]);
-    // A flush may take a new connection, for which it has no key.
+    // A flush may need a new connection, for which it has no key.
     attachments.run(["detach", "fb0"]).fails(1, &["fb0 stays: the process with the rights"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
 }

@@ -1,6 +1,5 @@
-//! `farblock attach`, `list` and `detach`, as a person uses them: with targets in processes of
-//! their own, file systems, and whatever can be killed killed. It takes root, FUSE and loop
-//! devices.
+//! End-to-end tests of `farblock attach`, `list` and `detach`, with targets in separate processes,
+//! real file systems, and killed processes. They need root, FUSE and loop devices.
 #![cfg(target_os = "linux")]
 
 mod attached;

@@ -1,4 +1,4 @@
-//! NBD: a socket for programs that know it.
+//! NBD: a socket for programs that speak it.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const DISK_BYTES: u64 = 32 << 20;
 
-/// Other people's programs read and write the disk.
+/// Third-party programs read and write the disk.
 #[test]
 fn programs_use_it() {
     let attachments = Attachments::new();
@@ -42,7 +42,7 @@ fn programs_use_it() {
     target.server.stop();
 }
 
-/// Who is connected uses it.
+/// A connected client is a user.
 #[test]
 fn a_client_is_a_user() {
     let attachments = Attachments::new();
@@ -68,7 +68,7 @@ fn a_client_is_a_user() {
     assert!(UnixStream::connect(&socket).is_err());
 }
 
-/// A server that is killed is there again; clients connect again.
+/// A killed server is replaced, and clients reconnect.
 #[test]
 fn a_killed_server_is_back() {
     let attachments = Attachments::new();
@@ -85,7 +85,7 @@ fn a_killed_server_is_back() {
     attachments.detach("fb0");
 }
 
-/// Signals that mean nothing to it end neither the server nor who would start the next one.
+/// Meaningless signals kill neither the server nor its supervisor.
 #[test]
 fn signals_without_a_meaning_are_ignored() {
     let attachments = Attachments::new();
@@ -96,7 +96,7 @@ fn signals_without_a_meaning_are_ignored() {
         let pid = before[process].as_u64().and_then(|pid| u32::try_from(pid).ok());
         ["HUP", "USR1", "USR2"].iter().for_each(|name| signal(pid.expect("a pid"), name));
     }
-    // Who is ended by one is gone a moment later.
+    // A process killed by a signal is gone by then.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let after = attachments.status("fb0");
     let who = |status: &serde_json::Value| (status["pid"].clone(), status["server_pid"].clone());
@@ -105,7 +105,7 @@ fn signals_without_a_meaning_are_ignored() {
     attachments.detach("fb0");
 }
 
-/// Who gives waiting for a target up leaves nobody who goes on waiting.
+/// A command that gives up waiting for a target leaves no waiting process behind.
 #[test]
 fn a_wait_that_is_given_up_is_over() {
     let attachments = Attachments::new();
@@ -122,7 +122,7 @@ fn a_wait_that_is_given_up_is_over() {
     }
 }
 
-/// On a port of this machine, and on no other.
+/// It listens on a port of the loopback only.
 #[test]
 fn it_listens_on_tcp() {
     let attachments = Attachments::new();
@@ -131,7 +131,7 @@ fn it_listens_on_tcp() {
     let url = attachments.attach(&[&of, "--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:") && !url.contains(":0/"), "{url}");
     run("nbdinfo", &[&url]);
-    // A successor is where clients know it to be, also if somebody has its port for a moment.
+    // A successor uses the same address, even if another program holds the port for a moment.
     let address = url.split('/').nth(2).expect("an address").to_owned();
     for is_taken in [false, true] {
         let killed = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");

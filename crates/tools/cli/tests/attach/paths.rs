@@ -1,4 +1,4 @@
-//! Several paths to one disk, of which one is cut under load; and a disk that grows.
+//! Several paths to one disk, one of them cut under load; and a disk that grows.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::until;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A network between here and a target, which can be cut.
+/// A network between this machine and a target that can be cut.
 struct Wire {
     address: String,
     target: Arc<Mutex<String>>,
@@ -49,7 +49,7 @@ impl Wire {
         wire
     }
 
-    /// Nothing comes through any more, half-way through whatever it was.
+    /// Cuts all connections, in the middle of any message.
     fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
         for stream in self.streams.lock().expect("no panic").drain(..) {
@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// It ends somewhere else.
+    /// Connects it to another target.
     fn lead_to(&self, target: &str) {
         self.cut();
         target.clone_into(&mut self.target.lock().expect("no panic"));
@@ -105,7 +105,7 @@ fn a_path_is_cut_under_load() {
         wire.cut();
         until("the path is lost", || path_state(&attachments, index) == "reconnecting");
         assert_eq!(attachments.status("fb0")["state"], "degraded");
-        // On the other path.
+        // I/O continues on the other path.
         wait_for_progress(&device);
         wire.mend();
         until("the path is back", || path_state(&attachments, index) == "live");
@@ -119,7 +119,7 @@ fn a_path_is_cut_under_load() {
     target.server.stop();
 }
 
-/// The namespace is larger when the target is back: the block device is, too.
+/// If the namespace has grown when the target returns, so has the block device.
 #[test]
 fn a_disk_that_grows_is_larger_at_once() {
     let attachments = Attachments::new();
@@ -141,8 +141,8 @@ fn a_disk_that_grows_is_larger_at_once() {
     target.server.stop();
 }
 
-/// One of two paths leads to another disk when its target is back: it says so, the other one
-/// serves, and it is taken back with the right disk.
+/// One of two paths leads to another disk when its target returns. The path reports that, and the
+/// other path serves. With the right disk, the path is used again.
 #[test]
 fn a_path_that_leads_elsewhere_says_so() {
     let attachments = Attachments::new();
@@ -169,8 +169,7 @@ fn a_path_that_leads_elsewhere_says_so() {
     attachments.detach("fb0");
 }
 
-/// Attached again by another address, a disk that is in use has one more path. The next process
-/// knows it, too.
+/// Attaching a used disk again at another address adds a path. A successor knows the path, too.
 #[test]
 fn a_path_is_added_under_load() {
     let attachments = Attachments::new();
@@ -184,7 +183,7 @@ fn a_path_is_added_under_load() {
     assert!(added.stderr.contains("fb0 has another path"), "{}", added.stderr);
     assert!(added.out().contains(&device), "{}", added.out());
     until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
-    // The first one is not needed any more.
+    // The first path is no longer needed.
     first.cut();
     wait_for_progress(&device);
     let killed = attachments.kill_server("fb0");
@@ -193,7 +192,7 @@ fn a_path_is_added_under_load() {
     wait_for_progress(&device);
     assert!(load.is_running());
     load.finish();
-    // Given again it is refused, as is a disk of the same name that is another one.
+    // Adding the same path again is refused, and so is another disk of the same name.
     let again = attachments.run(["attach", &url(&second), "--as", "fuse"]);
     again.fails_in_a_line(1, &["attached already, as fb0"]);
     let other = attachments.scratch.disk("other.img", 32 << 20);

@@ -1,4 +1,4 @@
-//! What people type, and what they are told.
+//! Typical command lines, and their output.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Server, finish};
@@ -24,7 +24,7 @@ fn the_only_namespace_need_not_be_named() {
     let found = attachments.status("fb0")["paths"][0]["url"].clone();
     assert_eq!(found, target.url().as_str());
     attachments.detach("fb0");
-    // One path says it for all.
+    // One URL with the namespace is enough for all paths.
     let path = target.url().replace("127.0.0.1", "localhost");
     attachments.attach(&[&url, &path, "--as", "nbd", "--no-device"]);
     attachments.detach("fb0");
@@ -47,7 +47,7 @@ fn all_that_is_there() {
     assert!(said.contains("fb0: ") && said.contains("fb1: "), "{said}");
     let sizes: Vec<_> = attachments.list().iter().map(|it| it["size_bytes"].clone()).collect();
     assert_eq!(sizes, [1 << 20, 2 << 20]);
-    // What is there already does not keep the rest.
+    // Disks that are attached already do not keep the others from being attached.
     attachments.detach("fb0");
     let again = attach(&first.address);
     assert!(again.out().starts_with("fb0: "), "{}", again.out());
@@ -81,7 +81,7 @@ fn mountpoints_that_hide_something() {
     attachments.detach("fb0");
 }
 
-/// Without FUSE there is still a server for programs; and what was chosen is said when it is there.
+/// Without FUSE there is still an NBD server for programs; the output names the choice.
 #[test]
 fn the_next_way_is_taken_where_fuse_is_closed() {
     let attachments = Attachments::new();
@@ -104,7 +104,7 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
     attachments.detach("fb0");
 }
 
-/// Root of a container that may not mount gets what can be had without, and doctor says so before.
+/// Root in a container without the right to mount gets the next method, and doctor predicts that.
 #[test]
 fn root_that_may_not_mount_gets_the_next_way() {
     let attachments = Attachments::new();
@@ -124,18 +124,19 @@ fn root_that_may_not_mount_gets_the_next_way() {
     attachments.detach("fb0");
     let said = confined(&["doctor"]).out();
     assert!(said.contains("attach would choose nbd: a server for programs"), "{said}");
-    // Asked for by name, it says why not.
+    // An explicit choice fails, with the reason.
     let refused = confined(&["attach", &url, "--as", "fuse"]);
     refused.fails_in_a_line(1, &["nothing may be mounted", "CAP_SYS_ADMIN"]);
 }
 
-/// A way that is there and fails: the mount is refused though the process has every right.
+/// A method is available but fails: mounting is refused although the process has all rights.
 #[test]
 fn a_way_that_fails_is_followed_by_the_next() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let mut command = Command::new("unshare");
-    // A user namespace's root has all rights in it, and may not open what mounts here need.
+    // Root of a user namespace has all rights in it, but may not open the device that mounting
+    // needs.
     command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_farblock"), "attach"]);
     command.arg(target.url());
     attachments.scratch.prepare(&mut command);
@@ -169,7 +170,7 @@ fn status_names_what_is_attached() {
     let line = |said: &str| said.lines().find(|line| line.contains(&used)).map(str::to_owned);
     let row = line(&attachments.run(["status"]).ok().out()).expect("a row");
     assert!(row.contains("fb0") && row.contains("live"), "{row}");
-    // What is asked for by name says what it is, and nothing of this machine.
+    // With an explicit socket, the output covers only that target.
     let named = attachments.run(["status", "--control", control]).ok().out();
     assert!(named.contains(target.nqn()) && line(&named).is_none(), "{named}");
     let table = attachments.run(["list"]).ok().out();

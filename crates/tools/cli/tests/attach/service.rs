@@ -1,4 +1,4 @@
-//! In the foreground, for a service manager: files, systemd's datagrams, signals, the unit.
+//! In the foreground, for a service manager: files, systemd's notifications, signals, the unit.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{PATIENCE, signal, until, wait};
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A socket as systemd has it.
+/// A notification socket like systemd's.
 struct Systemd(UnixDatagram);
 
 impl Systemd {
@@ -21,13 +21,13 @@ impl Systemd {
         Systemd(socket)
     }
 
-    /// Waits until it is told something with this in it.
+    /// Waits for a notification that contains this text.
     #[track_caller]
     fn is_told(&self, part: &str) -> String {
         self.is_given(part).0
     }
 
-    /// The same, with the descriptor that it is to keep, if there is one.
+    /// The same, with the descriptor to keep, if the notification has one.
     #[track_caller]
     fn is_given(&self, part: &str) -> (String, Option<OwnedFd>) {
         let mut buffer = [0; 4096];
@@ -52,8 +52,8 @@ impl Systemd {
     }
 }
 
-/// Whether systemd is given a connection to keep, which takes a kernel that hands out again the
-/// requests under way.
+/// Whether the server gives systemd its connection to keep; that needs a kernel that delivers
+/// pending requests again.
 fn is_kept() -> bool {
     let release = run("uname", &["-r"]);
     let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
@@ -74,7 +74,7 @@ fn in_foreground(attachments: &Attachments, args: &[&str]) -> Child {
     command.spawn().expect("it starts")
 }
 
-/// The same in a process that is given what systemd has kept.
+/// Runs the command again, with the descriptor that systemd has kept.
 fn again_with(attachments: &Attachments, kept: &OwnedFd, args: &[&str]) -> Child {
     let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -132,7 +132,7 @@ fn systemd_is_told_how_it_goes() {
     target.server.stop();
 }
 
-/// Kills the supervisor and then its server, as systemd does with a service whose main process is
+/// Kills the supervisor and then its server, as systemd does when a service's main process is
 /// killed.
 fn kill_both(attachments: &Attachments, supervisor: Child) {
     let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
@@ -142,9 +142,8 @@ fn kill_both(attachments: &Attachments, supervisor: Child) {
     attachments.wait_for_state("data", "stale");
 }
 
-/// As systemd does with a service whose main process is killed: the server is killed as well, and
-/// both are started anew with what systemd has kept. Whoever uses the disk waits, and loses
-/// nothing.
+/// As systemd does when a service's main process is killed: the server is killed as well, and both
+/// restart with the kept descriptor. Users of the disk wait, and lose nothing.
 #[test]
 fn a_killed_service_goes_on_with_what_systemd_keeps() {
     if !is_kept() {
@@ -167,7 +166,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     for round in 0..2 {
         wait_for_progress(&device);
         kill_both(&attachments, child);
-        // It is not cleaned up, and nobody who looks keeps it from being started.
+        // Listing it neither cleans it up nor keeps it from restarting.
         let trouble = attachments.status("data")["trouble"].as_str().unwrap_or_default().to_owned();
         assert!(trouble.contains("in use") || trouble.contains("kept"), "{trouble}");
         child = again_with(&attachments, &kept, &["--restore", "data"]);
@@ -189,7 +188,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     target.server.stop();
 }
 
-/// What is kept for the next server is no more left alone than any other mount.
+/// A disk that systemd keeps for the next server is detached only by force.
 #[test]
 fn what_systemd_keeps_can_be_ended() {
     if !is_kept() {
@@ -209,7 +208,7 @@ fn what_systemd_keeps_can_be_ended() {
     assert!(attachments.folder("data").exists(), "it is cleaned up");
     attachments.run(["detach", "data", "--force"]).ok();
     assert!(!attachments.folder("data").exists());
-    // A connection to nothing is of no use to the next one.
+    // The next process cannot use a dead connection.
     let child = again_with(&attachments, &kept, &["--restore", "data"]);
     systemd.is_told("READY=1");
     let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
@@ -218,7 +217,7 @@ fn what_systemd_keeps_can_be_ended() {
     assert!(wait(child).status.success());
 }
 
-/// What cannot be attached is a failure at once, and leaves nothing.
+/// An impossible attachment fails at once, and leaves nothing.
 #[test]
 fn a_failure_is_a_failure() {
     let attachments = Attachments::new();
@@ -231,11 +230,11 @@ fn a_failure_is_a_failure() {
     assert!(fs::read_dir(attachments.scratch.path("run")).expect("it").next().is_none());
 }
 
-/// Ctrl-C while it still connects.
+/// Ctrl-C while it is still connecting.
 #[test]
 fn who_does_not_wait_any_longer_gets_no_disk() {
     let attachments = Attachments::new();
-    // Somebody who listens and says nothing.
+    // A peer that accepts and stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url =
         format!("nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1", silent.local_addr().expect("it"));
@@ -252,7 +251,7 @@ fn the_unit_is_one() {
         .join("../../../contrib/systemd/farblock-attach@.service");
     let text = fs::read_to_string(&unit).expect("the unit");
     assert!(text.contains("attach --restore %i --foreground") && text.contains("Type=notify"));
-    // The program is looked for where it is installed.
+    // The unit's program is at its installed path.
     let folder = tempfile::tempdir().expect("a folder");
     let text = text.replace("/usr/bin/farblock", env!("CARGO_BIN_EXE_farblock"));
     let copy = folder.path().join("farblock-attach@data.service");

@@ -1,5 +1,5 @@
-//! What a server leaves for its successor: when that cannot be written, and when the disk is
-//! another size by then.
+//! The state that a server saves for its successor: when it cannot be written, and when the disk's
+//! size has changed.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::{signal, until};
@@ -14,15 +14,15 @@ fn trouble(attachments: &Attachments) -> String {
     attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Has writing this file fail, until the folder is removed.
+/// Makes writing this file fail, until the folder is removed.
 fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
     let path = attachments.folder("fb0").join(format!("{file}.new"));
     fs::create_dir(&path).expect("a folder");
     path
 }
 
-/// A successor that can write no state serves on, and says so; one that can record no controllers
-/// waits. Who uses the disk notices a pause at most.
+/// A successor that cannot save its state continues, and reports that. One that cannot record its
+/// controllers waits. Users of the disk notice at most a pause.
 #[test]
 fn a_runtime_folder_that_takes_nothing() {
     let attachments = Attachments::new();
@@ -50,7 +50,7 @@ fn a_runtime_folder_that_takes_nothing() {
     target.server.stop();
 }
 
-/// Nobody uses it yet, so there is nothing to be left alone.
+/// Without users, there is no reason to keep a disk up that cannot save state.
 #[test]
 fn a_first_server_that_can_write_nothing_refuses() {
     let attachments = Attachments::new();
@@ -66,7 +66,7 @@ fn a_first_server_that_can_write_nothing_refuses() {
     }
 }
 
-/// File, device and list have the size that the namespace has by the time there is a successor.
+/// File, device and list show the namespace's size at the time of the successor's start.
 #[test]
 fn a_disk_that_grows_and_shrinks_while_nobody_serves() {
     let attachments = Attachments::new();
@@ -106,10 +106,10 @@ impl Drop for Small {
     }
 }
 
-/// The folder is full when a server dies: its successor waits until there is room, and says so.
+/// The folder is full when a server dies: its successor waits for space, and reports that.
 #[test]
 fn a_full_runtime_folder() {
-    // In this order, so that what a failure leaves is detached first.
+    // In this order, so that after a failure the rest is detached first.
     let (place, attachments);
     attachments = Attachments::new();
     let runtime = attachments.scratch.path("run");
@@ -139,7 +139,7 @@ fn a_full_runtime_folder() {
     drop(place);
 }
 
-/// Looking who uses a disk takes its time, and is no detaching of it.
+/// Looking up a disk's users takes time, and is not mistaken for detaching.
 #[test]
 fn many_who_look_at_once_see_no_detach() {
     let attachments = Attachments::new();

@@ -1,15 +1,15 @@
-//! vhost-user: the socket, and what a monitor says first. Whole guests are interop/linux/vhost.sh.
+//! vhost-user: the socket, and a monitor's first message. interop/linux/vhost.sh tests real guests.
 
 use crate::attached::{Attachments, Target};
 use crate::support::until;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// `VHOST_USER_GET_FEATURES`, version 1, and the answer's flags.
+/// `VHOST_USER_GET_FEATURES`, version 1, and the header of its answer.
 const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 const ANSWER: [u8; 12] = [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
 
-/// A monitor that asks what the disk can do.
+/// A monitor that asks for the disk's features.
 fn connect(socket: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("somebody listens");
     stream.write_all(&GET_FEATURES).expect("it takes a message");
@@ -17,7 +17,7 @@ fn connect(socket: &str) -> UnixStream {
     stream.read_exact(&mut answer).expect("it answers");
     assert_eq!(answer[..12], ANSWER);
     let features = u64::from_le_bytes(answer[12..].try_into().expect("8 bytes"));
-    // VIRTIO_F_VERSION_1, and the protocol's own features.
+    // VIRTIO_F_VERSION_1, and VHOST_USER_F_PROTOCOL_FEATURES.
     assert_eq!(features >> 32 & 1, 1, "{features:#x}");
     assert_eq!(features >> 30 & 1, 1, "{features:#x}");
     stream
@@ -31,7 +31,7 @@ fn a_monitor_is_served_and_is_a_user() {
     let monitor = connect(&socket);
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", "vm"]).fails_in_a_line(1, &["monitor", &whose, "--force"]);
-    // Killed, it is there again for the monitor to connect to.
+    // After a kill it returns, and the monitor can connect again.
     let killed = attachments.kill_server("vm");
     attachments.wait_for_successor("vm", killed);
     drop(monitor);

@@ -1,9 +1,9 @@
-//! What a process has given up, as the kernel sees it and as it says itself.
+//! The rights that a process has given up, as the kernel and the process report them.
 
 use serde_json::Value;
 use std::fs;
 
-/// What the kernel says of each thread of a process under this name.
+/// The kernel's value of `name` for each thread of a process.
 pub fn threads(process: u64, name: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let value = |task: fs::DirEntry| {
@@ -14,7 +14,7 @@ pub fn threads(process: u64, name: &str) -> Vec<String> {
     tasks.filter_map(|task| value(task.expect("an entry"))).collect()
 }
 
-/// The processes that this one has started and that run.
+/// The running children of a process.
 pub fn children(process: u64) -> Vec<u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -22,26 +22,26 @@ pub fn children(process: u64) -> Vec<u64> {
     lists.flat_map(numbers).map(|number| number.parse().expect("a number")).collect()
 }
 
-/// Whether a process runs: one that nobody has waited for does not.
+/// Whether a process runs; a zombie does not.
 pub fn runs(process: u64) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Whether the tests' own system calls are filtered, and those of what they start.
+/// The seccomp mode of the tests, which their children inherit.
 pub fn filter_of_the_tests() -> String {
     threads(std::process::id().into(), "Seccomp").swap_remove(0)
 }
 
-/// Each of its threads has given up the same, and it says so.
+/// Checks that every thread has given up the same rights, and that the process reports it.
 #[track_caller]
 pub fn is_confined(process: u64, said: &Value) {
     for (name, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapInh", "0000000000000000")] {
         let found = threads(process, name);
         assert!(found.len() > 1 && found.iter().all(|it| it == value), "{name}: {found:?}");
     }
-    // Administrators', debuggers' and modules'.
+    // CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_MODULE.
     let forbidden = 1 << 21 | 1 << 19 | 1 << 16_u64;
     for mask in threads(process, "CapEff") {
         let held = u64::from_str_radix(&mask, 16).expect("a mask");
@@ -50,7 +50,7 @@ pub fn is_confined(process: u64, said: &Value) {
     for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
         assert_eq!(said[name], true, "{name}: {said}");
     }
-    // Under a filter of somebody else's (a container's) Landlock is not tried, which is said.
+    // Under another filter, such as a container's, Landlock is not tried, and the process says so.
     let is_ours = filter_of_the_tests() == "0";
     assert_eq!(said["runs_no_program"], is_ours, "{said}");
     assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");

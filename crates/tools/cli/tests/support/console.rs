@@ -1,4 +1,4 @@
-//! What Windows has for signals: Ctrl-C, for all that share a console.
+//! Signals on Windows: Ctrl-C, for all processes of a console.
 
 use std::os::windows::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -13,19 +13,19 @@ use windows_sys::Win32::System::Threading::{
     CREATE_NO_WINDOW, OpenProcess, PROCESS_TERMINATE, TerminateProcess,
 };
 
-/// Names the process to `press_ctrl_c`.
+/// Passes the process ID to `press_ctrl_c`.
 const WHOSE: &str = "FARBLOCK_PRESS_CTRL_C";
 
-/// Puts a process on a console that nobody else is on.
+/// Puts a process on its own console.
 pub fn give_its_own(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// Types Ctrl-C on the console of a process that a test started, whatever it is asked for; but
-/// `KILL` ends the process without a word.
+/// Types Ctrl-C on the console of a process that a test started, for every signal name but `KILL`,
+/// which kills the process.
 ///
-/// Only who is on a console can do that, and being on another one changes where output goes. So a
-/// process of its own does it: this binary again, with one test.
+/// Only a process on a console can do that, and changing the console changes where output goes. So
+/// this runs the test binary again, with one test that does it.
 pub fn signal(id: u32, name: &str) {
     if name == "KILL" {
         return kill(id);
@@ -39,7 +39,7 @@ pub fn signal(id: u32, name: &str) {
 }
 
 fn kill(id: u32) {
-    // SAFETY: plain calls with numbers, and a handle that is nobody else's.
+    // SAFETY: plain calls with numbers, and a handle that only this function uses.
     let done = unsafe {
         let process = OpenProcess(PROCESS_TERMINATE, 0, id);
         let done = TerminateProcess(process, 137);
@@ -61,7 +61,7 @@ fn press_ctrl_c() {
         FreeConsole();
         AttachConsole(id) != 0 && GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0) != 0
     };
-    // It comes to this process, too: by then it is on its way to everyone.
+    // Ctrl-C reaches this process as well, once it is on its way to all of them.
     let until = Instant::now() + Duration::from_secs(10);
     while done && !HEARD.load(Ordering::Relaxed) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Runs the binary as a person would, and a target to use it against.
+//! Runs the binary as a user would, and targets for it.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
@@ -18,10 +18,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory of one test's own, with a place for what is kept about this host.
+/// A test's own directory, which also holds this host's identity.
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -50,7 +50,7 @@ impl Scratch {
         self.text(name)
     }
 
-    /// The binary, with nothing of the real user's in its environment.
+    /// The binary, with an environment free of the real user's settings.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farblock"));
         command.args(args);
@@ -58,8 +58,8 @@ impl Scratch {
         command
     }
 
-    /// A command that hears of its terminal's end, even if these tests were started to outlive
-    /// theirs (`nohup`), which every child inherits.
+    /// A command that reacts to SIGHUP even if the tests run under `nohup`, whose setting children
+    /// inherit.
     #[cfg(target_os = "linux")]
     pub fn command_with_hangup<S: AsRef<OsStr>>(
         &self,
@@ -71,7 +71,7 @@ impl Scratch {
         command
     }
 
-    /// Sets up any command that runs the binary in the end.
+    /// Sets up a command that runs the binary directly or indirectly.
     pub fn prepare(&self, command: &mut Command) {
         #[cfg(windows)]
         console::give_its_own(command);
@@ -89,8 +89,8 @@ impl Scratch {
             .stderr(Stdio::piped());
     }
 
-    /// The binary for somebody who is not root, in a directory that is everybody's: if the tests
-    /// are root's, a copy, since the build directory may be out of nobody's reach.
+    /// The binary as a user without rights, in a directory open to all users. If the tests run as
+    /// root it is a copy, since others may not reach the build directory.
     #[cfg(unix)]
     pub fn command_of_nobody<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         use std::os::unix::fs::PermissionsExt;
@@ -104,8 +104,8 @@ impl Scratch {
         std::fs::set_permissions(self.path(""), open).expect("it is ours");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {
-            // Another process copies: a file that this one has open for writing, when another test
-            // forks, cannot be executed ("text busy").
+            // Another process copies: if this one had the file open for writing while another test
+            // forks, it could not be executed ("text busy").
             let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
             assert!(copied.expect("cp").success(), "cp");
         }
@@ -120,7 +120,7 @@ impl Scratch {
         finish(self.command(args), b"")
     }
 
-    /// Changes the target that runs here.
+    /// Changes the running target of this directory.
     pub fn ctl(&self, args: &[&str]) -> Outcome {
         self.run(["ctl"].iter().chain(args))
     }
@@ -138,7 +138,7 @@ impl Scratch {
         })
     }
 
-    /// Runs the binary to its end with this on its standard input.
+    /// Runs the binary to its end with this standard input.
     pub fn run_with<S: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = S>,
@@ -155,7 +155,7 @@ impl Scratch {
     }
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -168,14 +168,14 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// It must have succeeded.
+    /// Checks that it succeeded.
     #[track_caller]
     pub fn ok(self) -> Outcome {
         assert_eq!(self.code, Some(0), "{}\n{}", self.out(), self.stderr);
         self
     }
 
-    /// It must have failed with this code and one sentence that contains all of `parts`.
+    /// Checks that it failed with this code and one sentence that contains all of `parts`.
     #[track_caller]
     pub fn fails(self, code: i32, parts: &[&str]) -> Outcome {
         let all = format!("{}\n--- stderr\n{}", self.out(), self.stderr);
@@ -189,8 +189,8 @@ impl Outcome {
         self
     }
 
-    /// As [`fails`](Outcome::fails), on one line: not clap's words but ours. That something was
-    /// waited for may be said besides: how long depends on the machine.
+    /// Like [`fails`](Outcome::fails), and the sentence is one line, ours and not clap's. Further
+    /// lines may say what it waited for, depending on the machine's load.
     #[track_caller]
     pub fn fails_in_a_line(self, code: i32, parts: &[&str]) -> Outcome {
         let outcome = self.fails(code, parts);
@@ -204,7 +204,7 @@ impl Outcome {
     }
 }
 
-/// Runs a command to its end, which must come in time.
+/// Runs a command to its end, with a timeout.
 pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     if !input.is_empty() {
         command.stdin(Stdio::piped());
@@ -213,7 +213,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     let stdin = child.stdin.take();
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || {
-        // The command may well end without having read it all.
+        // The command may exit without reading everything.
         let _ = stdin.map(|mut pipe| pipe.write_all(&input));
     });
     let output = wait(child);
@@ -225,7 +225,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     }
 }
 
-/// Waits for a child, not for ever.
+/// Waits for a child, with a timeout.
 pub fn wait(child: Child) -> Output {
     let id = child.id();
     let (sender, receiver) = mpsc::channel();
@@ -241,7 +241,7 @@ pub fn wait(child: Child) -> Output {
     }
 }
 
-/// Waits until something is so, not for ever.
+/// Waits until `is_so`, with a timeout.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -257,13 +257,13 @@ pub use console::signal;
 /// Sends a signal to a process that a test started.
 #[cfg(unix)]
 pub fn signal(id: u32, name: &str) {
-    // The shell's own, since a small system has no other.
+    // The shell's own `kill`, since a small system may have no other.
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
 }
 
-/// An address that nobody else is given as a free one, and where somebody who asks for it may
-/// listen: it is bound, and not listened on.
+/// An address that the system gives to no other program as a free one: the socket is bound but does
+/// not listen. A program that asks for this address may listen on it.
 #[cfg(unix)]
 pub struct Reserved {
     _socket: socket2::Socket,
@@ -272,7 +272,7 @@ pub struct Reserved {
 
 #[cfg(unix)]
 impl Reserved {
-    /// Some port of this address.
+    /// A port of this address.
     pub fn at(ip: impl Into<IpAddr>) -> Reserved {
         let any = SocketAddr::new(ip.into(), 0);
         let domain = socket2::Domain::for_address(any);
@@ -284,11 +284,11 @@ impl Reserved {
     }
 }
 
-/// A target in a process of its own.
+/// A target in its own process.
 pub struct Server {
     child: Option<Child>,
     pub id: u32,
-    /// What it printed until it listened.
+    /// Its output until it listened.
     pub said: String,
     /// `127.0.0.1:PORT`.
     pub address: String,
@@ -302,7 +302,7 @@ impl Server {
         let stdout = child.stdout.take().expect("a pipe");
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            // Reads on to the end, so that nothing that is printed later meets a closed pipe.
+            // Reads to the end, so that later output does not meet a closed pipe.
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }
@@ -348,13 +348,13 @@ impl Server {
         signal(self.id, name);
     }
 
-    /// Whether it has ended.
+    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         let child = self.child.as_mut().expect("it runs");
         child.try_wait().expect("a child of ours").is_some()
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub fn wait(mut self) -> Outcome {
         let output = wait(self.child.take().expect("it runs"));
         Outcome {
@@ -364,7 +364,7 @@ impl Server {
         }
     }
 
-    /// Stops it as a service manager would; it must end well and have had nothing to complain of.
+    /// Stops it with SIGTERM, as a service manager would; it must succeed without any complaint.
     #[track_caller]
     pub fn stop(self) -> Outcome {
         self.signal("TERM");
@@ -381,23 +381,23 @@ impl Drop for Server {
     }
 }
 
-/// Bytes that differ at every place and with every seed.
+/// Pseudo-random bytes of this seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     farblock_random::Random::new(seed).bytes(length)
 }
 
-/// Whether a program is there to be used.
+/// Whether a program is in the PATH.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// A check that cannot be made has failed: a skip would look like a pass.
+/// Fails a test that cannot run here: a skip would look like a pass.
 pub fn cannot_check(why: &str) -> ! {
     panic!("this cannot be checked here: {why}");
 }
 
-/// Whether this process may do everything.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().expect("id");
     id.stdout.trim_ascii() == b"0"

@@ -1,5 +1,5 @@
-//! A network between a host and its target that can hold back what it carries, and then delivers
-//! it, whoever is still there to send it.
+//! A network between a host and its target that can delay data, and delivers it even after the
+//! sender has died.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// Between looks whether it still holds.
+/// The polling interval while data is held.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// See the module's text.
+/// A relay that can hold data.
 pub(super) struct Line {
     pub(super) address: String,
     holds: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ impl Line {
         line
     }
 
-    /// What the host sends arrives later, after it has been let go of.
+    /// Holds the host's data until `let_go`.
     pub(super) fn hold(&self) {
         self.holds.store(true, Ordering::SeqCst);
     }
@@ -54,7 +54,7 @@ impl Line {
 fn pass_on(from: &TcpStream, to: &TcpStream, holds: Option<Arc<AtomicBool>>) {
     let mut from = from.try_clone().expect("a copy");
     let mut to = to.try_clone().expect("a copy");
-    // Taken in as it comes: what a sender resets would else be gone.
+    // Read at once: a sender's reset would discard data that is not read yet.
     let (sender, pieces) = mpsc::channel::<Vec<u8>>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];

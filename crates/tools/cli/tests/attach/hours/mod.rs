@@ -1,6 +1,6 @@
-//! Loop devices in rough times, for as long as `ROUGH_MINUTES` says: processes of the attachment
-//! are killed, alone and together, the target as well, the disk is detached by force, and what was
-//! on its way arrives later. Nothing that was acknowledged may be lost, or undone later.
+//! A stress test of loop devices for `ROUGH_MINUTES`. It kills processes of the attachment, alone
+//! and together, and the target. It detaches the disk by force, and delays data on the network. No
+//! acknowledged write may be lost, or be overwritten later by an older one.
 //!
 //! `ROUGH_MINUTES=20 ROUGH_SEED=7 cargo test -p farblock --test attach hours -- --ignored
 //! --nocapture`
@@ -21,20 +21,20 @@ use writers::Scene;
 const DISK_BYTES: u64 = 16 << 20;
 const WRITERS: u64 = 6;
 
-/// What can go wrong.
+/// The faults to inject.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Server,
     ServerTwice,
     Target,
     ServerAndTarget,
-    /// What the dead server had sent arrives after its successor's.
+    /// Data of the dead server arrives after its successor's.
     ServerWithLateData,
-    /// A path is lost, and what it carried arrives later.
+    /// A path is lost, and its data arrives later.
     LateData,
     StoppedTarget,
     ServerOfStoppedTarget,
-    // The device is gone after these.
+    // The faults from here on remove the device.
     Both,
     SupervisorFirst,
     Forced,
@@ -118,7 +118,7 @@ impl Stand {
         *self.scene.device.lock().expect("nobody panicked") = Some((self.generation, path));
     }
 
-    /// The device goes away by this, and is made anew.
+    /// Removes the device by `how`, and makes a new one.
     fn take_away(&mut self, how: impl FnOnce(&mut Stand)) {
         self.scene.may_fail.store(true, Ordering::SeqCst);
         how(self);
@@ -129,7 +129,7 @@ impl Stand {
         self.attach();
     }
 
-    /// A writer that is not content panics, and would be waited for in vain.
+    /// Fails early: a writer that finds an error panics, and waiting for it would be in vain.
     fn check(&self) {
         assert!(!self.scene.wrong.load(Ordering::SeqCst), "see above");
     }
@@ -167,7 +167,7 @@ impl Stand {
         self.target.restart(&self.attachments);
     }
 
-    /// Writers get on, all of them.
+    /// Waits until every writer has made progress.
     fn wait_for_progress(&self) {
         let before = self.scene.writes.load(Ordering::SeqCst);
         until("writers get on", || {
@@ -235,7 +235,7 @@ impl Stand {
                 }
                 self.pause(50);
                 self.force();
-                // Who attaches it meanwhile finds what was sent still on its way.
+                // The next attachment starts while old data is still on its way.
                 let (server, late) = (self.target.server.id, self.below(1500));
                 self.lines.iter().for_each(|line| line.let_go_after(Duration::from_millis(late)));
                 thread::spawn(move || {

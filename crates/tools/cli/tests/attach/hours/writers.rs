@@ -1,9 +1,9 @@
-//! Threads that write to a block device all the time, know what it may hold, and look.
+//! Threads that write to a block device all the time, and verify its contents.
 //!
-//! A block holds a number that says which write it was. One that was acknowledged (a direct write
-//! at once, another by the `fsync` after it) is what the block holds from then on. One that failed
-//! may have been carried out, and when somebody has looked afterwards that is settled: it must not
-//! be carried out any more.
+//! Each block holds the number of a write. An acknowledged write is the block's content from then
+//! on; a direct write is acknowledged at once, a buffered one by the next `fsync`. A failed write
+//! may or may not have been executed. A later read settles that: if the read does not show the
+//! write, it must never be executed.
 
 use crate::support::until;
 use farblock_random::Random;
@@ -17,36 +17,36 @@ use std::thread::{self, JoinHandle};
 const BLOCK: usize = 4096;
 /// Blocks of one writer.
 const BLOCKS: u64 = 48;
-/// Writes of the one with the page cache between two `fsync`s, at most.
+/// The most buffered writes between two `fsync`s.
 const BATCH: u64 = 6;
 
-/// A buffer as direct I/O wants it.
+/// A buffer aligned for direct I/O.
 #[repr(align(4096))]
 struct Block([u8; BLOCK]);
 
-/// What writers and the thread that breaks things for them know of each other.
+/// State shared by the writers and the thread that injects faults.
 #[derive(Default)]
 pub(super) struct Scene {
-    /// The device, and a number for each time that it was made anew.
+    /// The device, and the number of times that it was made anew.
     pub(super) device: Mutex<Option<(u64, String)>>,
-    /// The device is being taken away: errors are as they should be.
+    /// Set while the device is being removed: errors are expected.
     pub(super) may_fail: AtomicBool,
     pub(super) over: AtomicBool,
     pub(super) writes: AtomicU64,
     pub(super) syncs: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// A writer found something wrong.
+    /// A writer found an error.
     pub(super) wrong: AtomicBool,
-    /// Writers that have let go of a device that is gone.
+    /// Writers that have closed a removed device.
     pub(super) idle: AtomicU64,
 }
 
-/// What one block may hold.
+/// The possible contents of one block.
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
-    /// Written since, and not acknowledged.
+    /// Later writes that were not acknowledged.
     maybe: Vec<u64>,
 }
 
@@ -55,20 +55,20 @@ struct Writer {
     number: u64,
     direct: bool,
     known: Vec<Known>,
-    /// The next write's.
+    /// The number of the next write.
     next: u64,
     random: Random,
     block: Box<Block>,
 }
 
-/// What the blocks of a writer must hold when it is over.
+/// The final contents of a writer's blocks.
 pub(super) struct Expected {
     number: u64,
     known: Vec<Known>,
 }
 
 impl Expected {
-    /// Looks at the file behind it all.
+    /// Checks the file behind the device.
     pub(super) fn check(&self, image: &File) {
         let mut block = Block([0; BLOCK]);
         for (index, known) in (0..).zip(&self.known) {
@@ -80,7 +80,7 @@ impl Expected {
     }
 }
 
-/// Says that a writer panics.
+/// Records that a writer panics.
 struct Alarm(Arc<Scene>);
 
 impl Drop for Alarm {
@@ -99,7 +99,7 @@ fn fill(block: &mut Block, writer: u64, index: u64, write: u64) {
     }
 }
 
-/// The write that left a block like this; `None` if that is a mixture.
+/// The number of the write that a block holds; `None` if the block is torn.
 fn content(block: &Block, writer: u64, index: u64) -> Option<u64> {
     if block.0.iter().all(|byte| *byte == 0) {
         return Some(0);
@@ -155,7 +155,7 @@ impl Writer {
         found
     }
 
-    /// Writes and looks until the device is gone, or all is over.
+    /// Writes and verifies until the device is removed or the test ends.
     fn use_device(&mut self, path: &str) -> io::Result<()> {
         let flags = if self.direct { rustix::fs::OFlags::DIRECT.bits() } else { 0 };
         let mut options = File::options();
@@ -188,7 +188,7 @@ impl Writer {
         Ok(found.unwrap_or_else(|| panic!("block {index} of {} is a mixture", self.number)))
     }
 
-    /// What failed was carried out or was not: one or the other from now on.
+    /// Reads a block after a failed write, to settle whether the write was executed.
     fn settle(&mut self, file: &File, index: u64) -> io::Result<()> {
         let found = self.read(file, index)?;
         let known = &mut self.known[index as usize];
