@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# install.sh RELEASE PREFIX: installs libfarblock from the folder RELEASE (target/release) below PREFIX:
-# lib/libfarblock.so and .a, include/farblock.h, lib/pkgconfig/farblock.pc and farblock-static.pc. DESTDIR goes before PREFIX.
+# install.sh RELEASE PREFIX: installs libfarblock from the folder RELEASE (target/release) below
+# PREFIX: lib/libfarblock.so and .a, include/farblock.h, lib/pkgconfig/farblock.pc and
+# farblock-static.pc. DESTDIR is prepended to PREFIX.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 2 ] || { echo "usage: install.sh RELEASE PREFIX" >&2; exit 2; }
@@ -9,7 +10,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
 for file in libfarblock.so libfarblock.a; do
     [ -f "$release/$file" ] || { echo "install.sh: no $release/$file: cargo build --release -p farblock-capi" >&2; exit 2; }
 done
-# The first number of a version below 1 is the second: what changes with it is incompatible.
+# Below version 1, the second number changes with incompatible changes, so it is part of the ABI.
 case $version in 0.*) abi=$(cut -d. -f1,2 <<<"$version") ;; *) abi=${version%%.*} ;; esac
 install -D -m 755 "$release/libfarblock.so" "$root/lib/libfarblock.so.$version"
 ln -sf "libfarblock.so.$version" "$root/lib/libfarblock.so.$abi"
@@ -18,6 +19,7 @@ install -D -m 644 "$release/libfarblock.a" "$root/lib/libfarblock.a"
 install -D -m 644 "$here/include/farblock.h" "$root/include/farblock.h"
 mkdir -p "$root/lib/pkgconfig"
 sed -e "s#@PREFIX@#$prefix#" -e "s#@VERSION@#$version#" "$here/farblock.pc.in" >"$root/lib/pkgconfig/farblock.pc"
-# pkg-config's own --static adds what the archive needs, but the linker still takes the shared library.
+# pkg-config --static adds the archive's dependencies, but the linker still takes the shared
+# library.
 sed -e "s#-L.*-lfarblock#\${libdir}/libfarblock.a -lpthread -ldl -lm#" -e '/^Libs.private/d' \
     "$root/lib/pkgconfig/farblock.pc" >"$root/lib/pkgconfig/farblock-static.pc"

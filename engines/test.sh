@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh RELEASE: the C library, Python and fio, each as its user would have it, against `farblock serve`
-# from the folder RELEASE (target/release: farblock, libfarblock.so, libfarblock.a). Prints what holds.
-# Exit code: 0 all holds, 1 something does not, 2 misuse.
+# test.sh RELEASE: tests the C library, Python and fio as a user would install them, against
+# `farblock serve` from the folder RELEASE (target/release: farblock, libfarblock.so,
+# libfarblock.a). Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -26,7 +26,7 @@ trap clean_up EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-# quietly LABEL COMMAND...: says what holds, or shows what the command said.
+# quietly LABEL COMMAND...: runs a command and prints its label, or its output if it fails.
 quietly() {
     local label=$1
     shift
@@ -37,7 +37,7 @@ quietly() {
     fi
 }
 
-# serve ARGUMENT...: a target with two disks of 64 MiB; its address is in $address then.
+# serve ARGUMENT...: starts a target with two RAM disks of 64 MiB and sets $address.
 nqn=nqn.2026-11.org.farblock:engines
 serve() {
     local try log=$work/serve-${#servers[@]}.log
@@ -60,7 +60,7 @@ serve
 url="nvme+tcp://$address/$nqn?ns=1"
 second="nvme+tcp://$address/$nqn?ns=2"
 
-# serve_file NAME [ADDRESS]: a target with a disk of 64 MiB in a file; its address is in $address then, its process in $served.
+# serve_file NAME [ADDRESS]: starts a target with a file of 64 MiB, and sets $address and $served.
 serve_file() {
     local try log=$work/serve-$1.log
     : >"$log"
@@ -79,14 +79,14 @@ serve_file() {
     exit 1
 }
 
-# survives LABEL NAME COMMAND...: the command, which takes some seconds, succeeds although its target, the last one of
-# serve_file NAME, is killed twice meanwhile and comes back.
+# survives LABEL NAME COMMAND...: runs a command of some seconds. It must succeed although its
+# target, the last one of serve_file NAME, is killed and restarted twice meanwhile.
 survives() {
     local label=$1 name=$2 running cut try
     shift 2
     "$@" >"$work/output" 2>&1 &
     running=$!
-    # On a busy machine it may take a while until it has connected and begun to write.
+    # On a busy machine it may take a while to connect and begin to write.
     for ((try = 0; try < 300 && $(stat --format=%b "$work/$name") < 256; try++)); do sleep 0.1; done
     for cut in 1 2; do
         sleep 1
@@ -107,7 +107,7 @@ survives() {
     fi
 }
 
-# C: installed, found by pkg-config, linked both ways.
+# C: install the library, find it with pkg-config, and link both ways.
 quietly "the C library is installed" "$here/install.sh" "$release" "$work/prefix"
 export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
 read -ra flags < <(pkg-config --cflags --libs farblock)
@@ -128,14 +128,14 @@ if "$work/disk-static" "$read_only" >"$work/output" 2>&1 || ! grep -q 'read-only
 fi
 echo "ok   a read-only disk is said to be one"
 
-# Python: in an environment of its own.
+# Python: in a virtual environment.
 quietly "an environment for Python" python3 -m venv "$work/venv"
 quietly "pip install" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$here/python"
 quietly "Python's tests" env "FARBLOCK=$release/farblock" "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
     "$work/venv/bin/python" -m unittest discover -s "$here/python/tests"
 
-# Not bound to the version of Python that built it.
+# The wheel must not depend on the version of Python that built it.
 quietly "pip wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
     --wheel-dir "$work/wheel" "$here/python"
@@ -144,7 +144,7 @@ quietly "pip wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     exit 1
 }
 quietly "mypy is installed" "$work/venv/bin/pip" install --quiet --disable-pip-version-check mypy
-# The C library beside it has the name of a module, and is none.
+# The C library in the package looks like a module, but is none.
 echo farblock.libfarblock >"$work/no-module"
 quietly "Python's type hints are those of the code" env -C "$work" "$work/venv/bin/python" -m mypy.stubtest farblock \
     --allowlist "$work/no-module"
@@ -156,7 +156,7 @@ if "$work/venv/bin/python" -m mypy --strict -c 'import farblock; farblock.connec
 fi
 echo "ok   wrong types are found"
 
-# fio: the documents' job, and what it can get wrong.
+# fio: the documents' job, and its errors.
 quietly "fio's engine builds" "$here/fio/build.sh" "$release"
 name() { sed 's/:/\\:/g' <<<"$1"; }
 fio() {
@@ -182,10 +182,11 @@ survives "and over two paths" disk-paths fio "--filename=$(name "nvme+tcp://$add
 quietly "fio trims" fio "$disk" --rw=randtrimwrite --size=16m
 quietly "fio at a rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_iops=500 --output="$work/rate" \
     --output-format=json
-# What is queued at a rate is begun at once: in milliseconds, and not when the depth is reached.
+# At a limited rate, operations must start at once and complete within milliseconds, instead of
+# waiting until the depth is reached.
 quietly "and its operations do not lie" \
     jq --exit-status '.jobs[0] | .read.clat_ns.mean < 10e6 and .read.total_ios > 800' "$work/rate"
-# bad WORDS ARGUMENT...: fio ends with an error that says WORDS.
+# bad WORDS ARGUMENT...: fio fails with an error that contains WORDS.
 bad() {
     local words=$1
     shift

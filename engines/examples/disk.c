@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * disk URL [SECONDS]: writes the first MiB of a remote disk, with 32 operations in flight, and reads
- * it back, once or for so long. What is there is lost. However often the target or the network go
- * away meanwhile, they are waited for. Several URLs in one argument, with blanks between them, are
- * several paths.
+ * disk URL [SECONDS]: writes the first MiB of a remote disk, with 32 operations in flight, and
+ * reads it back, once or for so many seconds. This overwrites data on the disk! The program waits
+ * whenever the target or the network is away. Several URLs in one argument, separated by blanks,
+ * are several paths.
  *
  *   cc disk.c $(pkg-config --cflags --libs farblock) -o disk
  *   ./disk 'nvme+tcp://192.0.2.1/nqn.2026-11.org.example:scratch?ns=1'
@@ -24,7 +24,7 @@ static void check(fb_status status)
 	exit(1);
 }
 
-/* Does `kind` to every piece of `data`, DEPTH of them at a time, straight from or to its memory. */
+/* Runs operation `kind` on every piece of `data`, DEPTH at a time, without a copy. */
 static void transfer(fb_queue *queue, uint32_t kind, unsigned char *data, size_t piece)
 {
 	size_t submitted = 0, completed = 0, count = BYTES / piece;
@@ -55,7 +55,7 @@ static void transfer(fb_queue *queue, uint32_t kind, unsigned char *data, size_t
 	}
 }
 
-/* Says where what was read is not what is to be there, if anywhere. */
+/* Fails at the first byte that differs from the expected one. */
 static void compare(const unsigned char *read, const unsigned char *there)
 {
 	for (size_t i = 0; i < BYTES; i++) {
@@ -66,7 +66,7 @@ static void compare(const unsigned char *read, const unsigned char *there)
 	}
 }
 
-/* Fills the disk with data that no other turn has, and reads it back in both ways. */
+/* Fills the disk with data that differs each turn, and reads it back with both interfaces. */
 static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned char *read,
 		 unsigned int number)
 {
@@ -76,7 +76,7 @@ static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned c
 	transfer(queue, FB_KIND_WRITE, data, 4096);
 	transfer(queue, FB_KIND_READ, read, 4096);
 	compare(read, data);
-	/* One after the other. */
+	/* One operation after the other. */
 	check(fb_write_zeroes(disk, 0, BYTES / 2, 0));
 	check(fb_flush(disk));
 	check(fb_read(disk, read, 0, BYTES));
@@ -84,7 +84,7 @@ static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned c
 	compare(read, data);
 }
 
-/* How the paths are. */
+/* Prints the state of each path. */
 static void show_paths(fb_disk *disk, const fb_info *info)
 {
 	for (uint32_t i = 0; i < info->paths; i++) {
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 {
 	fb_options options = {
 		.size = sizeof(options), .queues = 1, .connect_timeout_ms = 2000,
-		/* Given up after a minute without the target. */
+		/* Give up after a minute without the target. */
 		.reconnect_delay_ms = 500, .ctrl_loss_timeout_ms = 60000,
 	};
 	fb_info info = { .size = sizeof(info) };

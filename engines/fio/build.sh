@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# build.sh FOLDER: builds FOLDER/libfarblock-fio.so, fio's engine for farblock, of the static
-# library FOLDER/libfarblock.a (cargo build --release -p farblock-capi). fio has no package of
-# headers, so they come from the source of the fio that is installed: FIO_SOURCE if it is set
-# (configured), else Debian's source package, kept in ~/.cache/farblock-fio (FARBLOCK_FIO_DIR moves
-# it).
+# build.sh FOLDER: builds FOLDER/libfarblock-fio.so, farblock's engine for fio, with the static
+# library FOLDER/libfarblock.a (cargo build --release -p farblock-capi). There is no package with
+# fio's headers, so they come from the source of the installed fio. That is FIO_SOURCE if set (a
+# configured tree), or else Debian's source package, kept in ~/.cache/farblock-fio (or
+# FARBLOCK_FIO_DIR).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -17,11 +17,11 @@ die() {
 out=$(realpath -- "$1")
 command -v fio >/dev/null || die "fio is not installed"
 
-# get VERSION FOLDER: the configured source of Debian's fio.
+# get VERSION FOLDER: fetches and configures the source of Debian's fio.
 get() {
     local work
     work=$(mktemp -d "$cache/get.XXXXXX")
-    # Lists of its own: the machine's may have no source packages, and are not ours to change.
+    # Separate package lists: the machine's may lack source packages, and must not change.
     mkdir -p "$work/lists/partial"
     cat >"$work/fio.sources" <<EOF
 Types: deb-src
@@ -52,7 +52,7 @@ if [ -z "$source" ]; then
 fi
 [ -f "$source/config-host.h" ] || die "$source has no config-host.h: run ./configure there"
 
-# Only fio's entry point is visible, so that nothing of ours can be in the way of what fio uses.
+# Only fio's entry point is exported, so that no other symbol can collide with fio's.
 echo '{ global: ioengine; local: *; };' >"$out/libfarblock-fio.map"
 gcc -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -std=gnu11 -D_GNU_SOURCE -fPIC -shared \
     -include "$source/config-host.h" -isystem "$source" -I "$here/../include" \

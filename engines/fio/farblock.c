@@ -5,16 +5,17 @@
  *   fio --ioengine=external:/path/libfarblock-fio.so --name=a --rw=randread --bs=4k --iodepth=32 \
  *       --filename='nvme+tcp\://192.0.2.1\:4420/nqn.2026-11.org.example\:disk?ns=1'
  *
- * Every job has a connection of its own for each of its files, and one queue for all of them. Data
- * goes from and to fio's own buffers. Trims deallocate, syncs flush. A connection that is lost is
- * made again, and I/O waits meanwhile; a file name of several URLs, with blanks between them, is a
- * disk with several paths. `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
+ * Every job has its own connection for each of its files, and one queue for all of them. Data moves
+ * directly between fio's buffers and the network. Trims deallocate, syncs flush. The engine
+ * reconnects lost connections, and I/O waits meanwhile. A file name of several URLs, separated by
+ * blanks, is a disk with several paths.
+ * `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
  *
- * This file includes fio's headers, so it is under fio's licence and not under farblock's, and no
- * other part of farblock includes it. libfarblock is used under the MIT licence.
+ * This file includes fio's headers. Therefore it has fio's licence and not farblock's, and no other
+ * part of farblock includes it. It uses libfarblock under the MIT licence.
  *
- * Not implemented: zoned modes, and opening files later than the job begins. fio 3.33 itself cannot
- * use an external engine with io_submit_mode=offload.
+ * Not implemented: zoned modes, and opening files after the start of the job. fio 3.33 itself
+ * cannot use an external engine with io_submit_mode=offload.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,9 +29,9 @@
 #warning "written for engine interface 31 (fio 3.33)"
 #endif
 
-/* The engine's options; the names are nvme-cli's. Times are in seconds, -1 is for ever. */
+/* The engine's options, with nvme-cli's names. Times are in seconds; -1 is no limit. */
 struct farblock_options {
-	/* fio wants something here. */
+	/* fio requires this first field. */
 	void *pad;
 	int reconnect_delay;
 	int ctrl_loss_tmo;
@@ -48,7 +49,7 @@ struct farblock_options {
 	.off1 = offsetof(struct farblock_options, field), .category = FIO_OPT_C_ENGINE, \
 	.group = FIO_OPT_G_INVALID
 
-/* Milliseconds of the longest time in the options have to fit. */
+/* The largest time of an option: it must fit in 32 bits as milliseconds. */
 #define FARBLOCK_MAX_SECONDS 4000000
 
 static struct fio_option option_list[] = {
@@ -152,16 +153,16 @@ static struct fio_option option_list[] = {
 	{ .name = NULL },
 };
 
-/* What a job has. */
+/* The state of a job. */
 struct job {
 	fb_queue *queue;
 	fb_disk **disks;
 	unsigned int disk_count;
-	/* What the last getevents found. */
+	/* The completions of the last getevents. */
 	fb_completion *events;
 };
 
-/* The library's word for a time in seconds; 0 would be its default, so it is the shortest. */
+/* A time in the library's unit. 0 would mean the default, so it becomes the shortest time. */
 static uint32_t farblock_ms(int seconds)
 {
 	if (seconds < 0)
@@ -169,7 +170,7 @@ static uint32_t farblock_ms(int seconds)
 	return seconds ? seconds * 1000U : 1;
 }
 
-/* Connects to what a file's name says. */
+/* Connects to the disk that a file's name describes. */
 static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk **disk)
 {
 	struct farblock_options *o = td->eo;
@@ -197,7 +198,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	return 1;
 }
 
-/* Refuses what the disk could only refuse later, block by block. */
+/* Refuses I/O that the disk would otherwise refuse later, block by block. */
 static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_info *info)
 {
 	int ddir;
@@ -219,8 +220,8 @@ static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_i
 }
 
 /*
- * Finds out how large the files are. It runs in fio's main process, which forks later, so it leaves
- * no connection behind.
+ * Finds out the sizes of the files. This runs in fio's main process, which forks later, so it
+ * closes its connections.
  */
 static int farblock_setup(struct thread_data *td)
 {
@@ -301,8 +302,8 @@ static int farblock_init(struct thread_data *td)
 }
 
 /*
- * Whether the job may sleep after it queued something, without asking for events. Others queue until
- * the depth is reached and then wait, which begins all of it together, in one system call.
+ * Whether the job may sleep after queueing I/O, without asking for events. Other jobs queue up to
+ * the depth and then wait, which starts all of it together, in one system call.
  */
 static bool farblock_may_sleep(struct thread_data *td)
 {
@@ -350,7 +351,7 @@ static enum fio_q_status farblock_queue(struct thread_data *td, struct io_u *io_
 		io_u->error = fb_status_errno(status);
 		return FIO_Q_COMPLETED;
 	}
-	/* What breaks here breaks getevents, too, which says so. */
+	/* A failure here also fails getevents, which reports it. */
 	if (farblock_may_sleep(td))
 		fb_poll(job->queue, NULL, 0, 0, 0);
 	return FIO_Q_QUEUED;
@@ -394,7 +395,7 @@ static int farblock_close_file(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-/* There is no cache to drop. */
+/* The engine has no cache to drop. */
 static int farblock_invalidate(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

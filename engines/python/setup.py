@@ -1,6 +1,6 @@
-"""Takes the C library and its header along.
+"""Packs the C library and its header.
 
-The library is built with cargo, or taken from FARBLOCK_LIBRARY, the path of a libfarblock.so.
+FARBLOCK_LIBRARY may name a libfarblock.so; otherwise cargo builds the library.
 """
 
 import os
@@ -17,7 +17,7 @@ VERSION = re.search(r'^version = "(.*)"', (TREE / "Cargo.toml").read_text(), re.
 
 
 def library() -> Path:
-    """Where the C library is, built if need be."""
+    """The path of the C library, which is built if necessary."""
     given = os.environ.get("FARBLOCK_LIBRARY")
     if given:
         return Path(given)
@@ -37,14 +37,14 @@ class BuildWithLibrary(build_py):
 
 
 class WithLibrary(Distribution):
-    """Says that the package is this platform's, whatever the version of Python."""
+    """Marks the package as platform-specific, for every version of Python."""
 
     def has_ext_modules(self) -> bool:
         return True
 
 
 commands = {"build_py": BuildWithLibrary}
-# setuptools has it from 70.1 on, the package wheel before.
+# setuptools has it from 70.1 on; before, the package wheel has it.
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:
@@ -56,7 +56,7 @@ except ImportError:
 if bdist_wheel is not None:
 
     class ForEveryPython(bdist_wheel):
-        """cffi loads the library at run time: nothing is of one version of Python."""
+        """cffi loads the library at run time, so it does not depend on Python's version."""
 
         def get_tag(self) -> tuple[str, str, str]:
             return ("py3", "none", super().get_tag()[2])

@@ -1,4 +1,5 @@
-"""Against `farblock serve`: FARBLOCK_URL names 64 MiB to write, FARBLOCK_READ_ONLY_URL the rest."""
+"""Tests against `farblock serve`: FARBLOCK_URL is a disk of 64 MiB to overwrite,
+FARBLOCK_READ_ONLY_URL a read-only one."""
 
 import array
 import errno

@@ -1,4 +1,4 @@
-"""A target that is killed and started again, on the same file: FARBLOCK names the program."""
+"""Kills a target and restarts it on the same file. FARBLOCK is the path of the program."""
 
 import os
 import re
@@ -19,7 +19,7 @@ PIECE = 64 << 10
 
 
 class Target:
-    """`farblock serve` of a file."""
+    """`farblock serve` with a file."""
 
     def __init__(self, folder):
         self.path = Path(folder) / "disk"
@@ -100,9 +100,9 @@ class ReconnectTest(unittest.TestCase):
             disk.read(0, PIECE)
 
     def interrupt(self, call, signalled=signal.SIGINT):
-        """Sends a signal to this process while the call waits, and gives what it raises."""
+        """Sends a signal to this process while the call waits, and returns the call's exception."""
         if signalled == signal.SIGINT:
-            # Python leaves it ignored if it was when these tests were started (in the background).
+            # Python keeps it ignored if these tests were started in the background.
             self.addCleanup(signal.signal, signalled, signal.getsignal(signalled))
             signal.signal(signalled, signal.default_int_handler)
         sending = threading.Timer(0.5, os.kill, (os.getpid(), signalled))
@@ -127,9 +127,9 @@ class ReconnectTest(unittest.TestCase):
                 disk.flush,
             ]:
                 self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
-            # Its memory is its own again.
+            # The buffer can be resized again.
             buffer.extend(b"more")
-            # A handler that raises nothing ends nothing, and one of its own is the caller's.
+            # A handler without an exception ends no call; a handler's exception reaches the caller.
             heard = []
             self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
             signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or self.target.start())

@@ -1,4 +1,4 @@
-"""What mypy checks: every call as a program with type hints would have it. It is not run."""
+"""Code for mypy to check, with every call as a typed program would make it. It is never run."""
 
 from array import array
 from typing import List, Optional

@@ -239,8 +239,8 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
     // Now the host can give its name, which has a key.
     expect(&["tls_missing"], &["came without TLS"], Some(HOST), None);
-    // An address gets five events, and later ones are only counted: no test step may follow. Current
-    // identities contain a digest of the key; older ones do not.
+    // An address gets five events, and later ones are only counted: no test step may follow.
+    // Current identities contain a digest of the key; older ones do not.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

@@ -3,12 +3,13 @@
     with farblock.connect("nvme+tcp://host/nqn.2026-11.org.example:disk?ns=1") as disk:
         first = disk.read(0, disk.block_size)
 
-Offsets and lengths are in bytes and made of whole blocks. Data is received into and sent from the
-memory of the buffers that are given, without a copy. A disk may be used by several threads, and
-others run while one waits.
+Offsets and lengths are in bytes, in multiples of the block size. Data moves directly between the
+given buffers and the network, without a copy. Several threads may use a disk, and other threads run
+while one waits.
 
-A connection that is lost is made again, and calls wait meanwhile: Ctrl-C ends them, and what a
-signal handler raises does. Several URLs are several paths to one disk. `Disk.state` and `Disk.paths` say how they are.
+The library reconnects lost connections, and calls wait meanwhile. Ctrl-C, or an exception in a
+signal handler, ends a waiting call. Several URLs are several paths to one disk; `Disk.state` and
+`Disk.paths` describe their state.
 """
 
 import os
@@ -30,13 +31,13 @@ _FOLDER = Path(__file__).parent
 
 
 def _declarations():
-    """The header as a C11 compiler's preprocessor leaves it; cffi has none."""
+    """The header as a C11 preprocessor would output it, which cffi cannot do."""
     lines, kept = [], [True]
     for line in (_FOLDER / "farblock.h").read_text().splitlines():
         words = line.split()
         directive = words[0] if words and words[0].startswith("#") else None
         if directive in ("#if", "#ifdef", "#ifndef"):
-            # Conditions are about C++ and C23, but for the guard around everything.
+            # All conditions are about C++ and C23, except for the include guard.
             kept.append(kept[-1] and directive == "#ifndef")
         elif directive == "#else":
             kept[-1] = kept[-2] and not kept[-1]
@@ -84,7 +85,7 @@ _ARGUMENTS = {
 
 
 class Error(OSError):
-    """What went wrong with a disk, in plain words. `status` is the library's number for it."""
+    """A failure of a disk, in plain words. `status` is the library's status code."""
 
     def __init__(self, status, text):
         super().__init__(_library.fb_status_errno(status), text)
@@ -95,8 +96,8 @@ _interrupted = threading.local()
 
 
 class _Process:
-    """Tells a forked child from its parent. The child has none of the threads, and a lock that one
-    of them held stays locked in it."""
+    """Tells a forked child from its parent. The child has none of the parent's threads, and locks
+    that they held stay locked."""
 
     forks = 0
 
@@ -114,12 +115,12 @@ def _keep(_kind, exception, _traceback):
 
 
 def _wait_on(_user):
-    """A call waits. Python handles signals when it gets here, and what a handler raises (Ctrl-C:
-    KeyboardInterrupt) is for the call to raise."""
+    """Called while a call waits. Python runs signal handlers here, and the call raises a handler's
+    exception (Ctrl-C: KeyboardInterrupt)."""
     return 0
 
 
-# It has to live as long as the library may call it.
+# It must live as long as the library may call it.
 _waiting = _ffi.callback("int32_t(void *)", _wait_on, error=1, onerror=_keep)
 
 
@@ -142,7 +143,7 @@ def _milliseconds(what, seconds):
 
 
 def _text(what, value):
-    """A text for the library, which takes a zero character for its end."""
+    """A text for the library, which would end it at a zero character."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} is {value!r}: it has to be a str")
     if "\0" in value:
@@ -151,7 +152,7 @@ def _text(what, value):
 
 
 def _options(connect_timeout, hostnqn, hostid):
-    """Options, and what has to live as long as they do."""
+    """The options, and the texts that must live as long as they do."""
     options = _ffi.new("fb_options *")
     options.size = _ffi.sizeof("fb_options")
     options.waiting = _waiting
@@ -165,30 +166,30 @@ def _options(connect_timeout, hostnqn, hostid):
 
 
 def _number(what, value):
-    """A number that fits the library's, or a sentence about it."""
+    """Checks that a number fits the library's type."""
     if not 0 <= value < 1 << 64:
         raise ValueError(f"the {what} is {value}: it has to be 0 or more, and below 2**64")
     return value
 
 
 class PathStatus(NamedTuple):
-    """How one of a disk's paths is."""
+    """The state of one of a disk's paths."""
 
     url: str
     #: "connecting", "live", "reconnecting" or "dead".
     state: str
-    #: How long it has been in this state, in seconds.
+    #: Time in this state, in seconds.
     since: float
-    #: How often it was connected again.
+    #: The number of reconnections.
     reconnects: int
-    #: Why it was lost or could not be connected the last time.
+    #: Why it was last lost or could not be connected.
     error: Optional[str]
 
 
 class Entry(NamedTuple):
-    """Something that a machine shares, as it says."""
+    """An entry of a discovery service."""
 
-    #: For `connect`; None if it cannot be connected to.
+    #: For `connect`; None if it is unusable.
     url: Optional[str]
     nqn: str
     address: str
@@ -201,7 +202,7 @@ _ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
 
 
 def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
-    """What a machine shares: `address` is "host" or "host:port"."""
+    """The entries of a machine's discovery service; `address` is "host" or "host:port"."""
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     place = _ffi.new("fb_discovery **")
     _check(_library.fb_discover(_text("address", address), options, place))
@@ -240,17 +241,17 @@ def connect(
     hostnqn=None,
     hostid=None,
 ):
-    """Connects to what a URL names, and waits for it. Times are in seconds; None is no limit.
+    """Connects to the disk at a URL, and waits for it. Times are in seconds; None is no limit.
 
-    `url` is a text, or several: paths to one disk. The `policy` says which of them an operation
-    takes: "numa" (the first that is usable), "round-robin" or "queue-depth". `spin` says how much
-    processor time may be spent on latency: "efficient", "balanced", "latency" or "always".
+    `url` is one URL, or several: paths to one disk. `policy` chooses the path of each operation:
+    "numa" (the first usable one), "round-robin" or "queue-depth". `spin` is the processor time to
+    spend on latency: "efficient", "balanced", "latency" or "always".
 
-    A path that is lost is connected again, with pauses of up to `reconnect_delay`, and is given up
-    after `ctrl_loss_timeout`. Calls wait meanwhile, and fail when the last path is given up or none
-    was usable for `fast_io_fail_timeout`.
+    The library reconnects a lost path, with pauses of up to `reconnect_delay`, and gives it up
+    after `ctrl_loss_timeout`. Calls wait meanwhile. They fail when the last path is given up, or
+    when no path was usable for `fast_io_fail_timeout`.
 
-    When nobody is there yet, it goes on trying for `connect_wait`.
+    While the target is not reachable, the call retries for `connect_wait`.
     """
     if policy not in _POLICIES:
         raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
@@ -282,7 +283,7 @@ def connect(
 
 
 class Disk:
-    """A connected disk; made by `connect`. Leaving its `with` block, or `close`, lets it go."""
+    """A connected disk, made by `connect`. `close`, or the end of its `with` block, releases it."""
 
     def __init__(self, handle):
         self._handle = handle
@@ -291,8 +292,8 @@ class Disk:
         self._forks = _Process.forks
 
     def close(self):
-        """Waits for the calls of other threads, and lets go of the disk. A second time is fine. In a
-        forked child it does nothing but close the disk there."""
+        """Waits for the calls of other threads, and releases the disk. Closing it again is allowed.
+        In a forked child this closes only the child's object."""
         if self._forks != _Process.forks:
             self._handle = None
             return
@@ -316,7 +317,7 @@ class Disk:
         if self._forks != _Process.forks:
             if self._handle is None:
                 raise ValueError("the disk is closed")
-            # It says to connect again.
+            # The library's error says to connect again.
             return _check(function(self._handle, *arguments))
         with self._idle:
             handle = self._handle
@@ -338,17 +339,17 @@ class Disk:
 
     @property
     def size(self):
-        """Bytes in the disk: as it is now, since a disk may be resized."""
+        """The current size in bytes; it changes when the disk is resized."""
         return self._info().capacity_bytes
 
     @property
     def state(self):
-        """What it can do: "live", "degraded" (some path is lost), "waiting" (all are) or "dead"."""
+        """The state: "live", "degraded" (some path is lost), "waiting" (all are lost) or "dead"."""
         return _DISK_STATES.get(self._info().state, "unknown")
 
     @property
     def paths(self):
-        """How its paths are, in the order of their URLs."""
+        """The states of its paths, in the order of their URLs."""
         return [self._path(index) for index in range(self._info().paths)]
 
     def _path(self, index):
@@ -370,17 +371,17 @@ class Disk:
 
     @property
     def read_only(self):
-        """Whether writing is refused."""
+        """Whether the disk refuses writes."""
         return bool(self._info().flags & _library.FB_READ_ONLY)
 
     @property
     def volatile_cache(self):
-        """Whether what was written may be lost until it is flushed."""
+        """Whether written data may be lost until a flush."""
         return bool(self._info().flags & _library.FB_VOLATILE_CACHE)
 
     @property
     def discards(self):
-        """Whether discarding gives space back."""
+        """Whether discarding frees space."""
         return bool(self._info().flags & _library.FB_DEALLOCATE)
 
     def __repr__(self):
@@ -391,7 +392,7 @@ class Disk:
         return f"<farblock.Disk {_ffi.string(self._info().description).decode()}>"
 
     def read(self, offset, length):
-        """Bytes of the disk."""
+        """Reads bytes of the disk."""
         info = self._info()
         if not 0 <= offset <= offset + length <= info.capacity_bytes or length < 0:
             raise ValueError(
@@ -402,7 +403,7 @@ class Disk:
         return data
 
     def readinto(self, offset, buffer):
-        """Fills a writable buffer, in its own memory, and gives its length in bytes."""
+        """Fills a writable buffer without a copy, and returns its length in bytes."""
         with memoryview(buffer) as view:
             if view.readonly:
                 raise ValueError("the buffer cannot be written to")
@@ -412,7 +413,7 @@ class Disk:
             return view.nbytes
 
     def write(self, offset, data, *, durable=False):
-        """Writes a buffer from its own memory, and gives its length in bytes."""
+        """Writes a buffer without a copy, and returns its length in bytes."""
         with memoryview(data) as view:
             flags = _library.FB_DURABLE if durable else 0
             with _ffi.from_buffer("char[]", view) as memory:
@@ -422,11 +423,11 @@ class Disk:
             return view.nbytes
 
     def flush(self):
-        """Makes durable what was written before."""
+        """Makes all earlier writes durable."""
         self._call(_library.fb_flush)
 
     def zeroes(self, offset, length, *, keep_allocated=False, durable=False):
-        """Makes a range read as zeroes without moving any."""
+        """Makes a range read as zeroes, without transferring data."""
         flags = (_library.FB_KEEP_ALLOCATED if keep_allocated else 0) | (
             _library.FB_DURABLE if durable else 0
         )
@@ -434,5 +435,5 @@ class Disk:
         self._call(_library.fb_write_zeroes, *range_, flags)
 
     def discard(self, offset, length):
-        """Says that a range is not needed any more: it reads as zeroes or as before."""
+        """Tells the disk that a range is unused; it then reads as zeroes or as before."""
         self._call(_library.fb_deallocate, _number("offset", offset), _number("length", length))

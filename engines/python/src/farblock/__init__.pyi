@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     kind: str
 
 class Disk:
-    # `connect` makes them: the handle is the C library's.
+    # Use `connect`: the handle belongs to the C library.
     def __init__(self, handle: object) -> None: ...
     def __del__(self) -> None: ...
     @property
