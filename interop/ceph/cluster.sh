@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Sourced by what needs a Ceph cluster: one monitor and one OSD on loopback, whose data are in a
-# sparse file and outlast the OSD. Sets ceph_dir, with ceph.conf in it, and CEPH_CONF. ends_cluster
-# ends it and removes the folder.
+# Sourced by tests with a Ceph cluster: one monitor and one OSD on loopback. The OSD's data is in a
+# sparse file, which survives the OSD. Sets ceph_dir, with ceph.conf in it, and CEPH_CONF.
+# ends_cluster stops the cluster and removes the folder.
 
 ceph_dir=
 monitor=
 osd=
 
-# begins_cluster FOLDER: has a cluster in it, with the pool rbd; about 10 s.
+# begins_cluster FOLDER: starts a cluster in this folder, with the pool rbd; takes about 10 s.
 begins_cluster() {
     local tool port fsid
     for tool in ceph ceph-mon ceph-osd ceph-authtool monmaptool rbd; do
@@ -38,7 +38,7 @@ print(s.getsockname()[1])')
     begins_osd
     ceph osd pool create rbd 8 8 >/dev/null 2>&1
     ceph osd pool application enable rbd rbd >/dev/null 2>&1
-    # The first image is made when the pool is there.
+    # The first image can be made once the pool exists.
     rbd pool init rbd
 }
 
@@ -101,7 +101,7 @@ begins_osd() {
     return 1
 }
 
-# The OSD is killed, as by a power cut of its machine.
+# Kills the OSD, as a power cut of its machine would.
 kills_osd() {
     kill -9 $osd
     wait $osd 2>/dev/null || true

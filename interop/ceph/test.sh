@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# test.sh FARBLOCK [CARGO]: Ceph images shared by farblock, on a cluster of one OSD in a network of
-# its own: the tests of the crate rbd, what docs/ceph.md says, and a verifying load over two targets
-# with one image, under which the OSD and then a target are killed. FARBLOCK is the binary. Exit
-# code: 0 all holds, 1 something does not, 2 misuse.
+# test.sh FARBLOCK [CARGO]: tests Ceph images shared by farblock, on a cluster of one OSD in its own
+# network: the tests of the crate rbd, the guide docs/ceph.md, and a verifying load over two targets
+# with one image, while the OSD and then a target are killed. FARBLOCK is the binary. Exit code: 0
+# success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { echo "usage: test.sh FARBLOCK [CARGO]" >&2; exit 2; }
 if [ -z "${FARBLOCK_CEPH_INSIDE-}" ]; then
-    # Processes end with the namespace of their numbers, and nobody else has its ports.
+    # The PID namespace ends all processes, and the network namespace has its own ports.
     FARBLOCK_CEPH_INSIDE=1 exec unshare --map-root-user --net --pid --kill-child --fork \
         --mount-proc bash -c 'ip link set lo up && exec bash "$@"' - "$0" "$@"
 fi
@@ -33,7 +33,7 @@ ends() {
     rm -rf "$logs"
 }
 
-# until_true COMMAND...: waits until it succeeds, or half a minute.
+# until_true COMMAND...: waits up to half a minute until the command succeeds.
 until_true() {
     local try
     for ((try = 0; try < 300; try++)); do
@@ -43,7 +43,7 @@ until_true() {
     fail "not in 30 s: $*"
 }
 
-# until_ended PROCESS SECONDS: waits for it, that long.
+# until_ended PROCESS SECONDS: waits so long for the process to exit.
 until_ended() {
     local try
     for ((try = 0; try < $2 * 10; try++)); do
@@ -61,7 +61,7 @@ is_told() {
     grep -F -- "$words" <<<"$said" >/dev/null || fail "$*: $said"
 }
 
-# The blocks of the guide, as a reader would run them, and what has to be so after them.
+# Runs the guide's blocks as a reader would, and checks their results.
 guide() {
     mkdir -p "$logs/guide/bin" "$logs/guide/runtime"
     ln -s "$farblock" "$logs/guide/bin/farblock"
@@ -84,7 +84,7 @@ guide() {
         PATH=$logs/guide/bin:$PATH FARBLOCK_RUNTIME_DIR=$logs/guide/runtime timeout 60 \
             bash run.sh >said 2>&1
     ) || fail "docs/ceph.md does not do what it says"
-    # What was served is closed: nobody watches the image any more.
+    # The target has closed the image: the image has no watcher.
     ! rbd status rbd/disk | grep -F watcher= >/dev/null ||
         fail "a target that ended has the image open"
 }
@@ -98,7 +98,7 @@ target() {
     until_true grep '^listening' "$logs/target.$1.log"
 }
 
-# One image behind two targets; the OSD is killed under fio, comes back, and then a target is.
+# One image behind two targets. The OSD is killed under fio and restarted, and then a target.
 faults() {
     local fio one two
     nqn=nqn.2026-11.org.farblock:ceph
@@ -133,14 +133,14 @@ logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-ceph.XXXXXX")
 trap ends EXIT
 mkdir "$logs/ceph"
 begins_cluster "$logs/ceph"
-# fio leaves files where it runs.
+# fio leaves files in the working folder.
 cd "$logs"
 echo "ceph: the cluster is up"
 is_told "there is no such image" "$farblock" serve rbd:rbd/none
 is_told "names no image" "$farblock" serve rbd:none
 guide
 echo "ceph: docs/ceph.md does what it says"
-# As make unit builds it: it is there already.
+# The same build as make unit's, so it exists already.
 (cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster \
     --test older -- --include-ignored --test-threads 4)
 faults

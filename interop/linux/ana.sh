@@ -1,8 +1,8 @@
 #!/bin/bash
-# ana.sh PATHS: a disk of farblock's host over two ports of the kernel's target, whose access states
-# change, and one of which goes away (jobs/ana.sh). PATHS is the example of that name of
-# farblock-host, which keeps a verified load on the disk.
-# Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# ana.sh PATHS: farblock's host uses a disk over two ports of the kernel's target. Their ANA states
+# change, and one of them goes away (jobs/ana.sh). PATHS is farblock-host's example of that name,
+# which keeps a verifying load on the disk. Run setup.sh once before. Exit code: 0 success, 1 a test
+# failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 

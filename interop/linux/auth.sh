@@ -1,10 +1,10 @@
 #!/bin/bash
-# auth.sh FARBLOCK: in-band authentication (DH-HMAC-CHAP) against the Linux kernel, both ways: its
-# host with 'farblock serve', and farblock's host with its target (jobs/auth.sh), one way and both
-# ways, with several hash functions and groups, and with wrong secrets; what happens to the kernel's
-# host when its key is changed or taken away; and farblock's, which authenticates anew. FARBLOCK is
-# the binary.
-# Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# auth.sh FARBLOCK: tests in-band authentication (DH-HMAC-CHAP) against the Linux kernel, in both
+# directions: the kernel's host with 'farblock serve', and farblock's host with the kernel's target
+# (jobs/auth.sh). It authenticates one side and both sides, with several hash functions and groups,
+# and with wrong secrets. It also changes and removes the key of the connected kernel's host, and
+# re-authenticates farblock's host. FARBLOCK is the binary. Run setup.sh once before. Exit code: 0
+# success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -58,7 +58,7 @@ path = "mem:4MiB"
 T
 serve serve.log --config farblock.toml --control "$logs/control"
 
-# What the guest asks for by name.
+# Commands that the guest requests by name.
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 add() { ctl add-namespace $steered mem:8MiB; }
 accept() { cat "$@" >steered.key && "$farblock" reload --control "$logs/control"; }
@@ -98,7 +98,7 @@ refused "no secret" "give --dhchap-secret" $some
 refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
 refused "a wrong secret of the controller's" "does not fit the secret" $some-both \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
-# A disk that is attached authenticates anew on its live admin queue.
+# An attached disk re-authenticates on its live admin queue.
 attached() { "$farblock" --quiet "$1" "${@:2}" --runtime-dir "$logs/run"; }
 again() {
     local url="nvme+tcp://127.0.0.1:$target/nqn.2024-01.farblock:kernel?ns=1"

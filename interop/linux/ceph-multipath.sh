@@ -1,9 +1,9 @@
 #!/bin/bash
 # ceph-multipath.sh FARBLOCK: one Ceph image behind two farblock targets, as two ports of one
-# subsystem; the kernel's host in a guest uses both by its multipath, writes and verifies, while the
-# targets are killed (-9) and started again (jobs/ceph-multipath.sh). The cluster is one OSD on the
-# loopback of a network of its own. FARBLOCK is the binary. Run setup.sh and packages.sh once before.
-# Exit code: 0 all holds, 1 something does not, 2 misuse.
+# subsystem. The kernel's host in a guest uses both with its own multipath. It writes and verifies
+# while the targets are killed (-9) and restarted (jobs/ceph-multipath.sh). The cluster is one OSD
+# on the loopback of its own network. FARBLOCK is the binary. Run setup.sh and packages.sh once
+# before. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -11,7 +11,7 @@ set -Eeuo pipefail
 
 [ $# = 1 ] || die "usage: ceph-multipath.sh FARBLOCK"
 if [ -z "${FARBLOCK_CEPH_INSIDE-}" ]; then
-    # Processes end with the namespace of their numbers, and nobody else has its ports.
+    # The PID namespace ends all processes, and the network namespace has its own ports.
     FARBLOCK_CEPH_INSIDE=1 exec unshare --map-root-user --net --pid --kill-child --fork \
         --mount-proc bash -c 'ip link set lo up && exec bash "$@"' - "$0" "$@"
 fi
@@ -24,7 +24,7 @@ one=4420
 two=4421
 declare -A targets
 
-# What the guest asks for by name, with a port.
+# Commands that the guest requests by name, with a port.
 start_target() {
     local first=$(((($1 - one) * 1000) + 1))
     serve "server.log.new" rbd:rbd/shared --nqn $nqn --listen "127.0.0.1:$1" \
@@ -41,7 +41,7 @@ kill_both() {
     kill -9 "${targets[$1]}" "${targets[$2]}"
     wait "${targets[$1]}" "${targets[$2]}" || true
 }
-# What the kernel read last is what the cluster has.
+# The cluster holds the data that the kernel read last.
 same_in_ceph() {
     local sum
     sum=$(rbd export --no-progress rbd/shared - | sha256sum | cut -d ' ' -f 1)

@@ -1,10 +1,10 @@
 #!/bin/bash
-# concat.sh FARBLOCK: TLS that comes of an authentication (secure channel concatenation, TP 8018)
-# against the newest Linux kernel that there is for the guest, both ways: its host with 'farblock
-# serve', and farblock's host with its target (jobs/concat.sh), the controller proving itself or
-# not; and with wrong secrets, and by hosts that go on in plain. Linux 6.18 is the first whose keys
-# are the specification's. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0 all holds, 1
-# something does not, 2 misuse.
+# concat.sh FARBLOCK: tests secure channel concatenation (TLS from an authentication, TP 8018)
+# against the newest Linux kernel for the guest, in both directions: the kernel's host with
+# 'farblock serve', and farblock's host with the kernel's target (jobs/concat.sh). The controller
+# authenticates or not; secrets are wrong; hosts continue without TLS. Linux 6.18 is the first
+# kernel with the specification's keys. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0
+# success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 export FARBLOCK_VM_KERNEL=backports
 . "$(dirname "$0")/place.sh"
@@ -23,7 +23,7 @@ cd "$logs"
 "$farblock" keys new --hash sha256 --output ctrl.key
 "$farblock" keys new --output wrong.key
 
-# --- farblock serve: both hash functions that TLS has, each with its suite
+# --- farblock serve: both hash functions of TLS, each with its cipher suite
 
 port=$(free_port)
 echo "listeners = [\"127.0.0.1:$port\"]" >farblock.toml
@@ -66,7 +66,7 @@ refused() {
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
 reads --dhchap-secret host.key || fail "the kernel's target"
-# Linux 7.3 makes no key when both ends prove themselves (nvmet_auth_insert_psk: EINVAL).
+# Linux 7.3 makes no key when both ends authenticate (nvmet_auth_insert_psk: EINVAL).
 refused "the kernel's target, both ways" "hung up during the handshake of TLS" \
     --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key
 refused "a wrong secret" "compare the secrets" --dhchap-secret wrong.key

@@ -1,17 +1,16 @@
 #!/bin/bash
-# drbd.sh FARBLOCK: two guests with the same disk by DRBD (8.4, the kernel's own), shared by a farblock
-# target on each. The kernel's host, in one of them, and farblock's own disk, out here, write and verify
-# while the primary moves as docs/guides/drbd.md has it, and one guest is killed and comes back
-# (jobs/drbd-node.sh, jobs/drbd-host.sh). FARBLOCK is the binary. Run setup.sh once before.
-# Exit code: 0 all holds, 1 something does not, 2 misuse.
+# drbd.sh FARBLOCK: two guests hold the same disk by DRBD (8.4, the kernel's own), each shared by a
+# farblock target. The kernel's host in one guest, and farblock's disk out here, write and verify
+# while the primary moves as in docs/guides/drbd.md, and while one guest is killed and returns
+# (jobs/drbd-node.sh, jobs/drbd-host.sh). FARBLOCK is the binary. Run setup.sh once before. Exit
+# code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
 
 [ $# = 1 ] || die "usage: drbd.sh FARBLOCK"
 if [ -z "${FARBLOCK_DRBD_INSIDE-}" ]; then
-    # The guests' network is multicast on a loopback of their own. Processes end with the namespace of
-    # their numbers.
+    # The guests' network is multicast on their own loopback. The PID namespace ends all processes.
     FARBLOCK_DRBD_INSIDE=1 exec unshare --map-root-user --net --pid --kill-child --fork --mount-proc \
         bash -c 'ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo && exec bash "$@"' \
         - "$0" "$@"
@@ -37,7 +36,7 @@ node_a=
 ours=
 commands=0
 
-# --- What both nodes are given
+# --- Configuration of both nodes
 
 cat >drbd.conf <<END
 global { usage-count no; }
@@ -47,14 +46,14 @@ resource r0 {
     meta-disk internal;
     net {
         protocol C;
-        # A dead peer is noticed within seconds, and a slow guest is not taken for one.
+        # A dead peer is noticed within seconds, but a slow guest does not count as dead.
         timeout 60; ping-int 3; ping-timeout 20; connect-int 3;
     }
     on a { address 10.9.0.1:7789; }
     on b { address 10.9.0.2:7789; }
 }
 END
-# configuration CNTLIDS: of what shares the device.
+# configuration CNTLIDS: prints the configuration of the target that shares the device.
 configuration() {
     cat <<END
 listeners = ["0.0.0.0:4420"]
@@ -79,7 +78,7 @@ echo b 10.9.0.2 >b/node
 truncate -s 32M a/disk b/disk
 script=$linux_dir/../../contrib/drbd/farblock-drbd
 
-# network NODE LAST: the arguments for QEMU that make it part of the network, with its disk.
+# network NODE LAST: prints QEMU's arguments for the node's network and disk.
 network() {
     echo "-netdev socket,id=lan,mcast=230.0.0.1:7790,localaddr=127.0.0.1" \
         "-device virtio-net-pci,netdev=lan,mac=52:54:00:12:34:0$2,romfile=" \
@@ -87,7 +86,7 @@ network() {
         "-device virtio-blk-pci,drive=disk"
 }
 
-# --- What node b asks for by name
+# --- Commands that node b requests by name
 
 start_a() {
     local known=()
@@ -111,13 +110,13 @@ on_a() {
     cat share-a/$commands.out
     return "$(cat share-a/$commands.done)"
 }
-# As when a machine loses power: nothing is closed, nobody is told.
+# As when a machine loses power: nothing is closed, no peer is notified.
 kill_a() {
     pkill -KILL -P "$(pgrep -P "$node_a" timeout)"
     wait "$node_a" || true
 }
 
-# farblock's own disk over both nodes, beside the kernel's part of it.
+# farblock's own disk over both nodes, beside the kernel's range of it.
 ours_begins() {
     "$farblock" attach "nvme+tcp://127.0.0.1:4421/$nqn?ns=1" "nvme+tcp://127.0.0.1:4422/$nqn?ns=1" \
         --as nbd --socket "$logs/ours.sock" --keep-alive 3s --foreground >attach.log 2>&1 </dev/null &
@@ -135,12 +134,12 @@ ours_ends() {
     touch enough
     wait "$load"
     [ ! -e wrong ] || { cat attach.log fio.log fio.json; return 1; }
-    # One for each state of things there was.
+    # One wait for each phase of the test.
     [ "$(wc -l <waits)" -ge 5 ]
     kill "$ours"
     wait "$ours" || true
 }
-# Both disks have what the kernel read last; the rest of them is DRBD's own.
+# Both disks hold the data that the kernel read last; the rest of each is DRBD's metadata.
 same_on_both() {
     local bytes sum node
     read -r bytes sum <share/sum

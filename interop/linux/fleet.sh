@@ -1,8 +1,8 @@
 #!/bin/bash
-# fleet.sh FARBLOCK: a small fleet of FARBLOCK's with two real guests of QEMU's, whose disks are
-# vhost-user disks of its agents: they boot, carry out a load with fio, and write, read and compare.
-# Then the same with a target that is killed while they do: the run names it, and leaves nothing.
-# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# fleet.sh FARBLOCK: a small farblock fleet with two real QEMU guests, whose disks are vhost-user
+# disks of its agents. The guests boot, run a load with fio, and write, read and compare. Then a
+# target is killed during that: the run must name it, and leave nothing behind. Runs setup.sh first.
+# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -45,10 +45,10 @@ load = "randrw,bs=4k,iodepth=4,numjobs=1,rwmixread=70"
 vm = true
 TOML
 
-# The ids of QEMU's processes for this folder.
+# The process IDs of QEMU for this folder.
 qemu_of() { pgrep --full "qemu-system-x86_64.*$work/" || true; }
 
-# nothing_left: no guest runs, and no folder of the run's is there.
+# nothing_left: no guest runs, and no folder of the run exists.
 nothing_left() {
     local try
     for ((try = 0; try < 600; try++)); do
@@ -59,7 +59,7 @@ nothing_left() {
     [ -z "$(find "$work" -maxdepth 1 -name 'farblock-fleet-*')" ] || fail "a folder is left"
 }
 
-# has TEXT EXPRESSION: jq finds the report to be so.
+# has TEXT EXPRESSION: the jq expression is true for the report.
 has() {
     jq --exit-status "$2" "$work/report.json" >/dev/null || fail "$1: $(cat "$work/report.json")"
     ok "$1"
@@ -79,7 +79,7 @@ has "what they wrote was read back and compared" \
 nothing_left
 ok "nothing is left"
 
-# A target that is killed while guests boot: it is named, and not they.
+# A target is killed while guests boot: the error names the target, not the guests.
 "$farblock" --quiet fleet run "$work/plan.toml" --guests 2 --loopback 2>"$work/said" &
 run=$!
 for ((try = 0; try < 1200; try++)); do

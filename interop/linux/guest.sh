@@ -2,10 +2,10 @@
 # guest.sh JOB.sh [FILE...]: runs a bash script in a throw-away Linux guest; the script's output
 # comes out here and its exit code is ours. Run setup.sh once before.
 #
-# The guest is emulated (it needs no /dev/kvm and no root): right for behaviour, useless for speed.
-# JOB may be - (standard input). FILEs and folders land in the job's working folder. The job gets
-# helpers with '. /lib.sh' (guest/lib.sh). It reaches this machine's 127.0.0.1 as 10.0.2.2, and
-# nothing else of the network.
+# The guest is emulated (it needs neither /dev/kvm nor root): good for tests of behaviour, useless
+# for speed. JOB may be - (standard input). FILEs and folders are copied into the job's working
+# folder. '. /lib.sh' (guest/lib.sh) gives the job helpers. It reaches this machine's 127.0.0.1 as
+# 10.0.2.2, and no other network.
 #
 # Environment:
 #   FWD="14420:4420 ..."  this machine's 127.0.0.1:14420 leads to the guest's port 4420
@@ -28,7 +28,7 @@ job=$1
 shift
 timeout=${TIMEOUT:-300}
 
-# QEMU's process; empty when there is none to stop.
+# QEMU's process; empty if there is none to stop.
 qemu=
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/farblock-guest.XXXXXX")
 # shellcheck disable=SC2317 # called by the trap
@@ -52,12 +52,12 @@ network=user,id=net,ipv6=off
 for forward in ${FWD:-}; do
     network+=,hostfwd=tcp:127.0.0.1:${forward%%:*}-10.0.2.15:${forward##*:}
 done
-# Emulated time is dear: no self-tests, no mitigations, no audit; 'quiet' keeps warnings.
+# Emulated time is expensive: no self-tests, no mitigations, no audit; 'quiet' keeps warnings.
 command_line="console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0"
 command_line+=" cryptomgr.notests=1 random.trust_cpu=on no_timer_check tsc=reliable"
 command_line+=" rcupdate.rcu_expedited=1 lpj=4000000"
-# One thread runs all the guest's processors: with one for each, QEMU 7.2 now and then still runs what
-# the kernel, when it changes its own code, has written over, and the kernel dies ("Oops: int3").
+# One thread runs all of the guest's processors. With one thread each, QEMU 7.2 sometimes still runs
+# code that the kernel has patched, and the kernel dies ("Oops: int3").
 # shellcheck disable=SC2054 # the commas are QEMU's
 arguments=(
     -accel "${ACCEL:-tcg,thread=single}" -cpu max -machine q35,usb=off,vmport=off
@@ -72,7 +72,7 @@ arguments=(
     -fw_cfg "name=opt/farblock/job,file=$job"
 )
 if [ $# -gt 0 ]; then
-    # Each FILE lands in the working folder under its own name, wherever it comes from.
+    # Each FILE appears in the working folder under its own name.
     for file in "$@"; do
         [ -e "$file" ] || die "there is no file $file."
         tar -rf "$scratch/files.tar" -C "$(dirname "$file")" "$(basename "$file")"

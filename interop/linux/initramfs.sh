@@ -1,7 +1,7 @@
 #!/bin/bash
-# initramfs.sh ROOT OUTPUT: builds the guest's initramfs (an uncompressed cpio archive, modules
-# uncompressed too: emulated decompression is slow) from ROOT, a tree of unpacked Debian packages.
-# Called by setup.sh. Smaller is faster: every megabyte is copied by an emulated processor.
+# initramfs.sh ROOT OUTPUT: builds the guest's initramfs from ROOT, a tree of unpacked Debian
+# packages. The cpio archive and its modules are uncompressed, since emulated decompression is slow.
+# Called by setup.sh. Smaller is faster: an emulated processor copies every megabyte.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
@@ -24,8 +24,8 @@ modules=(
     # two guests with the same disk
     drbd
 )
-# The checksum that both digests and ext4 load by alias, and the cipher of TLS; some are no modules
-# in every kernel.
+# Modules that the kernel loads by alias: the checksum of digests and ext4, and the cipher of TLS.
+# Some kernels have them built in.
 old_modules=(crc32c_generic crc32c-intel gcm ctr ghash-generic aesni-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm sg_compare_and_write dmsetup
@@ -33,7 +33,7 @@ tools=(
     drbdadm drbdsetup drbdmeta
 )
 
-# Everything busybox can do, then the real tools over it.
+# All of busybox's commands, replaced by the real tools where there are some.
 mkdir -p "$build"/{dev,etc/nvme,host,mnt,proc,root,run,sys,tmp,var,usr/{bin,sbin,lib,lib64}}
 for name in bin sbin lib lib64; do ln -s "usr/$name" "$build/$name"; done
 ln -s ../run "$build/var/run"
@@ -49,7 +49,7 @@ copy() {
     cp -L --remove-destination "$root/$1" "$build/$1"
 }
 
-# The libraries of a program, as paths inside ROOT; ROOT's own dynamic loader knows.
+# The libraries of a program, as paths inside ROOT, found by ROOT's dynamic loader.
 libraries=$root/usr/lib/x86_64-linux-gnu
 libraries_of() {
     "$root/lib64/ld-linux-x86-64.so.2" --library-path "$libraries:$libraries/ceph" --list "$1" |
@@ -67,13 +67,13 @@ program() {
 
 copy usr/lib64/ld-linux-x86-64.so.2
 for tool in "${tools[@]}"; do
-    # A link to a place outside of the tree is none.
+    # Skip links to places outside of the tree.
     path=$(cd "$root" && find -L usr/bin usr/sbin -maxdepth 1 -name "$tool" ! -type l -print -quit)
     [ -n "$path" ] || die "no package in setup.sh's list has the tool $tool."
     rm -f "$build/usr/bin/$tool"
     program "$path"
 done
-# What drbdadm hands over to with the module that is the kernel's own (8.4).
+# drbdadm runs these with the kernel's own module (8.4).
 program usr/lib/drbd/drbdadm-84
 program usr/lib/drbd/drbdsetup-84
 for name in modprobe insmod rmmod lsmod modinfo depmod; do
@@ -81,7 +81,7 @@ for name in modprobe insmod rmmod lsmod modinfo depmod; do
     ln -s ../bin/kmod "$build/usr/sbin/$name" # the kernel itself calls /sbin/modprobe
 done
 
-# Modules and what they depend on. modprobe prints "insmod FILE" lines, or "builtin NAME".
+# Modules and their dependencies. modprobe prints "insmod FILE" or "builtin NAME" lines.
 release=$(cd "$root/usr/lib/modules" && echo *)
 depmod -b "$root" "$release"
 for module in "${modules[@]}"; do

@@ -1,8 +1,8 @@
 #!/bin/bash
-# iscsi.sh FARBLOCK: the Linux kernel's iSCSI initiator (open-iscsi), in a guest, with the targets of
-# `farblock attach --as iscsi` out here, whose disks are those of `farblock serve`. Under load the
-# servers are killed, and the target behind them is away for some seconds.
-# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# iscsi.sh FARBLOCK: the Linux kernel's iSCSI initiator (open-iscsi), in a guest, uses the targets
+# of `farblock attach --as iscsi` out here, whose disks come from `farblock serve`. Under load the
+# servers are killed, and the target behind them goes away for some seconds. Runs setup.sh first.
+# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -37,7 +37,7 @@ fail() {
 
 "$linux_dir/setup.sh"
 
-# serve ADDRESS: a target with a subsystem for each block size; sets its address in address.
+# serve ADDRESS: starts a target with a subsystem for each block size, and sets address.
 serve() {
     local log=$work/target.log try
     : >"$log"
@@ -77,7 +77,7 @@ CONSOLE=$work/console TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/iscsi.s
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# server NAME: the process that serves it at the moment, if there is one.
+# server NAME: prints the current server process, if there is one.
 server() { "$farblock" list --json | jq -r ".[] | select(.name == \"$1\") | .server_pid // empty"; }
 
 kill_servers() {
@@ -110,7 +110,7 @@ refuse_detach() {
     echo "iscsi.sh: a disk that is used is not detached: $said"
 }
 
-# Does what the guest asks for, until it ends.
+# Serves the guest's requests until it exits.
 done_lines=0
 while kill -0 $guest 2>/dev/null; do
     mapfile -t lines < <(grep '^DO ' "$guest_log" | tr -d '\r' || true)

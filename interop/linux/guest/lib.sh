@@ -1,4 +1,4 @@
-# Sourced by every job as /lib.sh: strictness, checks that say what they found, and helpers for the
+# Sourced by every job as /lib.sh: strict mode, checks with error messages, and helpers for the
 # Linux kernel's NVMe host and target.
 # shellcheck shell=bash
 set -Eeuo pipefail
@@ -9,10 +9,10 @@ configfs=/sys/kernel/config
 # say TEXT...: a progress line, with the guest's clock.
 say() { printf '[%s] %s\n' "$(cut -d ' ' -f 1 /proc/uptime)" "$*"; }
 
-# ok TEXT...: one more thing that holds.
+# ok TEXT...: reports a success.
 ok() { echo "ok: $*"; }
 
-# fail TEXT...: ends the job, with the kernel's last words as a hint.
+# fail TEXT...: ends the job, and prints the kernel's last messages as a hint.
 fail() {
     trap - ERR
     echo "FAIL: $*"
@@ -35,7 +35,7 @@ equal() {
     ok "$1 is $2"
 }
 
-# refused TEXT PATTERN COMMAND...: the command must fail, and say something that matches PATTERN.
+# refused TEXT PATTERN COMMAND...: the command must fail, with output that matches PATTERN.
 refused() {
     local text=$1 pattern=$2 output
     shift 2
@@ -58,8 +58,8 @@ eventually() {
     fail "$text: '$*' did not succeed within 10 s"
 }
 
-# sum_of DEVICE [OFFSET LENGTH]: SHA-256 of its bytes, read past the page cache; both in bytes,
-# multiples of 1 MiB.
+# sum_of DEVICE [OFFSET LENGTH]: SHA-256 of its bytes, read past the page cache; offset and length
+# are in bytes, multiples of 1 MiB.
 sum_of() {
     local skip=$((${2:-0} / 1048576)) count=()
     [ $# -lt 3 ] || count=(count=$(($3 / 1048576)))
@@ -67,9 +67,9 @@ sum_of() {
         cut -d ' ' -f 1
 }
 
-# --- What a disk has to stand
+# --- Loads for a disk
 
-# Bytes that the two below write; a job may choose less.
+# Bytes that the next two functions write; a job may choose fewer.
 load_bytes=20000000
 
 # verify DEVICE SIZES [OPTION...]: fio writes blocks of these sizes at random, and reads them back.
@@ -90,7 +90,7 @@ load_begins() {
     load=$!
 }
 
-# load_ends TEXT: it has gone round, and found nothing wrong.
+# load_ends TEXT: stops the load, which must have completed a round without an error.
 load_ends() {
     touch /run/enough
     wait $load
@@ -99,7 +99,7 @@ load_ends() {
     ok "$1 was written and verified $(wc -l </run/rounds) times meanwhile"
 }
 
-# file_system TEXT DEVICE: one on the device, used and checked.
+# file_system TEXT DEVICE: makes, uses and checks a file system on the device.
 file_system() {
     local sum
     check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
@@ -119,10 +119,11 @@ file_system() {
 
 # --- The kernel's host. The functions below find things by the subsystem's NQN.
 
-# Every process costs an emulated processor dear, so these read sysfs without starting any, and
-# answer in the variable 'found'. Files may vanish while we look: others connect and disconnect.
+# Every process is expensive on an emulated processor, so these functions read sysfs without
+# starting any, and return their result in 'found'. Files may vanish meanwhile: other jobs connect
+# and disconnect.
 
-# first_line FILE: its first line in 'line', or nothing.
+# first_line FILE: sets 'line' to its first line, or to nothing.
 first_line() {
     line=
     { read -r line <"$1"; } 2>/dev/null || true

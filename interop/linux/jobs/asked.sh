@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by jobs that then do what they are asked for in /host/N.cmd, until that is exit; what it said
-# is in /host/N.out, its exit code in /host/N.done.
+# Sourced by jobs that run the commands in /host/N.cmd until one of them is exit. A command's output
+# goes to /host/N.out, and its exit code to /host/N.done.
 
 do_what_is_asked() {
     local number command code

@@ -1,7 +1,7 @@
-# Guest job of auth.sh: the kernel's host authenticates with 'farblock serve' outside; then the
-# kernel's target has farblock's host authenticate. pairs.txt has the port of farblock's
-# target, the host's NQN, and pairs of hash function and group. Prints READY when its target
-# serves, and ends when somebody connects to port 4499.
+# Guest job of auth.sh: the kernel's host authenticates with 'farblock serve' outside; then
+# farblock's host authenticates with the kernel's target. pairs.txt has the port of farblock's
+# target, the host's NQN, and pairs of hash function and group. Prints READY when its target serves,
+# and ends when a client connects to port 4499.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -14,7 +14,7 @@ read -r port host pairs <pairs.txt
 modprobe -a nvme-tcp nvmet-tcp
 id=${host##*:}
 
-# connects NQN OPTION...: as the kernel's host.
+# connects NQN OPTION...: connects the kernel's host.
 connects() {
     nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$1" -q "$host" -I "$id" -i 2 "${@:2}"
 }
@@ -51,11 +51,11 @@ refused_for "a wrong secret of the controller's" "qid 0: controller authenticati
 check "the right one is still let in" connects "$nqn" -S "$secret"
 check "and goes" nvme disconnect -n "$nqn"
 
-# --- The key is changed and taken away while the kernel's host is connected
+# --- The key is changed and removed while the kernel's host is connected
 
 nqn=nqn.2026-11.org.farblock:steered
 new=$(cat new.key)
-# stays TEXT: the controller is the one that it was, and the disk is read.
+# stays TEXT: the controller is still the same, and the disk can be read.
 stays() {
     find_controller $nqn
     find_namespace $nqn 1
@@ -73,8 +73,8 @@ outside add
 eventually "a namespace that is added is seen" find_namespace $nqn 2
 outside accept new.key host.key
 stays "the new key is good as well"
-# The kernel's host authenticates anew on its live queues when it is given another secret; it says
-# so of the admin queue alone.
+# Given another secret, the kernel's host re-authenticates on its live queues; it logs that for the
+# admin queue only.
 has_again() { [[ $(dmesg) == *"re-authenticating controller"*"qid 0: authenticated"* ]]; }
 gives() {
     dmesg -c >/dev/null
@@ -94,7 +94,7 @@ gone() { ! find_namespace $nqn 1; }
 eventually "a host that is not allowed any more has no disk" gone
 nvme disconnect -n $nqn >/dev/null || true
 
-# --- The kernel's target: a host for each pair and way
+# --- The kernel's target: a host for each pair and direction
 
 kernel=nqn.2024-01.farblock:kernel
 memory_disk disk1 32 512

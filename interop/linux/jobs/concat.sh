@@ -1,8 +1,8 @@
-# Guest job of concat.sh: the kernel's host has TLS come of its authentication with 'farblock serve'
-# outside; then farblock's host has it with the kernel's target. names.txt has the port of farblock's
-# target, the names of the host, of farblock's subsystems (without the hash function behind it) and
-# of the kernel's, and the hash functions. Prints READY when its target serves, and ends when
-# somebody connects to port 4499.
+# Guest job of concat.sh: the kernel's host uses TLS concatenation with 'farblock serve' outside;
+# then farblock's host does so with the kernel's target. names.txt has the port of farblock's
+# target, the names of the host, of farblock's subsystems (without the hash function at their end)
+# and of the kernel's, and the hash functions. Prints READY when its target serves, and ends when a
+# client connects to port 4499.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -26,14 +26,14 @@ keyrings=.nvme
 T
 tlshd --stderr --config /etc/tlshd.conf >/root/tlshd.log 2>&1 &
 
-# connects NQN OPTION...: as the kernel's host.
+# connects NQN OPTION...: connects the kernel's host.
 connects() {
     nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$1" -q "$host" -I "$id" -i 2 "${@:2}"
 }
 
 secret=$(cat host.key)
 for hash in $hashes; do
-    # With tlshd of Debian 13 the handshake fails with a key for SHA-384 (GnuTLS before 3.8.11).
+    # With Debian 13's tlshd the handshake fails for SHA-384 keys (GnuTLS before 3.8.11).
     if [ "$hash" != sha256 ]; then
         refused_for "$hash" "authenticated with hash hmac.$hash.*TLS handshake complete, error -13" \
             connects "$nqn-$hash" --concat -S "$secret"
@@ -56,8 +56,8 @@ for hash in $hashes; do
     refused_for "in plain" "secure concatenation is not supported" connects "$nqn-$hash" -S "$secret"
     refused_for "a wrong secret" "qid 0: authentication failed" \
         connects "$nqn-$hash" --concat -S "$(cat wrong.key)"
-    # Linux 7.3 asks for no proof of the controller's with --concat, also with its secret (-C): the
-    # sequence number of its challenge is 0. So a wrong one is no obstacle to it.
+    # With --concat, Linux 7.3 does not authenticate the controller, even with its secret (-C): the
+    # sequence number of its challenge is 0. So it does not detect a wrong secret.
 done
 
 # --- The kernel's target

@@ -1,4 +1,4 @@
-# Guest job of doctor.sh: what 'farblock doctor' says of block devices that the kernel has in use.
+# Guest job of doctor.sh: checks 'farblock doctor' for block devices that the kernel uses.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -7,9 +7,9 @@ cp /host/farblock .
 memory_disk nullb0 64 4096
 disk=/dev/nullb0
 
-# has TEXT DISK PATTERN: doctor finds a problem, and says this.
+# has TEXT DISK PATTERN: doctor finds a problem that matches PATTERN.
 has() { refused "$1" "$3" ./farblock doctor "$2"; }
-# free TEXT DISK: it finds none.
+# free TEXT DISK: doctor finds no problem.
 free() {
     local said
     said=$(./farblock doctor "$2") || fail "$1: $said"
@@ -78,7 +78,7 @@ say "the device mapper"
 modprobe dm-mod
 check "dmsetup" dmsetup create whole --table "0 65536 linear $disk 0"
 has "a disk under a mapped one" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
-# As udev does it, which is not here.
+# In place of udev, which this guest lacks.
 mkdir -p /dev/mapper
 ln -sf ../dm-0 /dev/mapper/whole
 check "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/whole

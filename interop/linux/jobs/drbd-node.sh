@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A node of drbd.sh: in the file "node" its name and its address. Has the resource r0, and what
-# shares its device. Node a then does what it is asked for in /host/N.cmd; node b goes on with
+# A node of drbd.sh; the file "node" has its name and address. Starts the resource r0, and the
+# target that shares its device. Node a then runs the commands in /host/N.cmd; node b continues with
 # drbd-host.sh.
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -14,7 +14,7 @@ mkdir -p /run/drbd /var/lib/drbd /var/lock
 cp drbd.conf /etc/drbd.conf
 cp /host/farblock farblock-drbd /usr/bin/
 
-# What starts and stops services here; the machine of the guide has systemd.
+# A substitute for systemd, which the guide's machines have.
 cat >/usr/bin/systemctl <<'END'
 #!/bin/bash
 case $1 in
@@ -36,7 +36,7 @@ esac
 END
 chmod +x /usr/bin/systemctl
 
-# A node that was here before has what DRBD keeps on its disk.
+# On a returning node, the disk has DRBD's metadata already.
 [ -e known ] || check "$node: create-md" drbdadm create-md --force r0
 check "$node: up" drbdadm up r0
 

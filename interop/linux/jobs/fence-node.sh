@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A node of fence.sh, whose name is in the file "node": its kernel's host has the disk of the target at
-# 10.0.2.2, by the port in the file "port"; then it does what it is asked for.
+# A node of fence.sh, whose name is in the file "node". Its kernel's host connects to the target at
+# 10.0.2.2, at the port in the file "port"; then it runs the requested commands.
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 # shellcheck source=asked.sh
@@ -18,13 +18,13 @@ eventually "$node has the disk" find_namespace $nqn 1
 [ "$found" = /dev/nvme0n1 ] || fail "the disk is $found"
 cp fence_nvme_resv /usr/bin/
 
-# fill BYTE: writes it all over the disk, 16 writes at a time.
+# fill BYTE: writes this byte all over the disk, 16 writes at a time.
 cat >/usr/bin/fill <<'END'
 #!/bin/bash
 exec fio --name=fill --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
     --bs=64k --buffer_pattern="$1" --minimal
 END
-# keep_filling BYTE: until it is refused; says so in /run/refused.
+# keep_filling BYTE: fills repeatedly until the target refuses it, then makes /run/refused.
 cat >/usr/bin/keep_filling <<'END'
 #!/bin/bash
 rm -f /run/refused

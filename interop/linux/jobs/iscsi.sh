@@ -1,5 +1,6 @@
-# Guest job: the kernel's iSCSI initiator. The file "targets" lists farblock's iSCSI targets outside,
-# one per line: BLOCK_SIZE PORT NAME. "DO kill", "DO cut" and "DO detach" ask for what they say.
+# Guest job: the kernel's iSCSI initiator. The file "targets" lists farblock's iSCSI targets
+# outside, one per line: BLOCK_SIZE PORT NAME. The lines "DO kill", "DO cut" and "DO detach" are
+# requests to the script outside.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -36,14 +37,14 @@ find_disk() {
     return 1
 }
 
-# compare_and_write BLOCK DISK: COMPARE AND WRITE by sg3-utils: blocks are replaced if they are as
-# expected, and nothing is if they are not.
+# compare_and_write BLOCK DISK: tests COMPARE AND WRITE with sg3-utils: it writes if the blocks have
+# the expected contents, and changes nothing otherwise.
 compare_and_write() {
     local block=$1 disk=$2 blocks=2 lba=$((16777216 / $1)) name code command there
     for name in A B; do
         head -c $((blocks * block)) /dev/zero | tr '\0' $name >"$block.$name"
     done
-    # What is compared, and what is written.
+    # The expected and the new contents.
     cat "$block.A" "$block.B" >"$block.both"
     dd if="$block.A" of="$disk" bs="$block" seek=$lba oflag=direct 2>/dev/null
     command=(sg_compare_and_write "--lba=$lba" "--num=$blocks" "--in=$block.both"
@@ -66,7 +67,7 @@ while read -r block port name; do
         fail "discovery: $discovered"
     [[ $discovered == *"$name"* ]] || fail "discovery does not find $name: $discovered"
     ok "$block: discovery finds $name"
-    # What it says of its address is the loopback of another machine.
+    # The target reports the loopback address, which here is another machine's.
     "${node[@]}" -o new >/dev/null
     check "$block: log in" "${node[@]}" --login
     eventually "$block: its disk" find_disk "$name"
@@ -86,7 +87,7 @@ while read -r block port name; do
     file_system "$block" "$disk"
 done <targets
 
-# --- Killed, cut off, and used
+# --- Kills, cuts, and detaching in use
 
 say "under load"
 for block in 512 4096; do

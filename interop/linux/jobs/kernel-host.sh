@@ -4,13 +4,12 @@
 #   block    block size in bytes                   sizes   bytes of namespaces 1, 2, ..., by commas
 #   checks   all, data (no administration, no single commands, fewer digests) or read-only
 #   model    expected model number
-#   lacks    features not to be asked for, by commas (for targets other than farblock):
+#   lacks    features not to be tested, by commas (for targets other than farblock):
 #            compare verify list-ctrl supported-logs lba-range identifiers verify-bit
 #            feature-status copy
-#   lane     targets of one lane are checked one after the other, lanes beside each other
-# Prints "ok: ..." for each thing that holds, and "data: LABEL NSID SHA256" for what each namespace
-# holds in the end, so that whoever owns the backing files can compare. Ends at the first thing that
-# does not hold.
+#   lane     targets of one lane are checked one after the other, lanes in parallel
+# Prints "ok: ..." for each success, and "data: LABEL NSID SHA256" for each namespace's final
+# contents, so that the script with the backing files can compare. Ends at the first failure.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -30,8 +29,8 @@ read_target() {
 
 has() { [[ ,$lacks, != *,$1,* ]]; }
 
-# json TEXT FILTER COMMAND...: the command's JSON output must satisfy the jq filter. Options of jq
-# go into the array jq_options.
+# json TEXT FILTER COMMAND...: the command's JSON output must satisfy the jq filter, with the jq
+# options of the array jq_options.
 jq_options=()
 json() {
     local text=$1 filter=$2 output
@@ -44,7 +43,7 @@ json() {
 
 # --- Connections
 
-# These commands walk over everything in /sys/class/nvme: one at a time.
+# These commands walk over all of /sys/class/nvme: one at a time.
 alone() { flock /run/alone "$@"; }
 
 connect_only() {
@@ -78,7 +77,7 @@ is_live() {
     [ "$line" = live ]
 }
 
-# --- What the controller says of itself
+# --- Identify data of the controller
 
 check_discovery() {
     jq_options=(--arg nqn "$nqn" --arg port "$port")
@@ -118,7 +117,7 @@ check_controller() {
     [ -z "$wrong" ] || fail "$label: id-ctrl: wrong are" "$wrong" "in $identify"
     ok "$label: id-ctrl: mn, sn, fr, subnqn, cntlid, ver, kas, ioccsz, oncs, sgls, vwc and more"
 
-    # Not with other connections coming and going: nvme list walks over all of them.
+    # Without concurrent connections: nvme list walks over all of them.
     json "$label: list shows model, size and block size" "[.Devices[] |
         select(.DevicePath == (\"${namespace[*]}\" | split(\" \")[])) |
         select(.ModelNumber == \"$model\" and .SectorSize == $block) | .PhysicalSize] | sort ==
@@ -144,7 +143,7 @@ check_namespace() {
     json "$label: ns-descs $1 name it" '[."ns-descs"[] |
         (.uuid, .nguid, .eui64) | strings | select(test("[1-9a-f]"))] | length > 0' \
         nvme ns-descs "$device"
-    # The kernel's name for the disk must come from those, not be made up from the serial number.
+    # The kernel's name for the disk must come from its identifiers, not from the serial number.
     name=$(cat "/sys/block/${device##*/}/wwid")
     [[ $name =~ ^(uuid|eui)\. ]] || fail "$label: wwid of namespace $1 is $name"
     [ "$name" != "${previous_name:-}" ] || fail "$label: two namespaces share the wwid $name"
@@ -185,7 +184,7 @@ check_logs_and_features() {
         nvme show-regs "$device"
 }
 
-# --- Commands that nvme-cli sends as they are
+# --- Commands that nvme-cli passes through
 
 # fields of a command on blocks START..START+COUNT-1: --block-count is 0's-based
 at() { echo "--start-block=$1 --block-count=$(($2 - 1))"; }
@@ -214,7 +213,7 @@ check_commands() {
         ok "$text: $1: reads back"
     }
 
-    # 4 KiB travels inside the command; 128 KiB is asked for by the controller.
+    # The data of a 4 KiB write is in the capsule; for 128 KiB the controller sends R2T.
     check "$text: write 128 KiB" io write 0 $many "$first"
     reads_back "write 128 KiB" 0 $many "$first"
     check "$text: write 4 KiB" io write 3 $few "$second"
@@ -257,7 +256,7 @@ check_commands() {
     reads_back "the last block after all that" $((blocks - 1)) 1 "$second"
 }
 
-# Copy, after what check_commands has written to namespace NSID and with its functions.
+# Copy commands; uses the data and the functions of check_commands for namespace NSID.
 check_copy() {
     local enabled=$scratch/enabled said
     # copy TO STARTS COUNTS OPTIONS...: the counts are 0's-based
@@ -277,8 +276,8 @@ check_copy() {
     printf '\004' | dd of="$enabled" bs=1 seek=4 conv=notrunc status=none
     if ! said=$(nvme set-feature "/dev/$controller" --feature-id=0x16 --data-len=512 \
         --data="$enabled" 2>&1); then
-        # Kernels since 6.12.117 keep features that their driver manages from nvme-cli: no host of
-        # theirs can enable it, and the target's tests have a host of their own for it.
+        # Since 6.12.117, kernels keep nvme-cli from changing features that the driver manages, so
+        # their hosts cannot enable it. The target's own tests cover it.
         [[ $said = *'Permission denied' ]] ||
             fail "$text: copies of other namespaces are not enabled: $said"
         refused "$text: copy of another namespace, which this kernel does not let be enabled" \
@@ -297,8 +296,8 @@ check_copy() {
 
 # --- The kernel's block layer and file systems on top
 
-# verified_load TEXT JOB-OPTIONS...: random writes of mixed sizes, then fio reads all of it back and
-# checks each block's CRC. Each --name among the options begins one more job beside the others.
+# verified_load TEXT JOB-OPTIONS...: random writes of mixed sizes; then fio reads everything back
+# and checks each block's CRC. Each --name among the options starts another job in parallel.
 verified_load() {
     local text=$1
     shift
@@ -307,8 +306,8 @@ verified_load() {
         --bssplit="$block/20:$((block * 3))/10:4k/30:64k/20:256k/20" "$@"
 }
 
-# Megabytes 16 to 23 of each namespace hold random bytes, checked on every connection. Each writing
-# takes another piece of the file, so that a lost write shows; generation[NSID] counts them.
+# Megabytes 16 to 23 of each namespace hold random bytes, checked on every connection. Each write
+# uses another piece of the file, so that a lost write shows; generation[NSID] counts them.
 pattern=/run/pattern
 generation=()
 
@@ -357,7 +356,7 @@ check_file_system() {
     check "$text: umount again" umount "$mount"
 }
 
-# --- The whole of it
+# --- The whole sequence
 
 each_namespace() {
     local nsid
@@ -482,7 +481,7 @@ say "all targets at once, keep-alive timeout 2 s, 5 s of silence"
 for_all any connect --keep-alive-tmo=2
 sleep 5
 for_all any check_still_live
-# Nothing above may have made the host's transport stumble.
+# The tests above must not have caused errors in the host's transport.
 stumbles='I/O timeout|timeout, |digest error|econnecting|error recovery|WARNING:|BUG:'
 if dmesg | grep -E "$stumbles"; then
     fail "the kernel complained (above)"

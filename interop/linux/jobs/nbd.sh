@@ -1,6 +1,6 @@
 # Guest job: the Linux kernel's NBD client and farblock's server. The file "targets" lists servers
-# outside, one per line: LABEL PORT OPTIONS; "nbd_kernel" makes devices by netlink and serves them
-# in here; /host/farblock attaches disks that way.
+# outside, one per line: LABEL PORT OPTIONS. "nbd_kernel" makes devices by netlink and serves them
+# inside the guest, as /host/farblock does when it attaches disks.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
