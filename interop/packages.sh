@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need, and has FUSE for everybody; says nothing and
-# does nothing when it is so.
+# Installs the Debian packages that the tests need, and opens FUSE to all users. Does nothing,
+# silently, if all is in place.
 set -euo pipefail
 
 needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra
@@ -37,7 +37,7 @@ packages() {
     command -v apt-get >/dev/null ||
         die "install these with your package manager, then try again: ${missing[*]}"
     install
-    # qemu-block-extra removes a qemu-utils of another version, as one from the backports is.
+    # qemu-block-extra removes a qemu-utils of another version, such as one from the backports.
     look
     [ ${#missing[@]} = 0 ] || install
     look
@@ -45,7 +45,7 @@ packages() {
         die "these cannot be installed together with the others: ${missing[*]}"
 }
 
-# Everybody may open it, as udev's rule says. A machine that runs no udev has it for root alone.
+# udev's rule lets every user open it. On a machine without udev only root can.
 fuse() {
     local mode
     mode=$(stat --format=%a /dev/fuse) ||

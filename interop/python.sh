@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by what has farblock meet a program from the Python package index: see its two functions.
+# Sourced by tests of farblock with programs from the Python package index: see its two functions.
 
 # shellcheck disable=SC2034 # for those who source this
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,15 +10,15 @@ die() {
     exit 2
 }
 
-# binary ARGUMENT...: the one argument is farblock, which farblock names from now on.
+# binary ARGUMENT...: takes the only argument as the path of farblock.
 binary() {
     [ $# = 1 ] || die "usage: $script FARBLOCK"
     farblock=$(realpath -- "$1")
     [ -x "$farblock" ] || die "$1 is no program: cargo build --release -p farblock"
 }
 
-# environment PACKAGE VERSION COMMAND FOLDER: venv is an environment with this package, which has
-# this command; it is kept in the folder.
+# environment PACKAGE VERSION COMMAND FOLDER: sets venv to a virtual environment in FOLDER with this
+# package, which provides this command.
 environment() {
     venv=$4/$2
     [ ! -x "$venv/bin/$3" ] || return 0

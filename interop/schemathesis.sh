@@ -1,8 +1,8 @@
 #!/bin/bash
-# schemathesis.sh FARBLOCK: schemathesis, from the Python package index, asks the HTTP interface
-# whatever docs/openapi.json lets it, right and wrong, and judges the answers by it. FARBLOCK is the
-# binary. The package is kept in ~/.cache/farblock-schemathesis (FARBLOCK_SCHEMATHESIS_DIR moves
-# it). Takes half a minute. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# schemathesis.sh FARBLOCK: schemathesis, from the Python package index, sends valid and invalid
+# requests to the HTTP interface by docs/openapi.json, and checks the answers against it. FARBLOCK
+# is the binary. The package is kept in ~/.cache/farblock-schemathesis (or
+# FARBLOCK_SCHEMATHESIS_DIR). Takes half a minute. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 
 . "$(dirname "$0")/python.sh"
@@ -10,7 +10,7 @@ set -Eeuo pipefail
 binary "$@"
 cache=${FARBLOCK_SCHEMATHESIS_DIR:-${HOME:?}/.cache/farblock-schemathesis}
 environment schemathesis 4.32.5 schemathesis "$cache"
-# Files that it asks for by chance are looked for here.
+# Relative file names in random requests refer to this folder.
 work=$(mktemp -d)
 server=
 end() {
@@ -33,8 +33,9 @@ for ((try = 0; try < 600 && ${#url} == 0; try++)); do
 done
 [ -n "$url" ] || { cat said server.log >&2; exit 1; }
 
-# The stream of events has no end. What a schema cannot say (which subsystems there are, that a
-# disk has to exist) is refused though it fits the schema: positive_data_acceptance is left out.
+# The event stream is excluded, since it never ends. A schema cannot express everything, such as the
+# existing subsystems and disks. Requests may thus be refused although they fit the schema, so
+# positive_data_acceptance is excluded, too.
 failed=0
 "$venv/bin/schemathesis" run "$here/../docs/openapi.json" --url "$url" --no-color \
     --header "Authorization: Bearer $token" --exclude-path /v1/events \

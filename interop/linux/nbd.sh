@@ -3,8 +3,8 @@
 # FARBLOCK is the program, FOLDER has nbd_serve and nbd_kernel (make built-for-guests).
 #   1. servers here, nbd-client in the guest;
 #   2. servers in the guest, devices by netlink;
-#   3. farblock attach --as nbd, with whatever can be killed killed under load.
-# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+#   3. farblock attach --as nbd; each of its processes is killed under load.
+# Runs setup.sh first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -33,13 +33,13 @@ trap 'exit 130' INT
 
 "$linux_dir/setup.sh"
 
-# serve LABEL ARGUMENT...: a server of 64 MiB, noted in the file "targets".
+# serve LABEL ARGUMENT...: starts a server of 64 MiB, and adds it to the file "targets".
 serve() {
     local label=$1 try log=$work/$1.log port
     shift
     mkfifo "$work/$label.in"
-    : >"$log" # It is looked into at once.
-    # Open for reading and writing: it never ends while this script runs.
+    : >"$log" # It is read at once.
+    # Open for reading and writing, so that its input does not end while this script runs.
     "$programs/nbd_serve" mem:64MiB 127.0.0.1:0 --export disk --threads 2 "$@" \
         <>"$work/$label.in" >"$log" 2>&1 &
     servers+=($!)
@@ -55,9 +55,9 @@ serve uring-512 --engine uring --block 512
 serve portable-4096 --engine portable --block 4096
 serve read-only --read-only
 
-# Without debugging information, which only takes time to copy.
+# Without debug information, which only takes time to copy.
 strip -o "$work/nbd_kernel" "$programs/nbd_kernel"
-# A large file takes minutes on the way of the small ones.
+# The job's files are copied slowly, so this large one is shared instead.
 mkdir "$work/share"
 strip -o "$work/share/farblock" "$farblock"
 SHARE=$work/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" \

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by setup.sh, guest.sh and run.sh: where the guest's kernel and image are kept, and under
-# which name. The name carries a hash of everything the image is made from, so an image left by
-# another version of these scripts is never booted by accident.
+# Sourced by setup.sh, guest.sh and run.sh: the paths of the guest's kernel and image. The image's
+# name contains a hash of everything that it is made from, so an image from another version of these
+# scripts is never booted by accident.
 
 linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 vm_dir=${FARBLOCK_VM_DIR:-${HOME:?HOME is not set; set FARBLOCK_VM_DIR instead}/.cache/farblock-vm}
-# FARBLOCK_VM_KERNEL: the release's own kernel (stable), or the newest built for it (backports).
+# FARBLOCK_VM_KERNEL: the release's own kernel (stable), or the newest one built for it (backports).
 guest_kernel=${FARBLOCK_VM_KERNEL:-stable}
 [ "$guest_kernel" = stable ] || vm_dir+=/$guest_kernel
 export PATH=$PATH:/usr/sbin:/sbin

@@ -1,14 +1,14 @@
 #!/bin/bash
 # reservations.sh FARBLOCK: two hosts of the kernel share a disk of farblock's target and reserve it
-# (jobs/reservations.sh); meanwhile the target is killed, and another takes its place. FARBLOCK is
-# the binary. Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# (jobs/reservations.sh). Meanwhile the target is killed and restarted. FARBLOCK is the binary. Run
+# setup.sh once before. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
 
 [ $# = 1 ] || die "usage: reservations.sh FARBLOCK"
 farblock=$(realpath -- "$1")
-# Reservations are kept in extended attributes, which not every /tmp has.
+# Reservations are stored in extended attributes, which not every /tmp has.
 stand "${XDG_CACHE_HOME:-$HOME/.cache}"
 
 mkdir "$logs/share"

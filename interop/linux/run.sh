@@ -7,8 +7,8 @@
 # run.sh [--verbose] --self-check: the kernel against itself, to tell a broken harness from a broken
 # farblock.
 #
-# Runs setup.sh first. Prints progress, or with --verbose every check. On a failure the logs stay,
-# and their folder is named. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# Runs setup.sh first. Prints progress, or with --verbose every check. After a failure it keeps the
+# logs and names their folder. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -46,9 +46,9 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
 
-# --- Saying things. 'ok' lines go to the log; the terminal sees them with --verbose.
+# --- Output. 'ok' lines go to the log, and with --verbose to the terminal.
 
-# Passes on what the reader should see of a stream, and logs all of it.
+# Prints the lines of a stream that matter to the reader, and logs all of them.
 show() {
     if [ $verbose = yes ]; then
         tee -a "$log"
@@ -72,7 +72,7 @@ check() {
     ok "$text"
 }
 
-# refused TEXT COMMAND...: the command must fail in good order: exit code below 100 and no panic.
+# refused TEXT COMMAND...: the command must fail cleanly: exit code below 100, and no panic.
 refused() {
     local text=$1 output code=0
     shift
@@ -141,7 +141,7 @@ serve() {
         "sizes=${sizes#,} checks=$checks model=farblock" >>"$logs/targets"
 }
 
-# Ends the servers with SIGTERM: exit code 0 within ten seconds, and no panic in their output.
+# Stops the servers with SIGTERM: they must exit with 0 within ten seconds, without a panic.
 stop_servers() {
     local number label code try
     for number in "${!servers[@]}"; do kill -TERM "${servers[number]}" || true; done
@@ -173,7 +173,7 @@ kernel_host() {
     serve uring-read-only uring 512 read-only 4
     run_guest jobs/kernel-host.sh "$logs/targets"
     stop_servers
-    # What the kernel saw last is what the files hold.
+    # The files must hold the data that the kernel saw last.
     [ "$(grep -c '^data: ' "$log")" = 7 ] || fail "the guest did not report all 7 namespaces"
     while read -r _ label nsid sum; do
         equal "$label: the file of namespace $nsid holds what the kernel read last" "$sum" \
@@ -182,7 +182,7 @@ kernel_host() {
     done < <(grep '^data: ' "$log")
 }
 
-# run_guest JOB FILE...: a guest whose job must succeed.
+# run_guest JOB FILE...: runs a guest whose job must succeed.
 run_guest() {
     local code=0 output=$logs/guest.log shower number
     : >"$output"
@@ -206,7 +206,7 @@ run_guest() {
 kernel_nqn=nqn.2024-01.farblock:kernel # as in jobs/kernel-target.sh
 disk_bytes=33554432
 
-# ask WORDS...: one question to the guest's job (see there); prints its answer.
+# ask WORDS...: sends a question to the guest's job, and prints its answer.
 ask() {
     local answer
     exec 3<>"/dev/tcp/127.0.0.1/$control_port"
@@ -220,10 +220,10 @@ sum_file() { sha256sum <"$1" | cut -d ' ' -f 1; }
 
 url() { echo "nvme+tcp://127.0.0.1:$target_port/$kernel_nqn?ns=$1"; }
 
-# run ENGINE COMMAND...: farblock, ended after a minute.
+# run ENGINE COMMAND...: runs farblock, for at most a minute.
 run() { timeout 60 "$farblock" --engine "$@"; }
 
-# transfers ENGINE NSID DIGEST-OPTIONS...: farblock's bytes against the kernel's.
+# transfers ENGINE NSID DIGEST-OPTIONS...: compares farblock's data with the kernel's.
 transfers() {
     local engine=$1 nsid=$2 text back=$logs/back small=$logs/small big=$logs/big
     shift 2

@@ -4,13 +4,13 @@
 #
 #   setup.sh            about a minute the first time (100 MB of packages), then under a second
 #
-# FARBLOCK_VM_KERNEL=backports, for this script and guest.sh, takes the newest kernel that there is
-# for the release instead of the release's own.
+# FARBLOCK_VM_KERNEL=backports makes this script and guest.sh use the newest kernel that Debian
+# builds for the release, instead of the release's own.
 #
-# Everything lands in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm); remove that folder to start
-# over or to pick up newer packages. Root is needed only when this machine lacks a package, e.g.
-# QEMU. The guest's packages come from the Debian mirror that apt already uses, through a private
-# apt state: nothing of the machine's own apt configuration changes.
+# Everything is kept in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm). Remove that folder to start
+# over or to get newer packages. Root is needed only if this machine lacks a package, such as QEMU.
+# The guest's packages come from apt's Debian mirror, through a private apt state: the machine's own
+# apt configuration does not change.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
@@ -31,7 +31,7 @@ needs=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd
 
 say() { echo "setup.sh: $*"; }
 
-# Prints the packages whose commands this machine lacks.
+# Prints the packages that this machine lacks.
 missing_packages() {
     local need
     for need in "${needs[@]}"; do
@@ -48,17 +48,17 @@ require_debian() {
         die "this script needs an amd64 machine, because it unpacks amd64 tools for the guest."
 }
 
-# The machine's own package lists are needed to install packages and to learn its mirror.
+# Package lists, to install packages and to learn the machine's mirror.
 refresh_lists() {
     [ -z "$(find /var/lib/apt/lists -name '*_Packages*' -print -quit 2>/dev/null)" ] || return 0
     [ "$(id -u)" = 0 ] ||
         die "apt has no package lists: run 'apt-get update' as root, then start this script again."
     say "apt has no package lists; running apt-get update"
-    # A third-party source that is out of reach must not stop us: installing tells what is missing.
+    # Ignore an unreachable third-party source: the installation reports missing packages.
     apt-get update -qq || true
 }
 
-# Dies if apt would remove packages of this machine, for example a QEMU of another source.
+# Fails if apt would remove packages of this machine, such as a QEMU from another source.
 refuse_removals() {
     local removed
     removed=$(LC_ALL=C apt-get -s install --no-install-recommends "$@" 2>/dev/null |
@@ -89,8 +89,8 @@ install_packages() {
     }
 }
 
-# Downloads guest_packages and all they depend on into $vm_dir/packages, ignoring what this machine
-# has installed, and unpacks them into $vm_dir/root. Done once per list of packages.
+# Downloads guest_packages and all their dependencies into $vm_dir/packages, whatever this machine
+# has installed, and unpacks them into $vm_dir/root. Done once for each list of packages.
 unpack_guest_root() {
     local wanted="$release ${guest_packages[*]}"
     [ "$(cat "$vm_dir/root.stamp" 2>/dev/null)" != "$wanted" ] || return 0
@@ -137,9 +137,10 @@ unpack_guest_root() {
     echo "$wanted" >"$vm_dir/root.stamp"
 }
 
-# Debian's kernel file is a loader with the compressed kernel inside. QEMU can enter the ELF kernel
-# itself, which saves seconds of decompression under emulation. Header fields (Linux boot protocol):
-# 0x1f1 setup sectors, 0x248 offset and 0x24c length of the payload, whose last 4 bytes are a size.
+# Debian's kernel file is a loader with the compressed kernel inside. QEMU can start the ELF kernel
+# directly, which saves seconds of decompression under emulation. Header fields (Linux boot
+# protocol): 0x1f1 setup sectors, 0x248 offset and 0x24c length of the payload, whose last 4 bytes
+# are a size.
 extract_kernel() {
     local file setup_sectors payload_offset payload_length magic unpack
     # Newer packages have it beside the modules.
@@ -162,7 +163,7 @@ extract_kernel() {
 }
 
 main() {
-    # The usual case first, before anything slow.
+    # Check the usual case before anything slow.
     if [ -s "$image" ] && [ -s "$kernel" ] && [ -z "$(missing_packages)" ]; then
         say "ready: $image"
         return
@@ -181,7 +182,7 @@ main() {
         say "building the guest's image"
         "$linux_dir/initramfs.sh" "$vm_dir/root" "$image.new"
         mv "$image.new" "$image"
-        # Keep the newest three: other checkouts of this project may use theirs.
+        # Keep the newest three: other checkouts of this project may use them.
         find "$vm_dir" -maxdepth 1 -name 'image-*.cpio' -printf '%T@ %p\n' | sort -rn |
             tail -n +4 | cut -d ' ' -f 2- | xargs -r rm -f --
     fi

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Sourced, after place.sh, by what runs a target out here beside a guest: a folder for logs, which
-# stays behind when something fails, and the processes to end. Sets name, logs, server and guest.
+# Sourced, after place.sh, by scripts that run a target beside a guest. Provides a folder for logs,
+# which is kept after a failure, and stops processes. Sets name, logs, server and guest.
 
 name=$(basename "$0" .sh)
 server=
 guest=
 
-# stand [FOLDER]: makes the folder for logs, in FOLDER or where temporary files are.
+# stand [FOLDER]: makes the folder for logs, in FOLDER or in the temporary folder.
 stand() {
     logs=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/farblock-$name.XXXXXX")
     trap clean_up EXIT
@@ -23,19 +23,19 @@ clean_up() {
     exit $code
 }
 
-# fail TEXT...: something does not hold.
+# fail TEXT...: reports a failure and exits.
 fail() {
     echo "FAIL: $*" >&2
     exit 1
 }
 
-# A port of this machine that nobody listens on.
+# Prints a free port of this machine.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
 print(s.getsockname()[1])'
 }
 
-# serve LOG ARGUMENTS...: starts farblock serve, in server; returns once it listens.
+# serve LOG ARGUMENTS...: starts farblock serve, sets server, and returns once it listens.
 serve() {
     local log=$1 try
     shift
@@ -50,7 +50,7 @@ serve() {
     fail "farblock serve does not listen: $(cat "$log")"
 }
 
-# said LOG TEXT...: a log of farblock's has each of these sentences.
+# said LOG TEXT...: the log contains each of these sentences.
 said() {
     local log=$1 text
     shift
@@ -59,8 +59,8 @@ said() {
     done
 }
 
-# answer_guest SECONDS JOB FILE...: has a guest do this job, and what it asks for (jobs/outside.sh)
-# done here. Its output is shown; ctl.log has that of what was done.
+# answer_guest SECONDS JOB FILE...: runs this job in a guest, and serves its requests
+# (jobs/outside.sh). Prints the job's output; ctl.log has the output of the requests.
 answer_guest() {
     local seconds=$1
     shift
@@ -79,7 +79,7 @@ answer_guest() {
     cat guest.log
 }
 
-# answer_requests: does here what the guest asks for in share/, until it ends.
+# answer_requests: serves the guest's requests in share/, until it exits.
 answer_requests() {
     local request words code
     for ((request = 1; ; request++)); do
@@ -93,7 +93,7 @@ answer_requests() {
     done
 }
 
-# guest_is_ready: waits until the guest of guest.log serves, which it says by READY.
+# guest_is_ready: waits until the guest has printed READY to guest.log.
 guest_is_ready() {
     local try
     for ((try = 0; try < 2400; try++)); do
@@ -105,13 +105,13 @@ guest_is_ready() {
     exit 1
 }
 
-# made_key_is_taken WHAT: what nvme-cli made in the guest is what we take.
+# made_key_is_taken WHAT: farblock accepts the key that nvme-cli made in the guest.
 made_key_is_taken() {
     (umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
     "$farblock" keys check made.key || fail "$1 of nvme-cli's is not taken"
 }
 
-# guest_ends PORT: lets a guest end that waits for somebody at this port.
+# guest_ends PORT: ends a guest that waits for a connection to this port.
 guest_ends() {
     exec 3<>"/dev/tcp/127.0.0.1/$1"
     exec 3<&-

@@ -1,8 +1,8 @@
 #!/bin/bash
-# steering.sh FARBLOCK: what 'farblock ctl', 'farblock reload' and SIGHUP change in a running
-# target, the kernel's host sees without a rescan, while it writes to another namespace and
-# reads it back (jobs/steering.sh); and a target that is restarted is a pause. FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
-# 1 something does not, 2 misuse.
+# steering.sh FARBLOCK: the kernel's host sees changes by 'farblock ctl', 'farblock reload' and
+# SIGHUP without a rescan, while it writes to another namespace and reads back. A restart of the
+# target is only a pause (jobs/steering.sh). FARBLOCK is the binary. Run setup.sh once before. Exit
+# code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -19,7 +19,7 @@ truncate -s 32M one.img
 truncate -s 16M two.img
 truncate -s 24M other.img
 
-# configure [NSID PATH]: the first namespace, and one more.
+# configure [NSID PATH]: writes a configuration with the first namespace and an optional second.
 configure() {
     {
         echo "listeners = [\"127.0.0.1:$port\"]"
@@ -29,7 +29,7 @@ configure() {
     } >farblock.toml.new
     mv farblock.toml.new farblock.toml
 }
-# What the guest asks for by name.
+# Commands that the guest requests by name.
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 add() { ctl add-namespace $nqn two.img --nsid 2; }
 resize() { ctl resize $nqn 2 20MiB; }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# swap.sh FARBLOCK: swap on a disk that 'farblock attach --as ublk' made in a guest, of a target out
-# here (jobs/swap.sh): it is refused and, where nobody is left to refuse it, told of. FARBLOCK is the
-# binary. Runs setup.sh first. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# swap.sh FARBLOCK: swap on a disk that 'farblock attach --as ublk' made in a guest, with a target
+# out here (jobs/swap.sh). farblock refuses swap, and reports it where no process is left to refuse
+# it. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$linux_dir/stand.sh"
@@ -17,7 +17,7 @@ truncate -s 1G disk
 port=$(free_port)
 serve server.log disk --listen "127.0.0.1:$port" --nqn $nqn
 mkdir share
-# Without debugging information, which only takes time to copy.
+# Without debug information, which only takes time to copy.
 strip -o share/farblock "$farblock"
 echo "$port $nqn" >target
 MEM=512 SHARE=$logs/share CONSOLE=$logs/console TIMEOUT=600 \

@@ -1,8 +1,8 @@
 #!/bin/bash
-# target-ana.sh FARBLOCK: the kernel's host over two listeners of a farblock target as two ports of
-# one subsystem, whose ANA states change by 'farblock ctl set-ana' while it writes and verifies
-# (jobs/target-ana.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
-# 1 something does not, 2 misuse.
+# target-ana.sh FARBLOCK: the kernel's host uses two listeners of a farblock target as two ports of
+# one subsystem. 'farblock ctl set-ana' changes their ANA states while the host writes and verifies
+# (jobs/target-ana.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 success, 1 a
+# test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -19,7 +19,7 @@ echo "$one $two" >ports
 truncate -s 32M one.img
 truncate -s 16M two.img
 
-# What the guest asks for by name: set_ana PORT STATE [OPTION...].
+# Commands that the guest requests by name: set_ana PORT STATE [OPTION...].
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 set_ana() { ctl set-ana "127.0.0.1:$1" "${@:2}"; }
 group() { ctl ana-group $nqn 2 "$1"; }

@@ -1,9 +1,9 @@
 #!/bin/bash
-# tls.sh FARBLOCK: TLS with pre-shared keys against the Linux kernel, both ways: its host with
-# 'farblock serve', and farblock's host with its target (jobs/tls.sh), with both versions of
-# identities and the derivation of the guest's nvme-cli, and with wrong keys and none; and farblock's
-# host, in the guest, takes what nvme-cli has put into the kernel's keyring. FARBLOCK is the binary.
-# Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# tls.sh FARBLOCK: tests TLS with pre-shared keys against the Linux kernel, in both directions: the
+# kernel's host with 'farblock serve', and farblock's host with the kernel's target (jobs/tls.sh).
+# It uses both versions of identities, the derivation of the guest's nvme-cli, wrong keys, and no
+# key. farblock's host in the guest also uses a key that nvme-cli has put into the kernel's keyring.
+# FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -25,7 +25,7 @@ port=$(free_port)
 serve serve.log mem:4MiB --nqn "$nqn" --listen "127.0.0.1:$port" --tls-key "$host=short.key" \
     --control "$logs/control"
 
-# What the guest asks for by name: a host has the key that nvme-cli has made.
+# Commands that the guest requests by name: gives a host the key that nvme-cli has made.
 take_made_key() {
     (umask 077 && cp share/made.key keyring.key)
     "$farblock" ctl --control "$logs/control" allow-host "$nqn" "$1" --tls-key "$logs/keyring.key"

@@ -1,9 +1,9 @@
 #!/bin/bash
-# ublk.sh FARBLOCK FOLDER: farblock's block devices by ublk, and those of the kernel's own NVMe host,
-# in a guest. FARBLOCK is the program, FOLDER has ublk_serve and nvme_attach (make
-# built-for-guests). The disks are served by `farblock serve` out here; in the guest
-# their ublk servers are killed under load and started again, and out here the targets are.
-# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# ublk.sh FARBLOCK FOLDER: farblock's block devices by ublk, and devices of the kernel's own NVMe
+# host, in a guest. FARBLOCK is the program; FOLDER has ublk_serve and nvme_attach (make
+# built-for-guests). `farblock serve` serves the disks out here. Under load, the ublk servers in the
+# guest and the targets out here are killed and restarted. Runs setup.sh first. Prints each result.
+# Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -40,7 +40,7 @@ fail() {
 
 "$linux_dir/setup.sh"
 
-# target BLOCK ADDRESS: serves a file of 64 MiB; its address in address.
+# target BLOCK ADDRESS: serves a file of 64 MiB, and sets address.
 target() {
     local log=$work/target-$1.log try
     truncate -s 64M "$work/disk-$1"
@@ -64,7 +64,7 @@ for block in 512 4096; do
     echo "$block ${address#*:} $nqn-$block" >>"$work/targets"
 done
 
-# Without debugging information, and shared, since what a job is given along is copied slowly.
+# Without debug information, and shared, since the job's own files are copied slowly.
 mkdir "$work/share"
 for program in ublk_serve nvme_attach; do
     strip -o "$work/share/$program" "$programs/$program"
@@ -77,7 +77,7 @@ SHARE=$work/share CONSOLE=$work/console TIMEOUT=1200 "$linux_dir/guest.sh" \
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# Both targets die and are back after five seconds.
+# Kills both targets, and restarts them after five seconds.
 cut() {
     local block
     for block in 512 4096; do
@@ -89,7 +89,7 @@ cut() {
     echo "ublk.sh: the targets were killed and are back"
 }
 
-# Does what the guest asks for, until it ends.
+# Serves the guest's requests until it exits.
 done_lines=0
 while kill -0 $guest 2>/dev/null; do
     mapfile -t lines < <(grep '^DO ' "$guest_log" | tr -d '\r' || true)

@@ -1,10 +1,9 @@
 #!/bin/bash
 # vhost.sh FARBLOCK FOLDER: farblock's vhost-user back end and the Linux kernel's virtio-blk driver,
-# in a guest of QEMU's. FARBLOCK is the program, FOLDER has vhost_serve (make
-# built-for-guests). The disks with 512 and 4096-byte blocks are namespaces that
-# `farblock serve` serves and `farblock attach` attaches; under load, the processes that serve them
-# here are killed, and then the targets are.
-# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# in a QEMU guest. FARBLOCK is the program; FOLDER has vhost_serve (make built-for-guests). The
+# disks with 512 and 4096-byte blocks are namespaces of `farblock serve` that `farblock attach`
+# attaches. Under load, their server processes here are killed, and then the targets. Runs setup.sh
+# first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -42,7 +41,7 @@ fail() {
 
 "$linux_dir/setup.sh"
 
-# until_line FILE EXPRESSION: waits for a line, and prints what sed makes of it.
+# until_line FILE EXPRESSION: waits for a line, and prints sed's result for it.
 until_line() {
     local try line
     for ((try = 0; try < 200; try++)); do
@@ -54,7 +53,7 @@ until_line() {
     echo "$line"
 }
 
-# target BLOCK ADDRESS: serves a file of 64 MiB; its address in address.
+# target BLOCK ADDRESS: serves a file of 64 MiB, and sets address.
 target() {
     truncate -s 64M "$work/disk-$1"
     : >"$work/target-$1.log"
@@ -64,20 +63,20 @@ target() {
     address=$(until_line "$work/target-$1.log" 's#.*\(127\.0\.0\.1:[1-9][0-9]*\).*#\1#p')
 }
 
-# start LABEL DISK ARGUMENT...: a back end with that serial number.
+# start LABEL DISK ARGUMENT...: starts a back end with that serial number.
 start() {
     local label=$1 disk=$2
     shift 2
     [ -p "$work/$label.in" ] || mkfifo "$work/$label.in"
     : >"$work/$label.log"
-    # Open for reading and writing: it never ends while this script runs.
+    # Open for reading and writing, so that its input does not end while this script runs.
     "$vhost_serve" "$disk" "$work/$label.sock" --serial "$label" --queues 2 "$@" \
         <>"$work/$label.in" >>"$work/$label.log" 2>&1 &
     backends[$label]=$!
     until_line "$work/$label.log" '/^ready/p' >/dev/null
 }
 
-# attach BLOCK ADDRESS ENGINE: a back end that `farblock attach` keeps.
+# attach BLOCK ADDRESS ENGINE: starts a back end by `farblock attach`.
 attach() {
     local label=remote-$1
     "$farblock" attach "nvme+tcp://$2/$nqn-$1?ns=1" --as vhost-user --name "$label" --engine "$3" \
@@ -87,7 +86,7 @@ attach() {
     until_line "$work/$label.log" "/^$label: /p" >/dev/null
 }
 
-# server LABEL: the process that serves it at the moment, if there is one.
+# server LABEL: prints the current server process, if there is one.
 server() { "$farblock" list --json | jq -r ".[] | select(.name == \"$1\") | .server_pid // empty"; }
 
 declare -A addresses engines=([512]=uring [4096]=portable)
@@ -111,7 +110,8 @@ MEM=$memory QEMU_ARGS=$arguments TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/j
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# kill_servers ROUND: of both remote disks, one after the other; the next ones start by themselves.
+# kill_servers ROUND: kills the servers of both remote disks in turn; their successors start by
+# themselves.
 kill_servers() {
     local block killed next try
     for block in 512 4096; do
@@ -129,7 +129,7 @@ kill_servers() {
     done
 }
 
-# Both targets are away for three seconds.
+# Kills both targets, and restarts them after three seconds.
 cut() {
     local block
     sleep 2
@@ -145,7 +145,7 @@ cut() {
     ! grep -q '^DONE' "$guest_log" || fail "the load ended before the targets were back"
 }
 
-# Does what the guest asks for, until it ends.
+# Serves the guest's requests until it exits.
 done_lines=0
 while kill -0 $guest 2>/dev/null; do
     mapfile -t lines < <(grep '^DO ' "$guest_log" | tr -d '\r' || true)
@@ -171,7 +171,7 @@ guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
 [ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
 
-# detached LABEL: detaches it, and tries for some seconds.
+# detached LABEL: detaches it, and retries for some seconds.
 detached() {
     local try
     for try in {1..50}; do
@@ -182,7 +182,7 @@ detached() {
 }
 for label in "${!backends[@]}"; do
     case $label in
-    # The monitor is gone, and its server may still be finishing what it had asked for.
+    # The monitor has exited, but the server may still be finishing its requests.
     remote-*) detached "$label" || fail "$label is not detached" ;;
     *) echo >"$work/$label.in" ;;
     esac

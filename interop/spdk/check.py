@@ -16,7 +16,7 @@ NQN = "nqn.2016-06.io.spdk:cnode1"
 OTHER = "nqn.2016-06.io.spdk:cnode2"
 NGUID = "6F61C8A42C0F4D0E9D5B0D3B8F6A1C11"
 HOST = "nqn.2014-08.org.nvmexpress:uuid:0f3a8b2c-0000-4000-8000-000000000001"
-# How long what should happen at once may take on a busy machine.
+# The timeout in seconds, generous for busy machines.
 PATIENCE = 60
 
 
@@ -153,7 +153,7 @@ def parameters_are_the_packages():
         typed = 0
         for method, sent in sorted(package.items()):
             ours, names = known(target, method), set(sent.kinds)
-            # Those that the command line has no option for are in SPDK's own documents.
+            # SPDK's documents list parameters that the command line has no option for.
             extra = ours - names - UNSENT.get(method, set())
             assert not names - ours, f"{method} does not know {names - ours}"
             assert not extra, f"{method} knows {extra}, and the package does not"
@@ -170,11 +170,11 @@ def parameters_are_the_packages():
         print(f"parameters: those of {len(package)} methods are the package's, {typed} with types")
 
 
-# Methods that tune what only SPDK has, and take whatever comes.
+# Methods that tune parts which only SPDK has, and accept any parameters.
 TUNING = {"bdev_nvme_set_options", "bdev_nvme_set_hotplug", "bdev_iscsi_set_options",
           "bdev_raid_set_options", "framework_set_scheduler", "fsdev_set_opts"}
 
-# Parameters that SPDK has and its command line does not send, or not with what is tried.
+# SPDK's parameters that its command line does not send, or not with these values.
 UNSENT = {
     "nvmf_create_transport": {"num_shared_buffers", "io_unit_size", "buf_cache_size"},
     "nvmf_subsystem_add_ns": {"namespace.hide_metadata"},
@@ -182,10 +182,10 @@ UNSENT = {
 }
 
 
-# What farblock can do without, and the command line asks for.
+# Parameters that the command line requires but farblock does not.
 OPTIONAL = {}
 
-# What serde says that it expected, in the words of JSON.
+# The types in serde's messages, as JSON types.
 EXPECTED = (("a sequence", "array"), ("boolean", "boolean"), ("string", "string"),
             ("UUID", "string"), (r"[ui]\d+", "number"), ("struct", "object"))
 
@@ -349,7 +349,7 @@ def reached_and_limited(target, port):
     rpc(*set_state, "-n", "non_optimized", "-g", "9")
     assert states(OTHER) == {1: "optimized", 3: "inaccessible"}
     target.refused(-32602, "Invalid parameters", *set_state, "-n", "optimized", "-g", "129")
-    # Of all groups, and then of one that nobody is in yet.
+    # For all groups, and then for one without namespaces.
     rpc(*set_state, "-n", "optimized")
     assert states(OTHER) == {1: "optimized", 3: "optimized"}
     rpc(*set_state, "-n", "non_optimized", "-g", "9")
@@ -363,7 +363,7 @@ def reached_and_limited(target, port):
     assert sorted(limits("M0")) == [0, 4000, 5000, 1000000], limits("M0")
     rpc(*set_limit, "--rw-ios-per-sec", "0")
     assert sorted(limits("M0")) == [0, 0, 4000, 5000], limits("M0")
-    # One that no namespace uses is limited when one does.
+    # A limit for a bdev without a namespace applies once a namespace uses it.
     rpc("bdev_set_qos_limit", "N0", "--rw-mbytes-per-sec", "7")
     rpc("nvmf_subsystem_add_ns", OTHER, "N0", "-n", "7")
     assert sorted(limits("N0")) == [0, 0, 0, 7]
@@ -562,7 +562,7 @@ def removal_under_load():
         def load(nqn):
             data = noise(4 << 20)
             while not stop.is_set():
-                # One that finds no namespace when it connects again waits for it to come back.
+                # A host that finds no namespace when it reconnects waits for it to return.
                 command = ["timeout", "10", FARBLOCK, "--quiet", "write", target.url(nqn, 1, port)]
                 done = subprocess.run(command, input=data, capture_output=True)
                 ended.setdefault(nqn, []).append(done.returncode)
@@ -611,7 +611,7 @@ def broken_clients_are_answered_once():
             assert raw.answer()["error"]["message"] == "Method not found"
             assert raw.answer()["id"] == 2
             assert [one["id"] for one in raw.answer()] == [3]
-        # One that asks and never listens fills its own socket, and is in nobody's way.
+        # A client that sends requests and never reads fills only its own socket.
         deaf = Raw(target)
         deaf.socket.settimeout(1)
         try:

@@ -5,7 +5,7 @@ import contextlib
 import io
 import types
 
-# What an option may take, whatever it is: the first that its parser accepts is used.
+# Values to try for any option: the first one that its parser accepts is used.
 VALUES = ["1", "raid0", "tcp", "127.0.0.1", "none", "optimized", "16", "x",
           "6f5b1a52-8a53-4f5b-9c0e-1f2f00000001", "all", "sha256", "0x1"]
 
@@ -24,7 +24,7 @@ class Recorder:
         return lambda **params: self.call(name, {k: v for k, v in params.items() if v is not None})
 
 
-# What JSON calls the types of values.
+# JSON's names for the types of values.
 KINDS = {bool: "boolean", int: "number", str: "string", list: "array", tuple: "array"}
 
 
@@ -33,7 +33,7 @@ class Parameters:
 
     def __init__(self):
         self.kinds = {}
-        # Those that it sends always, and those that its command line asks for.
+        # The parameters that are always sent, and those that the command line requires.
         self.always, self.needed = None, set()
 
     def saw(self, params):

@@ -1,11 +1,10 @@
 #!/bin/bash
-# What it is worth under Wine that one call takes all the PDUs that there are: a table, for
-# docs/performance.md.
+# Measures the benefit, under Wine, of receiving all waiting PDUs with one system call. Prints a
+# table for docs/performance.md.
 #
 #   calls.sh [SECONDS [ROUNDS]]
 #
-# Wine's server counts as well, since it carries the calls out. Needs what setup.sh prepares, and
-# prepares it.
+# The time of Wine's server counts as well, since it executes the calls. Runs setup.sh first.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() {
@@ -23,7 +22,7 @@ exe=$(cargo build --release --locked $FARBLOCK_WINDOWS_CARGO --message-format js
     -p farblock --example calls |
     jq -r 'select(.executable != null and .target.name == "calls").executable')
 [ -n "$exe" ] || die "the example does not build for Windows."
-# A server of its own, in the foreground: its number is known.
+# A separate server in the foreground, so that its process ID is known.
 wineserver --wait
 wineserver --foreground --persistent &
 server=$!

@@ -1,6 +1,6 @@
 #!/bin/bash
-# OpenSSL's libraries for Windows, out of a Python wheel that brings them along: for tests under Wine
-# and nothing else, since nobody keeps them up to date.
+# Extracts OpenSSL's libraries for Windows from a Python wheel. They are only for tests under Wine,
+# since they get no updates.
 #
 #   openssl.sh FOLDER     puts libcrypto-3-x64.dll and libssl-3-x64.dll there, and keeps them
 set -Eeuo pipefail

@@ -1,26 +1,25 @@
 #!/bin/bash
-# Prepares what builds farblock for Windows and runs it here: mingw-w64, Wine, and Rust's standard
+# Prepares to build farblock for Windows and to run it here: mingw-w64, Wine, and Rust's standard
 # library for x86_64-pc-windows-gnu.
 #
 #   setup.sh            half a minute the first time, then well under a second
 #   . "$(setup.sh --env)"   afterwards: the environment that cargo and Wine need
 #   setup.sh --toolchain   only a copy of the toolchain with the standard library's source; where it is
 #
-# Everything of its own lands in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target
-# directory); remove that folder to start over. Root is needed only when this machine lacks a
-# package.
+# Everything is kept in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target directory);
+# remove that folder to start over. Root is needed only if this machine lacks a package.
 #
-# The standard library is the toolchain's own if `rustup target add x86_64-pc-windows-gnu` put it
-# there. Otherwise it is built, with -Zbuild-std, from Debian's rust-src of exactly the compiler's
-# version, by a copy of the toolchain, so that rustup's stays as it is. FARBLOCK_WINDOWS_STD=source
-# asks for that in any case.
+# The standard library is the toolchain's own if `rustup target add x86_64-pc-windows-gnu` has
+# installed it. Otherwise a copy of the toolchain builds it with -Zbuild-std, from Debian's rust-src
+# of exactly the compiler's version, so that rustup's toolchain stays unchanged.
+# FARBLOCK_WINDOWS_STD=source always does that.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=x86_64-pc-windows-gnu
 linker=x86_64-w64-mingw32-gcc-posix
 cd "$here/../.."
 dir=${FARBLOCK_WINDOWS_DIR:-${CARGO_TARGET_DIR:-target}/windows-tools}
-# Debian's releases to look in for rust-src; the backports have versions close to Rust's own.
+# Debian releases to search for rust-src; the backports have versions close to Rust's latest.
 suites=(trixie-backports forky sid trixie)
 
 die() {
@@ -56,7 +55,7 @@ install_packages() {
         DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y \
             install --no-install-recommends "${packages[@]}" >"$log" 2>&1 </dev/null
     }
-    # Old lists may name versions that the mirror no longer has, and new machines have none.
+    # Old lists may name versions that the mirror no longer has, and new machines have no lists.
     install_once || { apt-get update -qq || true; install_once; } || {
         tail -n 20 "$log" >&2
         die "apt-get could not install ${packages[*]}; its words are above."
@@ -69,7 +68,7 @@ has_library() {
         compgen -G "$(rustc --print target-libdir --target "$target")/libstd-*.rlib" >/dev/null
 }
 
-# Prints the Debian mirror that apt already uses.
+# Prints apt's Debian mirror.
 debian_mirror() {
     local mirror
     # shellcheck disable=SC2016 # apt expands the name
@@ -80,8 +79,8 @@ debian_mirror() {
     echo "$mirror"
 }
 
-# Downloads rust-src of version $1 into $2, through a private apt state: nothing of the machine's
-# own apt configuration changes.
+# Downloads rust-src of version $1 into $2, through a private apt state: the machine's own apt
+# configuration does not change.
 download_source() {
     local version=$1 into=$2 mirror apt=$dir/apt suite found
     command -v apt-get >/dev/null ||
@@ -109,12 +108,12 @@ download_source() {
         "$target', or use a compiler of the version that Debian has, then start this script again."
 }
 
-# A copy of the toolchain with the standard library's source in it.
+# Makes a copy of the toolchain, with the standard library's source.
 copy_toolchain() {
     local version sysroot source=$dir/source toolchain=$dir/toolchain
     version=$(rustc --version | cut -d ' ' -f 2)
     sysroot=$(rustc --print sysroot)
-    # What was copied here without its cargo would take rustup's, which knows no source.
+    # A copy without its own cargo would run rustup's, which lacks the source.
     [ "$(cat "$toolchain/copied" 2>/dev/null)" = "$version" ] && [ -x "$toolchain/bin/cargo" ] &&
         [ -e "$toolchain/lib/rustlib/src/rust/library" ] && return 0
     download_source "$version" "$source"
@@ -122,7 +121,7 @@ copy_toolchain() {
         tar -x -C "$source" "./usr/src/rustc-$version/library"
     rm -rf "$toolchain"
     cp -al "$sysroot" "$toolchain" 2>/dev/null || cp -a "$sysroot" "$toolchain"
-    # Without the target's own library, if there is one: there must be one only.
+    # Without the target's own library, if there is one: two would conflict.
     rm -rf "$toolchain/lib/rustlib/src" "$toolchain/lib/rustlib/$target"
     mkdir -p "$toolchain/lib/rustlib/src"
     ln -sn "../../../../source/usr/src/rustc-$version" "$toolchain/lib/rustlib/src/rust"
@@ -130,7 +129,7 @@ copy_toolchain() {
     echo "$version" >"$toolchain/copied"
 }
 
-# The environment in which `cargo $FARBLOCK_WINDOWS_CARGO` builds for Windows and runs what it built.
+# The environment in which `cargo $FARBLOCK_WINDOWS_CARGO` builds and runs programs for Windows.
 write_environment() {
     {
         if ! has_library; then
@@ -145,11 +144,12 @@ write_environment() {
         echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine"
         echo "export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml="
     } >"$dir/env.sh.new"
-    # In one step: somebody else may be reading it.
+    # Atomically, since another process may be reading it.
     mv "$dir/env.sh.new" "$dir/env.sh"
 }
 
-# Wine's files. Wine before 9 lacks a library that Rust takes random numbers from: a stand-in.
+# Wine's files. Wine before 9 lacks a library that gives Rust random numbers, so this builds a
+# substitute.
 boot_wine() {
     local system=$dir/wine/drive_c/windows/system32
     [ ! -e "$system/bcryptprimitives.dll" ] || return 0

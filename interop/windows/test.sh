@@ -1,13 +1,13 @@
 #!/bin/bash
-# farblock on Windows, as far as Wine shows it: the portable crates' tests, then farblock.exe against
-# farblock of this system, both ways.
+# Tests farblock on Windows, as far as Wine can: the portable crates' tests, then farblock.exe
+# against this system's farblock, in both directions.
 #
 #   test.sh FARBLOCK      FARBLOCK is this system's binary, e.g. target/release/farblock
 #
-# FARBLOCK_WINSPD=FOLDER, as Windows calls it (Z:\home\me\winspd), has winspd's tests use a build of
-# WinSpd that is there, winspd-x64.dll and stgtest.exe, besides a library of their own.
-# Needs what setup.sh prepares, and prepares it. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests;
-# FARBLOCK_WINDOWS_ONLY=build builds, and runs nothing.
+# FARBLOCK_WINSPD=FOLDER (a Windows path such as Z:\home\me\winspd) makes winspd's tests use the
+# WinSpd build in that folder, winspd-x64.dll and stgtest.exe, besides a substitute library.
+# Runs setup.sh first. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests;
+# FARBLOCK_WINDOWS_ONLY=build only builds.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() {
@@ -23,11 +23,10 @@ cd "$here/../.."
 environment=$("$here/setup.sh" --env)
 # shellcheck disable=SC1090 # written by setup.sh
 . "$environment"
-# Two hundred programs are linked, each with all of its debug information otherwise. In a folder of
-# their own: a compiler that is told to be a nightly one makes the macros anew, and with them all
-# that this system's tests have built.
+# Without debug information, since two hundred programs are linked. In a separate folder: a compiler
+# in nightly mode rebuilds the macros, and with them everything that this system's tests have built.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
-# Wine starts no cargo, which insta would ask where the workspace is.
+# insta would run cargo to find the workspace, which Wine cannot.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
 scratch=$(mktemp -d)
 servers=()
@@ -37,9 +36,9 @@ stop_servers() {
     [ ${#servers[@]} = 0 ] || wait "${servers[@]}" 2>/dev/null || true
     servers=()
 }
-# Wine's session, for all programs: otherwise it ends with the last program and begins with the
-# next one, its services included, which beside the first suites' work takes a minute and a half,
-# and the first suites as long.
+# Keeps Wine's session alive for all programs. Otherwise the session and its services stop and
+# restart with each program, which slows the first suites down by a minute and a half and doubles
+# their time.
 start_session() {
     wineserver --wait
     wineserver --foreground --persistent >"$scratch/session.log" 2>&1 &
@@ -50,23 +49,23 @@ stop_session() {
     [ -z "${session:-}" ] || { wineserver --kill && wait "$session"; } || true
 }
 trap 'stop_servers; stop_session; rm -rf "$scratch"' EXIT
-# What is not run, as crate/suite. docs/windows.md lists them too.
+# Suites that are not run, as crate/suite. docs/windows.md lists them, too.
 left_out=(
     tidy/tidy        # reads sources, which are the same here
 )
-# The C header is made from the sources by cargo, which Wine does not start.
+# cargo makes the C header from the sources, and Wine cannot run cargo.
 left_out_tests=(--skip the_header_is_up_to_date)
 
-# Builds what its arguments say; what became of it is in $scratch/built.
+# Builds with these arguments, and writes cargo's messages to $scratch/built.
 build() {
     # shellcheck disable=SC2086 # words
     cargo "$1" --locked $FARBLOCK_WINDOWS_CARGO --message-format json-render-diagnostics "${@:2}" \
         >"$scratch/built" || die "farblock does not build for Windows; cargo's words are above."
 }
 
-# The crates' suites. On a busy machine Wine sometimes cannot start a process (internal error 1359),
-# starts a program that does nothing, or does not end one that has printed its result, because a
-# thread ended while it held a lock of Wine's: suites.py repeats whatever fails.
+# Runs the crates' suites. On a busy machine Wine sometimes cannot start a process (internal error
+# 1359), starts a program that does nothing, or does not end a finished one, because a thread died
+# with a lock of Wine's. Therefore suites.py repeats failures.
 run_suites() {
     "$here/../../contrib/suites.py" "$scratch/built" --runner wine --timeout 600 \
         --args "${left_out_tests[*]}" "${left_out[@]/#/--skip=}" ||
@@ -74,10 +73,10 @@ run_suites() {
 }
 
 build_suites() {
-    # A library that winspd's tests load; it is none of the tests that are built next.
+    # A library that winspd's tests load. Later builds of tests do not include it.
     build build -p farblock-winspd --all-features --example winspd_standin
-    # xtask starts Linux peers, and the simulations have nothing of Windows in them. Without --lib --bins
-    # --tests it would be examples too, some Linux's.
+    # xtask starts Linux peers, and the simulations contain no Windows code. Without --lib --bins
+    # --tests cargo would also build examples, some of which are for Linux.
     build test --no-run --workspace --exclude xtask --exclude farblock-sim --exclude farblock-fleet-sim --all-features --lib --bins --tests
 }
 
@@ -88,7 +87,7 @@ case ${FARBLOCK_WINDOWS_ONLY:-} in
 esac
 exe=$(jq -r 'select(.executable != null and .target.name == "farblock"
     and .target.kind == ["bin"] and (.profile.test | not)).executable' "$scratch/built")
-# OpenSSL beside the programs, farblock.exe and the tests: they look for it nowhere else.
+# OpenSSL's libraries beside the programs and tests: they search no other folder.
 openssl=$(dirname "$environment")/openssl
 "$here/openssl.sh" "$openssl"
 for folder in "${exe%/*}" "${exe%/*}/deps"; do cp "$openssl"/*.dll "$folder/"; done
@@ -97,7 +96,7 @@ start_session
 
 cd "$scratch"
 export XDG_CONFIG_HOME=$scratch/config
-# What a Windows program calls a file here.
+# The Windows path of a file.
 windows_path() { echo "Z:${1//\//\\}"; }
 run_windows() { wine "$exe" "$@"; }
 run_linux() { "$farblock" "$@"; }
@@ -108,11 +107,11 @@ ok() {
     echo "ok $checks - $*"
 }
 
-# serve SIDE ARGUMENTS...: starts a target on a port of its own choice; sets `address` and `url`.
+# serve SIDE ARGUMENTS...: starts a target on a free port; sets `address` and `url`.
 serve() {
     local side=$1 said=$scratch/said.$RANDOM line
     shift
-    # Not through the function: its shell would be stopped in the program's stead.
+    # Not through the function, whose shell would receive the signal instead of the program.
     local program=("$farblock")
     [ "$side" = linux ] || program=(wine "$exe")
     "${program[@]}" serve --listen 127.0.0.1:0 --json "$@" >"$said" 2>"$said.err" </dev/null &
@@ -127,7 +126,7 @@ serve() {
     url="nvme+tcp://$address/$(jq -r '.subsystems[0].nqn' <<<"$line")?ns=1"
 }
 
-# One side serves, the other uses it with everything that the host can do.
+# One side serves, and the other uses all functions of the host.
 both_ways() {
     local target=$1 host=$2 disk=$3 name
     name="$host host, $target target"
@@ -160,7 +159,7 @@ both_ways() {
 
 host_nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
 
-# What one side writes comes back: data_moves NAME HOST OPTION...
+# data_moves NAME HOST OPTION...: data that one side writes can be read back.
 data_moves() {
     local name=$1 host=$2
     shift 2
@@ -169,7 +168,7 @@ data_moves() {
     cmp noise back || die "$name: what is read is not what was written"
 }
 
-# TLS between both, by a key of each hash and by one that comes of an authentication.
+# TLS between both sides, with a key of each hash, and with a key from an authentication.
 secured() {
     local target=$1 host=$2 name hash
     name="$host host, $target target, TLS"
@@ -197,7 +196,7 @@ secured() {
     stop_servers
 }
 
-# OpenSSL comes out of the program's folder and nowhere else, and does as farblock says alone.
+# OpenSSL is loaded only from the program's folder, and only farblock configures it.
 placed() {
     local alone=$scratch/alone
     mkdir "$alone"
@@ -211,7 +210,7 @@ placed() {
         die "without OpenSSL it says: $(cat out)"
     ok "OpenSSL in the working folder and in PATH is not loaded"
     cp "$openssl"/*.dll "$alone/"
-    # With this configuration OpenSSL would have no algorithm.
+    # With this configuration OpenSSL would have no algorithms.
     printf 'openssl_conf = init\n[init]\nproviders = some\n[some]\nnull = on\n[on]\nactivate = 1\n' \
         >openssl.cnf
     OPENSSL_CONF=$(windows_path "$scratch/openssl.cnf") \
@@ -221,7 +220,7 @@ placed() {
     stop_servers
 }
 
-# is_soon WHAT COMMAND...: waits until a command succeeds, not for ever.
+# is_soon WHAT COMMAND...: waits until a command succeeds, with a timeout.
 is_soon() {
     local what=$1
     shift
@@ -232,14 +231,14 @@ is_soon() {
     die "$what does not come true"
 }
 
-# Whether what is attached is what jq's expression says of the list.
+# Whether jq's expression is true for the list of attachments.
 attached() { run_windows list --json >list 2>list.err && jq -e "$1" list >/dev/null; }
 state_is() { wine sc query farblock </dev/null | grep "STATE .*$1" >/dev/null; }
 
-# Windows's service manager has the service attach what a file describes, and detach it.
+# Windows's service manager runs the service, which attaches a disk by its file and detaches it.
 service() {
     local folder=$WINEPREFIX/drive_c/ProgramData/farblock before killed
-    # What a run that was broken off has left.
+    # Leftovers of an aborted run.
     run_windows service remove >/dev/null 2>&1 || true
     rm -rf "$folder"
     serve linux mem:64MiB
@@ -250,7 +249,7 @@ service() {
     ok "the service is registered, once"
     printf 'urls = ["%s"]\nas = "iscsi"\nlisten = "127.0.0.1:0"\n' "$url" >"$folder/attach.d/boot.toml"
     echo 'url = 1' >"$folder/attach.d/wrong.toml"
-    # Wine starts it when it starts, as Windows does at boot.
+    # Wine starts the service at its own start, as Windows does at boot.
     is_soon "the service runs" eval 'state_is RUNNING || ! wine sc start farblock </dev/null >/dev/null'
     wine sc stop farblock </dev/null >/dev/null
     is_soon "the service stops" state_is STOPPED
@@ -264,8 +263,8 @@ service() {
     for killed in $(jq '.[0].pid, .[0].server_pid' list); do
         wine taskkill /F /PID "$killed" </dev/null >/dev/null
     done
-    # Not by looking at the list, which would clean up; but with some program running all the time,
-    # since Wine ends its services with the last one.
+    # Not by `list`, which would clean up. But some program must run all the time, since Wine stops
+    # its services with the last one.
     is_soon "boot is attached again" times $((before + 1))
     attached '.[0] | .name == "boot" and .state == "live"' || die "it is not: $(cat list)"
     ok "the service attaches again what was killed"
@@ -288,7 +287,7 @@ service() {
 head -c 5000000 /dev/urandom >noise
 truncate -s 64M linux.img windows.img
 both_ways linux windows "$scratch/linux.img"
-# The bytes are in the file, not only in what the target says.
+# The bytes are in the file, not only in the target's answers.
 cmp -n "$(stat -c %s noise)" noise linux.img 0 1048576 || die "the Linux target's file is another"
 ok "the Linux target's file has what Windows wrote"
 both_ways windows linux "$(windows_path "$scratch/windows.img")"

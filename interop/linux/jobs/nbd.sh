@@ -7,7 +7,7 @@
 
 queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
 
-# --- Without the module, which the kernel would load by itself
+# --- Without the module, which the kernel would otherwise load
 
 mkdir -p /etc/modprobe.d
 echo "install nbd /bin/false" >/etc/modprobe.d/nbd.conf
@@ -47,13 +47,13 @@ while read -r label port options; do
         "$(sum_of $device 8388608 4194304)"
     file_system "$label" $device
     detach "$label"
-    # Blocks smaller than the disk's.
+    # Blocks smaller than the disk's own.
     attach "$label" "$port" -b 512
     check "$label: fio verify in 512-byte blocks" verify $device 512-8k
     detach "$label"
 done <targets
 
-# --- Devices by netlink, served in here
+# --- Devices by netlink, served inside the guest
 
 # start NAME ARGUMENT...: runs nbd_kernel; sets device, and server to its process.
 start() {
@@ -77,7 +77,7 @@ for engine in uring portable; do
     equal "$engine: size" 67108864 "$(blockdev --getsize64 "$device")"
     equal "$engine: block size" 4096 "$(queue "$device" logical_block_size)"
     equal "$engine: memory has no cache" "write through" "$(queue "$device" write_cache)"
-    # As many as connections, but no more than processors.
+    # One queue for each connection, but at most one for each processor.
     equal "$engine: queues" 2 "$(find "/sys/block/${device#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l)"
     check "$engine: fio verify" verify "$device" 4k-64k
     file_system "$engine" "$device"
@@ -86,21 +86,21 @@ for engine in uring portable; do
     echo "resize 33554432" >"$engine.in"
     smaller() { [ "$(blockdev --getsize64 "$device")" = 33554432 ]; }
     eventually "$engine: it is smaller" smaller
-    # The end of its input is that of the last writer; a line that means nothing ends it, too, but
+    # The server's input ends with its last writer. A meaningless line stops the server, too, but
     # without a disconnect.
     kill $server
     wait $server || true
     check "$engine: disconnect" nbd-client -d "$device"
 done
 
-# --- farblock attach: a target, a supervisor and a server, all in here
+# --- farblock attach: a target, a supervisor and a server, all inside the guest
 
 nqn=nqn.2026-11.org.farblock:nbd
 url="nvme+tcp://127.0.0.1:4420/$nqn?ns=1"
-# says KEY: what farblock list says of the one disk that is attached.
+# says KEY: the value in farblock list of the only attached disk.
 says() { ./farblock list --json | sed -n "s/^ *\"$1\": \"\?\([^\",]*\).*/\1/p" | head -n 1; }
 is_served_anew() { local pid; pid=$(says server_pid) && [ -n "$pid" ] && [ "$pid" != null ] && [ "$pid" != "$server" ]; }
-# The process that has the rights for it: a child of the server.
+# The broker, which is a child of the server.
 broker() { grep -l "^PPid:[[:space:]]$(says server_pid)\$" /proc/[0-9]*/status | cut -d / -f 3; }
 is_live() { [ "$(says state)" = live ]; }
 is_lost() { [ "$(says state)" = reconnecting ]; }

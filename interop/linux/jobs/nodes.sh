@@ -1,12 +1,13 @@
-# Guest job of nodes.sh: on a machine of two nodes a fleet's sets are by node, and 'farblock serve' runs
-# where its disk is.
+# Guest job of nodes.sh: on a machine with two NUMA nodes, a fleet makes a set on each node, and
+# 'farblock serve' runs on its disk's node.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
 cp /host/farblock .
 modprobe nvme
-# disk SERIAL NUMBER: the kernel counts controllers as it finds them.
+# disk SERIAL NUMBER: finds the device by its serial number, since the kernel's order of controllers
+# varies.
 disk() {
     local controller
     controller=$(grep -lx "$1 *" /sys/class/nvme/*/serial)

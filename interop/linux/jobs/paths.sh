@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by jobs in which a disk is reached in two ways, one of which is lost: finding a way by
-# its address, and a load that says how long it had to wait.
+# Sourced by jobs with two paths to a disk, one of which is lost: functions to find a path by its
+# address, and a load that measures how long I/O waits.
 
-# controller ADDRESS: finds the controller whose address has this in it, such as trsvcid=4420.
+# controller ADDRESS: finds the controller whose address contains this, such as trsvcid=4420.
 controller() {
     local path line
     for path in /sys/class/nvme/nvme*; do
@@ -14,7 +14,7 @@ controller() {
     return 1
 }
 
-# way STATE ADDRESS: whether the connection is live, connecting, ...
+# way STATE ADDRESS: whether the connection there is live, connecting, ...
 way() {
     local line
     controller "$2" || return 1
@@ -22,7 +22,7 @@ way() {
     [ "$line" = "$1" ]
 }
 
-# access STATE ADDRESS: whether the kernel has this ANA state of the only namespace there.
+# access STATE ADDRESS: whether the only namespace there has this ANA state, for the kernel.
 access() {
     local line path
     controller "$2" || return 1
@@ -33,7 +33,7 @@ access() {
     return 1
 }
 
-# rounds_begin DEVICE: fio writes and verifies over and over, until rounds_end.
+# rounds_begin DEVICE: fio writes and verifies repeatedly, until rounds_end.
 rounds_begin() {
     local device=$1 round
     # shellcheck disable=SC2034 # for verify
@@ -49,15 +49,15 @@ rounds_begin() {
     load=$!
 }
 
-# round_of_load: which one has ended; 0 before the first.
+# round_of_load: the last completed round; 0 before the first.
 round_of_load() {
     local line
     first_line /run/round
     echo "${line:-0}"
 }
 
-# goes_on TEXT: one round that began after this ends well; says how long an operation waited since
-# the last call, in ms.
+# goes_on TEXT: waits until a round that starts after this call succeeds, and prints the longest
+# wait of an operation since the last call, in ms.
 goes_on() {
     local from waits try
     from=$(round_of_load)
@@ -72,7 +72,7 @@ goes_on() {
     ok "$1: the load goes on, the longest operation took $waits ms"
 }
 
-# rounds_end: it has found nothing wrong.
+# rounds_end: stops the load, which must have found no error.
 rounds_end() {
     touch /run/enough
     wait $load

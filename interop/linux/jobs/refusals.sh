@@ -1,9 +1,9 @@
-# Of a connection that the kernel is refused nvme-cli says only that there was an error: what it is
-# refused for stands in the kernel's messages. Sourced by jobs, behind /lib.sh.
+# nvme-cli prints only that an error occurred when the kernel's connection is refused; the reason is
+# in the kernel's messages. Sourced by jobs, after /lib.sh.
 # shellcheck shell=bash
 
-# refused_for TEXT PATTERN COMMAND...: the command must fail, and it or the kernel must say meanwhile
-# something that matches PATTERN.
+# refused_for TEXT PATTERN COMMAND...: the command must fail, and its output or the kernel's
+# messages during it must match PATTERN.
 refused_for() {
     local text=$1 pattern=$2 output
     shift 2

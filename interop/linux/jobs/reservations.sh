@@ -1,6 +1,6 @@
-# Guest job: two hosts (names, identifiers and keys of their own) that share a namespace of the
-# target at 10.0.2.2, port in the file "port", with nvme-cli's resv-* commands. Once it asks for the
-# target to be killed (a line KILL) and waits for /host/restarted.
+# Guest job: two hosts (with their own names, identifiers and keys) share a namespace of the target
+# at 10.0.2.2, whose port is in the file "port", and use nvme-cli's resv-* commands. Once it
+# requests that the target be killed (a line KILL), and waits for /host/restarted.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -9,7 +9,7 @@ nqn=nqn.2024-01.farblock:reserved
 port=$(cat port)
 conflict='[Rr]eservation [Cc]onflict'
 
-# Each host sees the disk by its own way only.
+# Without multipath, so that each host has its own device.
 modprobe nvme-core multipath=N
 modprobe nvme-tcp
 
@@ -33,17 +33,17 @@ connect_host() {
     fail "host $1 has no disk: $(ls /sys/class/nvme/*)"
 }
 
-# register HOST [OPTION...], acquire HOST TYPE [OPTION...]: with the host's number as its key.
+# register HOST [OPTION...], acquire HOST TYPE [OPTION...]: the key is the host's number.
 register() { nvme resv-register "${device[$1]}" --nrkey="$1" --rrega=0 "${@:2}"; }
 acquire() { nvme resv-acquire "${device[$1]}" --crkey="$1" --rtype="$2" "${@:3}"; }
-# report TEXT HOST FILTER: what a host sees must satisfy the jq filter.
+# report TEXT HOST FILTER: the report that a host gets must satisfy the jq filter.
 report() {
     local output
     output=$(nvme resv-report "${device[$2]}" --eds --output-format=json) || fail "$1: $output"
     jq -e "$3" <<<"$output" >/dev/null || fail "$1: '$3' does not hold for $output"
     ok "$1"
 }
-# put HOST BYTE, get HOST: block 0.
+# put HOST BYTE, get HOST: writes and reads block 0.
 put() {
     head -c 4096 /dev/zero | tr '\0' "$2" >/run/data
     nvme write "${device[$1]}" --start-block=0 --block-count=7 --data=/run/data --data-size=4096
@@ -89,7 +89,7 @@ check "host 1 registers again" register 1
 
 say "preempt under load"
 dd if=/dev/zero of=/run/zeroes bs=1M count=4 2>/dev/null
-# Until it is refused: what host 2 sends, the kernel sends several at once.
+# Write until the target refuses: the kernel has several of host 2's writes in flight.
 (while dd if=/run/zeroes of="${device[2]}" bs=64k oflag=direct conv=notrunc 2>/dev/null; do :; done) &
 writer=$!
 sleep 2

@@ -1,14 +1,14 @@
-# Guest job: kernel-host.sh against the kernel's own target, to prove the harness without farblock:
-# once in front of memory disks, and once passing through QEMU's emulated PCI disk, which has some
-# commands that the kernel's target lacks. Started by 'run.sh --self-check'.
+# Guest job: kernel-host.sh against the kernel's own target, to test the harness without farblock:
+# once with memory disks, and once with QEMU's emulated PCI disk, which adds some commands. Started
+# by 'run.sh --self-check'.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
 name=nqn.2024-01.farblock:self
 
-# target LABEL PORT NQN BLOCK SIZES MODEL LACKS: adds a line to the list that kernel-host.sh reads;
-# each target has its own lane.
+# target LABEL PORT NQN BLOCK SIZES MODEL LACKS: adds a line to kernel-host.sh's list, with a lane
+# for each target.
 target() {
     echo "label=$1 lane=$1 address=127.0.0.1 port=$2 nqn=$3 block=$4 sizes=$5 model=$6 lacks=$7" \
         "checks=all" >>targets
@@ -24,7 +24,7 @@ lacks=compare,verify,list-ctrl,supported-logs,lba-range,copy
 target kernel-512 4420 $name-512 512 50331648,37748736 Linux $lacks
 target kernel-4096 4420 $name-4096 4096 37748736 Linux $lacks
 
-# The disk that run.sh gave to QEMU.
+# The disk that run.sh attached to QEMU.
 modprobe nvme
 eventually "QEMU's disk is there" test -b /dev/nvme0n1
 subsystem=$configfs/nvmet/subsystems/$name-pass

@@ -1,5 +1,5 @@
-# Guest job of swap.sh: swap on a disk by ublk. /host has the program; the file "target" has the
-# port and the NQN of the target outside.
+# Guest job of swap.sh: swap on a ublk disk. /host has the program; the file "target" has the port
+# and the NQN of the target outside.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh

@@ -1,6 +1,6 @@
-# Guest job of target-ana.sh: the kernel's host is connected to the target at 10.0.2.2 by the two
-# ports in the file "ports", with its own
-# multipath. It is told of each change, and never loses a connection.
+# Guest job of target-ana.sh: the kernel's host, with its own multipath, is connected to the target
+# at 10.0.2.2 by the two ports in the file "ports". The target announces each change, and no
+# connection is lost.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -12,7 +12,7 @@ modprobe nvme-tcp
 . ./outside.sh
 equal "the kernel's multipath" Y "$(cat /sys/module/nvme_core/parameters/multipath)"
 
-# controller PORT: finds the controller that is connected by it.
+# controller PORT: finds the controller with this port.
 controller() {
     local path line
     for path in /sys/class/nvme/nvme*; do
@@ -23,8 +23,8 @@ controller() {
     done
     return 1
 }
-# path NSID PORT: finds what the kernel has of this way to it. The numbers in names are not NSIDs:
-# namespaces are looked at side by side, and the second may come first.
+# path NSID PORT: finds the kernel's path to the namespace. The numbers in device names are not
+# NSIDs: the kernel scans namespaces in parallel, and may find the second one first.
 path() {
     local directory line
     controller "$2" || return 1
@@ -36,7 +36,7 @@ path() {
     done
     return 1
 }
-# state NSID PORT: the ANA state that the kernel has of it.
+# state NSID PORT: the kernel's ANA state of the path.
 state() {
     local line
     path "$1" "$2" || return 1
@@ -44,7 +44,7 @@ state() {
     echo "$line"
 }
 is() { [ "$(state "$1" "$2")" = "$3" ]; }
-# group NSID PORT GROUP: whether the kernel has it in this group there.
+# group NSID PORT GROUP: whether the kernel has the path in this ANA group.
 group() {
     local line
     path "$1" "$2" || return 1

@@ -1,8 +1,8 @@
-# Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside, and so does farblock's
-# own host in the guest, with a key of the kernel's keyring; then the kernel's target has farblock's
-# host outside use it. /host has the program. names.txt has the port of farblock's target and the names of
-# the host and of both subsystems. Prints READY when its target serves, and ends when somebody
-# connects to port 4499.
+# Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside, and so does
+# farblock's own host in the guest, with a key in the kernel's keyring. Then farblock's host outside
+# uses TLS with the kernel's target. /host has the program. names.txt has the port of farblock's
+# target and the names of the host and of both subsystems. Prints READY when its target serves, and
+# ends when a client connects to port 4499.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -26,7 +26,7 @@ keyrings=.nvme
 T
 tlshd --stderr --config /etc/tlshd.conf >/root/tlshd.log 2>&1 &
 
-# insert FILE VERSION SUBSYSTEM: puts a key into the kernel's keyring; its number in 'serial'.
+# insert FILE VERSION SUBSYSTEM: puts a key into the kernel's keyring, and sets 'serial'.
 insert() {
     local said
     said=$(nvme check-tls-key --insert --identity="$2" --hostnqn="$host" --subsysnqn="$3" \
@@ -35,11 +35,11 @@ insert() {
     serial=$((16#${BASH_REMATCH[1]}))
 }
 
-# connects OPTION...: as the kernel's host.
+# connects OPTION...: connects the kernel's host.
 connects() { nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$nqn" -q "$host" -I "$id" -i 2 "$@"; }
 
 echo "nvme-cli made $(nvme gen-tls-key --hmac=2 --hostnqn="$host" --subsysnqn="$nqn")"
-# With tlshd of Debian 13 the handshake fails if the key is one for SHA-384, so that none is here.
+# With Debian 13's tlshd the handshake fails for SHA-384 keys, so there are none here.
 for version in 0 1; do
     insert short.key $version "$nqn"
     check "identity version $version" connects --tls --tls_key="$serial"
@@ -57,7 +57,7 @@ refused_for "no TLS" "failed to receive icresp" connects
 insert wrong.key 0 "$nqn"
 refused_for "a wrong key" "TLS handshake complete, error -13" connects --tls --tls_key="$serial"
 
-# --- farblock's host in here, with the key that nvme-cli makes and puts into the kernel's keyring
+# --- farblock's host in the guest, with a key that nvme-cli makes and puts into the keyring
 
 other=nqn.2014-08.org.nvmexpress:uuid:7c3f4a56-6e5a-4b7e-9f5b-0d2f3a1b4c5d
 said=$(nvme gen-tls-key --insert --hmac=1 --identity=1 --hostnqn="$other" --subsysnqn="$nqn" 2>&1)
@@ -82,7 +82,7 @@ check "the disk is written" dd if=/dev/urandom of="$device" bs=64k count=16 ofla
 check "the disk is read" dd if="$device" of=/dev/null bs=1M count=2 iflag=direct
 check "farblock detach" ./farblock detach keyed
 
-# --- The kernel's target, which has each key under the identities that nvme-cli makes
+# --- The kernel's target, which has each key under nvme-cli's identities
 
 memory_disk disk1 32 512
 target_subsystem "$kernel" /dev/disk1

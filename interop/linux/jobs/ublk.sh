@@ -1,7 +1,7 @@
-# Guest job: block devices by ublk, those of the Linux kernel's own NVMe host, and both by
+# Guest job: block devices by ublk, devices of the Linux kernel's own NVMe host, and both by
 # `farblock attach`. /host has the programs. The file "targets" lists targets outside, one per line:
-# BLOCK_SIZE PORT NQN. That they are killed and started again is asked for by the line "DO cut"; "DO
-# pause" and "DO continue" are about the first of them.
+# BLOCK_SIZE PORT NQN. The line "DO cut" requests that they be killed and restarted; "DO pause" and
+# "DO continue" stop and resume the first one.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -14,7 +14,7 @@ while read -r block port nqn; do
     nqns[$block]=$nqn
 done <targets
 
-# What waits for a server would keep the guest from ending.
+# Processes that wait for a server would keep the guest from ending.
 # shellcheck disable=SC2317 # called by the trap
 let_go() {
     local node
@@ -28,12 +28,13 @@ queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
 hardware_queues() { find "/sys/block/${1#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l; }
 size_is() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
 
-# start NAME ARGUMENT...: runs ublk_serve; sets device, id, and server to its process.
+# start NAME ARGUMENT...: runs ublk_serve; sets device, id and server.
 start() {
     local name=$1 try line
     shift
     [ -p "$name.in" ] || mkfifo "$name.in"
-    # Here, not by the process: what its predecessor said is not to be taken for its own.
+    # Emptied here and not by the process, so that its predecessor's output is not taken for its
+    # own.
     : >"$name.out"
     ./ublk_serve "$@" <>"$name.in" >>"$name.out" 2>&1 &
     server=$!
@@ -48,7 +49,7 @@ start() {
     ok "$name: ublk_serve $*"
 }
 
-# tell NAME LINE EXPECTED: says something to a server, which has to answer.
+# tell NAME LINE EXPECTED: sends a line to a server, which must answer as expected.
 tell() {
     local before
     before=$(wc -l <"$1.out")
@@ -60,7 +61,7 @@ tell() {
 }
 answered() { [ "$(wc -l <"$1")" -gt "$2" ]; }
 
-# stop NAME [force]: stops a server, whose device is gone then.
+# stop NAME [force]: stops a server, which removes its device.
 stop() {
     echo "${2:-stop}" >"$1.in"
     wait $server || fail "$1: it did not stop well: $(cat "$1.out")"
@@ -68,7 +69,7 @@ stop() {
     ok "$1: stopped, and $device is gone"
 }
 
-# until_true TEXT COMMAND...: as eventually, with the patience that a machine under load takes.
+# until_true TEXT COMMAND...: like eventually, with more time for a machine under load.
 until_true() {
     local text=$1 try
     shift
@@ -82,7 +83,7 @@ until_true() {
     fail "$text: '$*' did not succeed within two minutes"
 }
 
-# url BLOCK
+# url BLOCK: the URL of the disk with this block size.
 url() { echo "nvme+tcp://10.0.2.2:${ports[$1]}/${nqns[$1]}?ns=1"; }
 
 say "what the kernel lacks, and who may"
@@ -121,7 +122,7 @@ for block in 512 4096; do
     equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of "$device" 8388608 4194304)"
     [ $block = 4096 ] || file_system "$label" "$device"
-    # What is only in the page cache has to come along.
+    # Data in the page cache must reach the disk, too.
     head -c 1048576 /dev/urandom >random
     cat random >"$device"
     stop $label
@@ -209,7 +210,7 @@ check "mkfs.ext4" mkfs.ext4 -q -F "$files"
 check "mount" mount "$files" /mnt
 # load_runs TEXT: neither load has ended.
 load_runs() { kill -0 $load $load2 || fail "the load ended $1: $(cat fio.out fio2.out)"; }
-# again OUTPUT COMMAND...: as often as it takes, until there is the file "enough".
+# again OUTPUT COMMAND...: repeats the command until the file "enough" exists.
 again() {
     while [ ! -e enough ]; do "${@:2}" >"$1" 2>&1 || exit 1; done
 }
@@ -228,7 +229,7 @@ end_load() {
     wait $load2 || fail "in the file: $(cat fio2.out)"
     ok "no error and no lost block: $1"
 }
-# ask_for_cut: has the targets die and come back; returns when they are.
+# ask_for_cut: has the targets killed and restarted, and waits for them.
 ask_for_cut() {
     echo "DO cut"
     until_true "the targets are gone" is_gone "${ports[512]}" "${ports[4096]}"
@@ -264,8 +265,8 @@ load_runs "before the targets were back"
 end_load "three servers' and two targets' deaths"
 
 say "a successor that dies before it serves"
-# Every next one may open one file more, and so gets further. One of them has the kernel let it take
-# the dead one's place, and then cannot open the device: whoever is next must not be refused.
+# Each attempt may open one file more, so it gets one step further. In one of them the kernel lets
+# it take over the device, and then it cannot open the device: the next attempt must not be refused.
 start early mem:64MiB --queues 1
 kill -9 $server
 wait $server 2>/dev/null || true
@@ -294,9 +295,9 @@ check "detaching it by force" ./ublk_serve --detach "$files_id" --force
 umount /mnt || fail "what is gone cannot be unmounted"
 [ ! -e "$files" ] || fail "$files is still there"
 refused "detaching what is gone" "no device" ./ublk_serve --detach "$files_id"
-# Everything that was acknowledged is at the target.
+# Every acknowledged write is at the target.
 start files "$(url 4096)"
-# It says 1 when it has corrected something, such as the counts that no umount wrote.
+# e2fsck exits with 1 after corrections, such as counts that no umount wrote.
 repaired() { e2fsck -fy "$1" || [ $? = 1 ]; }
 check "e2fsck repairs what was mounted" repaired "$device"
 check "and finds it well then" e2fsck -fn "$device"
@@ -304,7 +305,7 @@ stop files
 
 say "who is not root"
 chmod 666 /dev/ublk-control
-# What udev does where this is wanted.
+# In place of udev's rule.
 give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
 give &
 mkfifo own.in
@@ -313,7 +314,7 @@ setpriv --reuid=1000 --regid=1000 --clear-groups \
     ./ublk_serve mem:64MiB --id 0 <>own.in >own.out 2>&1 &
 server=$! device=/dev/ublkb0
 until_true "it is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
-# To stop it, it has to see that nobody else has it.
+# To stop the device it must see that no other process has it open.
 chown 1000:1000 "$device"
 check "its fio verify" verify "$device" 4k-64k --size=2m
 stop own
@@ -363,10 +364,10 @@ refused "a namespace that is not" "no namespace 7" "${nvme[@]}" "${ports[512]}" 
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
 
 say "farblock attach --as ublk"
-# listed FIELD: what farblock list says of the one disk.
+# listed FIELD: the value in farblock list of the only disk.
 listed() { ./farblock list --json | jq -r "if length == 1 then .[0].$1 else length end"; }
 is_listed() { [ "$(listed "$1")" = "$2" ]; }
-# attach WAY [OPTION...]: attaches the first target's disk; its block device in device.
+# attach WAY [OPTION...]: attaches the first target's disk, and sets device.
 attach() {
     check "farblock attach --as $*" ./farblock attach "$(url 512)" --name disk --as "$@"
     ./farblock list --json >listed
@@ -375,7 +376,7 @@ attach() {
     device=$(jq -r '.[0].use.path' listed)
     [ -b "$device" ] || fail "there is no block device '$device'"
 }
-# detaches: refused while the disk is mounted, and then done.
+# detaches: detaching is refused while the disk is mounted, and then succeeds.
 detaches() {
     check "mkfs.ext4" mkfs.ext4 -q -F "$device"
     check "mount" mount "$device" /mnt
@@ -386,7 +387,7 @@ detaches() {
     [ ! -e "$device" ] || fail "$device is still there"
     equal "what is listed then" "[]" "$(./farblock list --json)"
 }
-# served_by_another THAN: by whom, in now.
+# served_by_another THAN: sets now to the server process; true if it is another one.
 served_by_another() {
     now=$(listed server_pid)
     [[ $now =~ ^[0-9]+$ ]] && [ "$now" != "$1" ] && is_listed state live

@@ -1,6 +1,6 @@
-# Guest job: the Linux kernel's virtio-blk driver and farblock's vhost-user back end, whose disks
-# are /dev/vd*, told apart by their serial numbers. What is to happen outside is asked for by lines
-# that begin with "DO".
+# Guest job: the Linux kernel's virtio-blk driver and farblock's vhost-user back end. Its disks are
+# /dev/vd*, identified by their serial numbers. Lines that begin with "DO" are requests to the
+# script outside.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -70,7 +70,7 @@ find_disk remote-4096
 file_system "before" "$found"
 check "mount" mount "$found" /mnt
 echo "DO kill"
-# At this rate writing takes half a minute, and then it is read back.
+# At this rate, writing takes half a minute, and then the data is read back.
 verify "$disk" 4k-4k --size=20m --rate_iops=150 >fio.out 2>&1 &
 load=$!
 fio --name=file --filename=/mnt/file --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
