@@ -37,6 +37,16 @@ pub struct Opened {
     pub reservations: Option<Arc<dyn ReservationStore>>,
 }
 
+impl Opened {
+    /// Whether it has to be opened anew before it can be written.
+    pub(crate) fn is_opened_to_read(&self) -> bool {
+        match &self.file {
+            Some(file) => file.is_opened_to_read(),
+            None => self.namespace.geometry().read_only,
+        }
+    }
+}
+
 /// Why a disk could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOpened {
@@ -316,7 +326,7 @@ impl Live {
         let has_it = |opened: &Opened| {
             let others = opened.file.iter().filter(|file| is_it(file));
             let mut others = others.filter(|file| !unlocked.iter().any(|it| Arc::ptr_eq(it, file)));
-            others.any(|file| !namespace.read_only || !file.geometry().read_only)
+            others.any(|file| !namespace.read_only || !file.is_opened_to_read())
         };
         // Otherwise the open would wait for the lock, and block all changes meanwhile.
         if let Some(((nqn, nsid), _)) = self.disks.iter().find(|(_, opened)| has_it(opened)) {
@@ -441,7 +451,8 @@ impl Live {
         let key = (nqn.to_owned(), nsid);
         let opened = self.disks.get(&key).expect("what is shared is known").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
-        if !to.read_only && opened.namespace.geometry().read_only {
+        // What was opened for writing may be write-protected at present, which reopening cannot help.
+        if from.read_only && !to.read_only && opened.is_opened_to_read() {
             let new = self.open(to, Some(&opened))?;
             let old = self.replace(nqn, nsid, (new, to))?;
             undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), Some(old));

@@ -57,6 +57,10 @@ impl Namespace for Delay {
         self.inner.availability()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
     fn describe(&self) -> String {
         let inner = self.inner.describe();
         match self.jitter {

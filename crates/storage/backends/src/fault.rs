@@ -119,6 +119,10 @@ impl Namespace for Fault {
         self.inner.availability()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
     fn describe(&self) -> String {
         let rules = self.plan.rules.len();
         format!("{}, with {rules} rules for faults", self.inner.describe())

@@ -20,11 +20,15 @@
 //! of what is missing fail, and so do flushes; no write makes the file longer again. When a sparse
 //! file's file system is full, the write
 //! that finds no room fails with [`BlockError::NoSpace`], and other operations go on.
+//!
+//! A file or device that becomes write-protected meanwhile is a read-only namespace within a second
+//! or two, and a writable one again when the protection ends.
 
 mod extent;
 mod growth;
 mod overlaps;
 mod probe;
+mod protection;
 mod queue;
 
 use std::path::{Path, PathBuf};
@@ -114,12 +118,16 @@ struct FileShared {
     can_zero: AtomicBool,
     /// How much of the file is there still.
     extent: extent::Extent,
+    /// Whether it became write-protected.
+    protection: protection::Protection,
 }
 
 impl FileShared {
     fn geometry(&self) -> Geometry {
         // Relaxed: what a size goes with is told in other ways.
-        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        let read_only = self.geometry.read_only || self.protection.is_set();
+        Geometry { blocks, read_only, ..self.geometry }
     }
 
     fn may(&self, ability: &AtomicBool) -> bool {
@@ -161,6 +169,12 @@ impl FileDisk {
             self.shared.changes.tell(Change::Geometry);
         }
         has_grown
+    }
+
+    /// Whether it was opened for reading only. A file that was opened for writing may be
+    /// write-protected all the same: [`geometry`](Namespace::geometry) tells that.
+    pub fn is_opened_to_read(&self) -> bool {
+        self.shared.geometry.read_only
     }
 
     /// Whether it has lost its name, so that what is in it is lost when it is closed.
@@ -286,6 +300,7 @@ impl FileDisk {
             overlaps,
             can_punch: AtomicBool::new(abilities.punch),
             can_zero: AtomicBool::new(abilities.zero),
+            protection: protection::Protection::default(),
         };
         let (path, shared) = (path.to_owned(), Arc::new(shared));
         let growth = growth::attend(&shared, kind, &path, !options.temporary);
@@ -322,6 +337,7 @@ impl FileDisk {
             memory_alignment: MEMORY_ALIGNMENT,
             can_punch: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
+            protection: protection::Protection::default(),
             overlaps: Default::default(),
         };
         FileDisk {
@@ -344,7 +360,7 @@ impl Namespace for FileDisk {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.shared.cut_text()
+        self.shared.cut_text().or_else(|| self.shared.protection_text())
     }
 
     fn describe(&self) -> String {

@@ -95,6 +95,10 @@ impl Namespace for Limit {
         self.inner.availability()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
     fn describe(&self) -> String {
         let mut text = self.inner.describe();
         if let Some(rate) = self.rates.ops_per_second {

@@ -143,7 +143,8 @@ impl Namespace for Standby {
     fn geometry(&self) -> Geometry {
         let device = self.0.device.get().map(|device| device.geometry());
         let blocks = device.map_or(self.0.geometry.blocks, |geometry| geometry.blocks);
-        Geometry { blocks, ..self.0.geometry }
+        let read_only = self.0.geometry.read_only || device.is_some_and(|it| it.read_only);
+        Geometry { blocks, read_only, ..self.0.geometry }
     }
 
     fn describe(&self) -> String {
@@ -160,6 +161,10 @@ impl Namespace for Standby {
     fn availability(&self) -> Availability {
         let device = self.0.device.get();
         device.map_or(Availability::Waiting, |device| device.availability())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.device.get().and_then(|device| device.trouble())
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {

@@ -4,11 +4,14 @@
 
 mod support;
 
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use farblock_backends::file::{FileDisk, FileOptions};
-use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
 use farblock_block::conformance::{self, MIN_BYTES, Suite};
+use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
@@ -122,6 +125,89 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     FileDisk::open(&device.path, &options.read_only()).unwrap();
     // The flag outlives the device's file, and the number is used again.
     run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
+}
+
+/// Waits until the disk has become read-only, or writable again, and whoever watches was notified.
+fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
+    while disk.geometry().read_only != read_only {
+        assert_eq!(told.recv(), Ok(Change::Geometry));
+    }
+    assert_eq!(disk.trouble().is_some(), read_only);
+}
+
+/// Protects an open disk, and takes that back.
+fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool)) {
+    let disk = FileDisk::open(path, &FileOptions::new(4096)).unwrap();
+    let (tell, told) = channel();
+    let _watch = disk.changes().unwrap().watch(move |change| tell.send(change).unwrap());
+    let mut blocks = Blocking::new(&disk).unwrap();
+    blocks.write(0, &[1; 4096]).unwrap();
+    set(true);
+    let refused = blocks.write(0, &[2; 4096]);
+    assert!(matches!(refused, Err(BlockError::ReadOnly) | Ok(())), "{refused:?}");
+    wait_for(&disk, &told, true);
+    assert!(disk.trouble().unwrap().contains(advice), "{:?}", disk.trouble());
+    assert_eq!(blocks.write(0, &[3; 4096]), Err(BlockError::ReadOnly));
+    blocks.flush().expect("earlier writes may need it");
+    blocks.read(0, &mut [0; 4096]).unwrap();
+    assert!(!disk.is_opened_to_read());
+    set(false);
+    wait_for(&disk, &told, false);
+    blocks.write(0, &[4; 4096]).unwrap();
+}
+
+#[test]
+fn a_device_may_become_write_protected_while_it_is_open() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Loop::new(&dir, MIN_BYTES, 512);
+    let path = device.path.to_str().unwrap();
+    becomes_read_only_and_writable(&device.path, "blockdev --setrw", &|protect| {
+        run("blockdev", &[if protect { "--setro" } else { "--setrw" }, path]);
+    });
+}
+
+#[test]
+fn a_file_may_become_immutable_while_it_is_open() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Loop::new(&dir, 16 << 20, 512);
+    run("mkfs.ext4", &["-q", device.name()]);
+    let mount = Mount::device(&dir, &device);
+    let file = mount.path("disk.img");
+    std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+    becomes_read_only_and_writable(&file, "chattr -i -a", &|protect| {
+        run("chattr", &[if protect { "+i" } else { "-i" }, file.to_str().unwrap()]);
+    });
+}
+
+/// As an error makes it; statfs of Linux 6.12 and later does not tell.
+#[test]
+fn a_file_system_may_become_read_only_while_a_file_is_open() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Loop::new(&dir, 16 << 20, 512);
+    run("mkfs.ext4", &["-q", "-e", "remount-ro", device.name()]);
+    let mount = Mount::device(&dir, &device);
+    let file = mount.path("disk.img");
+    std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let disk = FileDisk::open(&file, &FileOptions::new(4096)).unwrap();
+    let (tell, told) = channel();
+    let _watch = disk.changes().unwrap().watch(move |change| tell.send(change).unwrap());
+    let mut blocks = Blocking::new(&disk).unwrap();
+    blocks.write(0, &[1; 4096]).unwrap();
+    let number = device.path.file_name().unwrap().to_str().unwrap();
+    std::fs::write(format!("/sys/fs/ext4/{number}/trigger_fs_error"), "a test").unwrap();
+    assert_eq!(blocks.write(0, &[2; 4096]), Err(BlockError::ReadOnly));
+    wait_for(&disk, &told, true);
+    assert!(disk.trouble().unwrap().contains("its file system became read-only"));
+    assert_eq!(blocks.flush(), Err(BlockError::WriteFailed), "what it is for may be lost");
 }
 
 #[test]

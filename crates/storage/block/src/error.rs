@@ -52,7 +52,8 @@ impl BlockError {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
                 BlockError::NoSpace
             }
-            Kind::ReadOnlyFilesystem | Kind::PermissionDenied if !command.reads() => {
+            // A flush changes nothing: what it was for is lost.
+            Kind::ReadOnlyFilesystem | Kind::PermissionDenied if command.writes() => {
                 BlockError::ReadOnly
             }
             Kind::OutOfMemory => BlockError::NoResources,
@@ -118,6 +119,8 @@ mod tests {
         assert_eq!(read(io::ErrorKind::StorageFull), BlockError::ReadFailed);
         assert_eq!(write(io::ErrorKind::ReadOnlyFilesystem), BlockError::ReadOnly);
         assert_eq!(write(io::ErrorKind::PermissionDenied), BlockError::ReadOnly);
+        let flush = io::ErrorKind::ReadOnlyFilesystem.into();
+        assert_eq!(BlockError::from_io(Command::Flush, &flush), BlockError::WriteFailed);
         assert_eq!(read(io::ErrorKind::PermissionDenied), BlockError::ReadFailed);
         assert_eq!(read(io::ErrorKind::UnexpectedEof), BlockError::ReadFailed);
         assert_eq!(write(io::ErrorKind::Other), BlockError::WriteFailed);

@@ -183,7 +183,8 @@ pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), 
     let number = i32::try_from(-code).unwrap_or_default();
     Err(match number {
         ESHUTDOWN | ETIMEDOUT => BlockError::Disconnected,
-        EROFS | EPERM | EACCES if !command.reads() => BlockError::ReadOnly,
+        // A flush changes nothing: what it was for is lost.
+        EROFS | EPERM | EACCES if command.writes() => BlockError::ReadOnly,
         ENOSPC | EDQUOT if !command.reads() => BlockError::NoSpace,
         EINVAL => BlockError::OutOfRange,
         _ if command.reads() => BlockError::ReadFailed,
@@ -204,6 +205,7 @@ mod tests {
         assert_eq!(result(Write, 4096, -5), Err(BlockError::WriteFailed));
         assert_eq!(result(Write, 4096, -28), Err(BlockError::NoSpace));
         assert_eq!(result(Write, 4096, -30), Err(BlockError::ReadOnly));
+        assert_eq!(result(Command::Flush, 0, -30), Err(BlockError::WriteFailed));
         assert_eq!(result(Write, 4096, -108), Err(BlockError::Disconnected));
         assert_eq!(result(Read, 4096, -22), Err(BlockError::OutOfRange));
     }

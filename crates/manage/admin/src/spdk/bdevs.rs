@@ -157,7 +157,7 @@ impl Open for Opener {
                 && !is_part(&bdev.name)
         });
         let opened = bdev.and_then(|bdev| bdev.opened.clone());
-        let fits = |opened: &Opened| namespace.read_only || !opened.namespace.geometry().read_only;
+        let fits = |opened: &Opened| namespace.read_only || !opened.is_opened_to_read();
         let Some(opened) = opened.filter(fits) else { return self.opener.open(namespace) };
         if let Some(file) = &opened.file {
             // Whoever put it aside has unlocked it.

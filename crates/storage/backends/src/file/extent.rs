@@ -55,6 +55,11 @@ impl Extent {
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
     }
 
+    /// What the file was opened as.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn is_cut(&self) -> bool {
         self.end_blocks.load(Ordering::SeqCst) != u64::MAX
     }

@@ -1,5 +1,6 @@
-//! Files that grow while they are open, or are deleted: what is written to one of these is lost
-//! when it is closed, and whoever deleted it, or put another in its place, should know it in time.
+//! Files that grow while they are open, become write-protected, or are deleted: what is written to
+//! a deleted file is lost when it is closed, and whoever deleted it, or put another in its place,
+//! should know it in time.
 //!
 //! One thread for each file system looks at the sizes of its open files now and then, away from the
 //! event loops; it ends when there are none. One whose server is gone keeps the look at its files
@@ -132,10 +133,10 @@ impl Entry {
         state.is_looked_at = true;
         drop(state);
         shared.look_for_cut(self.kind);
-        let grown = shared.has_grown(self.kind);
+        let has_new_geometry = shared.has_grown(self.kind) | shared.look_for_protection(self.kind);
         let is_deleted = self.has_name.load(Ordering::Relaxed) && self.has_lost_name(&shared);
         let lost = is_deleted && self.has_name.swap(false, Ordering::Relaxed);
-        let changes = (grown || lost).then(|| shared.changes.clone());
+        let changes = (has_new_geometry || lost).then(|| shared.changes.clone());
         drop(shared);
         if lost {
             tracing::warn!(
@@ -148,7 +149,7 @@ impl Entry {
         self.looked.notify_all();
         // Whoever is told may drop the file.
         let Some(changes) = changes else { return };
-        if grown {
+        if has_new_geometry {
             changes.tell(Change::Geometry);
         }
         if lost {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::protection::Obstacle;
 use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
@@ -102,6 +103,11 @@ pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> A
         return Abilities { punch: false, zero: false };
     }
     system::abilities(file, kind, options.block_size)
+}
+
+/// Why an open file or device cannot be written at present, as far as the system reports it.
+pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
+    system::obstacle(file, kind)
 }
 
 /// Writes of multiples of this need no reading underneath.
@@ -202,7 +208,7 @@ mod system {
     use std::io;
     use std::path::Path;
 
-    use super::{Abilities, FileKind, FileOptions};
+    use super::{Abilities, FileKind, FileOptions, Obstacle};
 
     pub(super) const DIRECT_SINCE_OPENING: bool = false;
 
@@ -222,6 +228,10 @@ mod system {
 
     pub(super) fn is_immutable(_: &io::Error) -> bool {
         false
+    }
+
+    pub(super) fn obstacle(_: &File, _: FileKind) -> Option<Obstacle> {
+        None
     }
 
     pub(super) fn size_bytes(file: &File, _: FileKind) -> io::Result<u64> {

@@ -260,6 +260,11 @@ impl FileQueue {
         let Pending { op, step, .. } = pending.at(key);
         let command = op.command;
         let refused = result.as_ref().is_err_and(is_refusal);
+        if let Err(error) = &result
+            && !command.reads()
+        {
+            shared.protection.note_refusal(error);
+        }
         let result = result.map_err(|error| BlockError::from_io(command, &error));
         match *step {
             Step::Transfer => {

@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use farblock_reactor::Buffer;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 
-use super::{Abilities, FileKind, FileOptions};
+use super::{Abilities, FileKind, FileOptions, Obstacle};
 
 /// Enough for any device that is known; the pool's buffers have it.
 const SAFE_ALIGNMENT: u32 = 4096;
@@ -41,10 +41,30 @@ pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
 
 /// Whether the device is write-protected (`BLKROGET`, which sysfs tells without opening it).
 pub(super) fn is_write_protected(path: &Path) -> bool {
-    let Ok(found) = std::fs::metadata(path) else { return false };
-    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    std::fs::metadata(path).is_ok_and(|found| is_protected_device(found.rdev()))
+}
+
+fn is_protected_device(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
     text.is_ok_and(|text| text.trim() == "1")
+}
+
+/// Not every file system refuses writes through a file that was open before `chattr +i`. An
+/// operator who sets the attribute expects that it does.
+pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
+    if kind == FileKind::Device {
+        let is_protected = file.metadata().is_ok_and(|found| is_protected_device(found.rdev()));
+        return is_protected.then_some(Obstacle::Device);
+    }
+    let mount = rustix::fs::fstatvfs(file);
+    if mount.is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        return Some(Obstacle::FileSystem);
+    }
+    let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    let protects = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    let is_protected = found.is_ok_and(|found| found.stx_attributes.intersects(protects));
+    is_protected.then_some(Obstacle::Attribute)
 }
 
 /// Whether a file's attributes forbid to write it (`chattr +i` or `+a`): then root may not either,

@@ -16,7 +16,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_SHARE_WRITE,
 };
 
-use super::{Abilities, FileKind, FileOptions};
+use super::{Abilities, FileKind, FileOptions, Obstacle};
 
 /// Direct I/O belongs to the open file.
 pub(super) const DIRECT_SINCE_OPENING: bool = true;
@@ -51,6 +51,11 @@ pub(super) fn is_write_protected(_: &Path) -> bool {
 
 pub(super) fn is_immutable(_: &io::Error) -> bool {
     false
+}
+
+/// Windows refuses to protect a file that is open for writing.
+pub(super) fn obstacle(_: &File, _: FileKind) -> Option<Obstacle> {
+    None
 }
 
 pub(super) fn is_shared_otherwise(error: &io::Error) -> bool {

@@ -1,0 +1,138 @@
+//! Files and devices that become write-protected while they are open, and writable again.
+//!
+//! The thread that looks for growth asks the system once a second: `blockdev --setro`, `chattr +i`
+//! or `+a`, and a file system that became read-only. Some file systems do not report that an error
+//! made them read-only. There a write that fails for this reason counts as a report for
+//! [`REFUSED_LOOKS`]; after that, the next write is the trial.
+//!
+//! Flushes of a protected file still go to the system: earlier writes may need them.
+
+use super::{FileKind, FileShared, probe};
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// Looks, one a second, for which a refused write proves that the file system is read-only.
+const REFUSED_LOOKS: u32 = 60;
+
+/// Why an open file or device cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no other system is asked"))]
+pub(super) enum Obstacle {
+    /// The device is set to read-only.
+    Device,
+    /// The file system is mounted read-only.
+    FileSystem,
+    /// The file has the attribute `i` or `a`.
+    Attribute,
+    /// The system refused a write because of a read-only file system.
+    Refused,
+}
+
+impl Obstacle {
+    const ALL: [Obstacle; 4] = [Self::Device, Self::FileSystem, Self::Attribute, Self::Refused];
+
+    fn number(self) -> u8 {
+        self as u8 + 1
+    }
+}
+
+/// Whether an open file is write-protected at present.
+#[derive(Default)]
+pub(super) struct Protection {
+    /// The number of its [`Obstacle`]; 0: it can be written.
+    obstacle: AtomicU8,
+    /// Looks for which the last refused write still counts.
+    refused: AtomicU32,
+}
+
+impl Protection {
+    pub(super) fn is_set(&self) -> bool {
+        // Relaxed: the system refuses the writes that a stale value lets through.
+        self.obstacle.load(Ordering::Relaxed) != 0
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        let number = self.obstacle.load(Ordering::Relaxed);
+        Obstacle::ALL.into_iter().find(|it| it.number() == number)
+    }
+
+    /// The system refused a write.
+    pub(super) fn note_refusal(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
+            self.refused.store(REFUSED_LOOKS, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a refused write still counts, one look later.
+    fn was_refused(&self) -> bool {
+        let later = |looks: u32| looks.checked_sub(1);
+        self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later).is_ok()
+    }
+}
+
+impl FileShared {
+    /// Asks whether the file can be written at present; true if that has changed.
+    pub(super) fn look_for_protection(&self, kind: FileKind) -> bool {
+        let Some(file) = self.system().filter(|_| !self.geometry.read_only) else { return false };
+        let refused = self.protection.was_refused();
+        let reported = probe::obstacle(file, kind);
+        let found = reported.or_else(|| refused.then_some(Obstacle::Refused));
+        let number = found.map_or(0, Obstacle::number);
+        let before = self.protection.obstacle.swap(number, Ordering::Relaxed);
+        match self.protection_text() {
+            Some(text) if before == 0 => tracing::warn!("{text}"),
+            None if before != 0 => tracing::warn!("{} can be written again", self.extent.name()),
+            _ => {}
+        }
+        (before == 0) != found.is_none()
+    }
+
+    /// Why the file cannot be written and what to do, for the operator.
+    pub(super) fn protection_text(&self) -> Option<String> {
+        let name = self.extent.name();
+        let (why, advice) = match self.protection.obstacle()? {
+            Obstacle::Device => {
+                let advice = format!("`blockdev --setrw {name}` makes it writable");
+                ("the device was set to read-only", advice)
+            }
+            Obstacle::FileSystem => {
+                let advice = "mount its file system writable again".to_owned();
+                ("its file system became read-only", advice)
+            }
+            Obstacle::Attribute => {
+                let advice = format!("`chattr -i -a {name}` makes it writable");
+                ("it was made immutable or append-only", advice)
+            }
+            Obstacle::Refused => {
+                let advice = "see the system's log (`dmesg`) for the error".to_owned();
+                ("its file system became read-only, perhaps after an error", advice)
+            }
+        };
+        Some(format!("{name} cannot be written while it is in use, because {why}: {advice}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_write_counts_for_a_while() {
+        let protection = Protection::default();
+        protection.note_refusal(&io::ErrorKind::PermissionDenied.into());
+        assert!(!protection.was_refused(), "a device or an attribute, which the system reports");
+        protection.note_refusal(&io::ErrorKind::ReadOnlyFilesystem.into());
+        let looks = (0..1000).take_while(|_| protection.was_refused()).count();
+        assert_eq!(looks, REFUSED_LOOKS as usize);
+    }
+
+    #[test]
+    fn every_obstacle_has_a_number() {
+        for obstacle in Obstacle::ALL {
+            let protection = Protection::default();
+            assert!(!protection.is_set() && protection.obstacle().is_none());
+            protection.obstacle.store(obstacle.number(), Ordering::Relaxed);
+            assert_eq!((protection.is_set(), protection.obstacle()), (true, Some(obstacle)));
+        }
+    }
+}
