@@ -37,6 +37,8 @@ const MAX_HISTOGRAMS: usize = 257;
 
 /// States of a mirror leg.
 const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
+/// Health states of a namespace.
+const HEALTH_STATES: [&str; 4] = ["ok", "failing", "away", "degraded"];
 /// States of a part of another disk.
 const PART_STATES: [&str; 2] = ["ready", "away"];
 
@@ -311,7 +313,15 @@ impl Scrape {
         let sizes = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.bytes));
         writer.gauges("namespace_capacity_bytes", "Size of a namespace", sizes)?;
         let read_only = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.read_only.into()));
-        writer.gauges("namespace_read_only", "1 if writes are refused", read_only)
+        writer.gauges("namespace_read_only", "1 if writes are refused", read_only)?;
+        let health = all.iter().flat_map(|(nqn, it)| {
+            HEALTH_STATES.iter().map(|state| {
+                let mut labels = labels(nqn, it.nsid);
+                labels.push(("state", (*state).to_owned()));
+                (labels, u64::from(it.health == *state))
+            })
+        });
+        writer.gauges("namespace_health", "1 for the state of what stores a namespace", health)
     }
 
     /// Writes the states of mirror legs and remote parts.
@@ -460,6 +470,7 @@ mod tests {
             &serde_json::json!({
                 "nsid": 1, "bytes": 512, "block_size": 512, "read_only": false, "uuid": "",
                 "legs": [{ "name": format!("{url}?tls-key=/a.key"), "state": "away" }],
+                "health": "away",
             }),
         );
         let lines = |part: &str| text.lines().filter(|line| line.starts_with(part)).count();
@@ -469,6 +480,10 @@ mod tests {
             let labels = format!("part=\"0\",name=\"{url}\",state=\"{state}\"");
             let sample = format!("{labels}}} {value}\n");
             assert!(text.contains(&sample), "{sample}: {text}");
+        }
+        for (state, value) in [("ok", 0), ("failing", 0), ("away", 1)] {
+            let sample = format!("nsid=\"1\",state=\"{state}\"}} {value}\n");
+            assert!(text.contains(&format!("_health{{nqn=\"nqn.2026-11.h:0000\",{sample}")));
         }
         assert!(!text.contains("a.key"), "{text}");
         assert!(text.contains("farblock_ana_changes_total 3\n"), "{text}");

@@ -2,6 +2,7 @@
 
 use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
+use farblock_block::Availability;
 use farblock_state::Tls;
 use farblock_target::{
     Budget, ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy,
@@ -133,13 +134,17 @@ pub struct NamespaceStatus {
     /// What stores it, as `farblock serve` takes it, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `ok`; `failing` if its storage has failed within the last minute, `away` if a part of it
-    /// does not answer, `degraded` if a leg of a mirror is not in sync.
+    /// `ok`; `failing` if its storage has failed within the last minute or has a `trouble`, `away`
+    /// if it or a part of it does not answer, `degraded` if a leg of a mirror is not in sync.
     #[serde(default)]
     pub health: String,
     /// What its storage said when it failed last, since it is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
+    /// What is wrong with its storage at present, and what to do: a file that another program cut
+    /// short, or a disk that became write-protected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// What it is a mirror of, or which of its parts are remote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
@@ -295,7 +300,8 @@ fn namespace(
         uuid: Uuid::from_bytes(report.uuid).to_string(),
         path: None,
         health: health(report, &legs).to_owned(),
-        last_failure: report.trouble.as_ref().map(|(_, sentence)| sentence.clone()),
+        last_failure: report.last_failure.as_ref().map(|(_, sentence)| sentence.clone()),
+        trouble: report.trouble.clone(),
         legs,
         mirror,
     }
@@ -303,11 +309,12 @@ fn namespace(
 
 /// How the storage of a namespace is, in a word.
 fn health(report: &NamespaceReport, legs: &[LegStatus]) -> &'static str {
-    let is_failing = report.trouble.as_ref().is_some_and(|(ago, _)| *ago < FAILING);
+    let has_failed = report.last_failure.as_ref().is_some_and(|(ago, _)| *ago < FAILING);
+    let is_there = report.availability == Availability::Ready;
     let is_some = |states: &[&str]| legs.iter().any(|leg| states.contains(&leg.state.as_str()));
     match () {
-        () if is_failing => "failing",
-        () if is_some(&["away"]) => "away",
+        () if has_failed || (is_there && report.trouble.is_some()) => "failing",
+        () if !is_there || is_some(&["away"]) => "away",
         () if is_some(&["out", "catching_up"]) => "degraded",
         () => "ok",
     }
@@ -330,6 +337,31 @@ fn controller(report: &ControllerReport) -> ControllerStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_is_that_of_the_storage_now() {
+        let well = NamespaceReport {
+            nsid: 1,
+            block_size: 512,
+            blocks: 8,
+            read_only: false,
+            uuid: [0; 16],
+            nguid: [0; 16],
+            last_failure: None,
+            trouble: None,
+            availability: Availability::Ready,
+        };
+        let cut = NamespaceReport { trouble: Some("it was cut".to_owned()), ..well.clone() };
+        let away = NamespaceReport { availability: Availability::Waiting, ..cut.clone() };
+        let before = Some((FAILING, "a read failed".to_owned()));
+        let mended = NamespaceReport { last_failure: before, ..well.clone() };
+        for (report, expected) in
+            [(&well, "ok"), (&cut, "failing"), (&away, "away"), (&mended, "ok")]
+        {
+            assert_eq!(health(report, &[]), expected);
+        }
+        assert_eq!(namespace(&cut, None).trouble.as_deref(), Some("it was cut"));
+    }
 
     #[test]
     fn no_key_file_is_in_a_path() {

@@ -9,7 +9,7 @@ use crate::identity;
 use crate::pace::{Pace, Rates};
 use crate::reservations::{self, ReservationStore};
 use crate::shares::DEFAULT_WEIGHT;
-use farblock_block::{Change, Geometry, Watch};
+use farblock_block::{Change, Geometry, Namespace, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
@@ -126,6 +126,16 @@ impl Exports {
     ) -> Result<&mut Exported, ChangeError> {
         let missing = ChangeError::Namespace(nsid, ConfigError::NotFound("namespace"));
         self.of(subsystem).get_mut(&nsid).ok_or(missing)
+    }
+
+    /// What stores a namespace now.
+    pub(crate) fn storage(
+        &self,
+        subsystem: SubsystemId,
+        nsid: NamespaceId,
+    ) -> Option<&dyn Namespace> {
+        let exported = self.subsystems.get(&subsystem)?.get(&nsid)?;
+        Some(&*exported.backing.namespace)
     }
 
     /// What stores a subsystem's namespaces now.

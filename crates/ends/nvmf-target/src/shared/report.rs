@@ -1,10 +1,11 @@
 //! What a running target says of itself, to people and programs.
 
-use super::TargetShared;
+use super::{Management, TargetShared};
 use crate::budget::Budget;
 use crate::config::TlsPolicy;
-use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
-use farblock_proto::ids::ControllerId;
+use farblock_block::{Availability, Namespace};
+use farblock_proto::controller::{Lifecycle, NamespaceInfo, SmartCounters, SubsystemId};
+use farblock_proto::ids::{ControllerId, NamespaceId};
 use farblock_reactor::Polling;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -67,7 +68,11 @@ pub struct NamespaceReport {
     /// Its NGUID.
     pub nguid: [u8; 16],
     /// What its storage said when it failed last, and how long ago.
-    pub trouble: Option<(Duration, String)>,
+    pub last_failure: Option<(Duration, String)>,
+    /// What is wrong with its storage at present, and what to do, if the storage knows.
+    pub trouble: Option<String>,
+    /// Whether its storage can carry out operations at present.
+    pub availability: Availability,
 }
 
 /// A host's controller.
@@ -97,14 +102,14 @@ impl TargetShared {
     pub(crate) fn report(&self) -> Report {
         let mut management = self.lock();
         self.publish_counters(&mut management.registry);
-        let registry = &management.registry;
+        let Management { registry, exports, origins, .. } = &mut *management;
         let name = |id: SubsystemId| registry.subsystem(id).map(|config| config.nqn.clone());
         let controllers = registry.controllers().map(|summary| ControllerReport {
             id: summary.controller.0,
             subsystem: summary.subsystem.and_then(name),
             host_nqn: summary.host_nqn.to_owned(),
             host_id: summary.host_id,
-            peer: management.origins.get(&summary.controller).map(|it| it.address),
+            peer: origins.get(&summary.controller).map(|it| it.address),
             local: summary.local_address.to_owned(),
             is_ready: summary.lifecycle == Lifecycle::Ready,
             io_queues: summary.io_queues,
@@ -121,20 +126,15 @@ impl TargetShared {
             namespaces: config
                 .namespaces
                 .iter()
-                .map(|(nsid, info)| NamespaceReport {
-                    nsid: nsid.0,
-                    block_size: info.block_size,
-                    blocks: info.blocks,
-                    read_only: info.read_only,
-                    uuid: info.uuid,
-                    nguid: info.nguid,
-                    trouble: self.troubles.last((id, *nsid)),
+                .map(|(nsid, info)| {
+                    let last_failure = self.troubles.last((id, *nsid));
+                    namespace(*nsid, info, exports.storage(id, *nsid), last_failure)
                 })
                 .collect(),
         });
         let subsystems = subsystems.collect();
         let living = |id: &ControllerId| controllers.iter().any(|one| one.id == id.0);
-        management.origins.retain(|id, _| living(id));
+        origins.retain(|id, _| living(id));
         drop(management);
         Report {
             addresses: self.listening.addresses(),
@@ -146,5 +146,24 @@ impl TargetShared {
             subsystems,
             controllers,
         }
+    }
+}
+
+fn namespace(
+    nsid: NamespaceId,
+    info: &NamespaceInfo,
+    storage: Option<&dyn Namespace>,
+    last_failure: Option<(Duration, String)>,
+) -> NamespaceReport {
+    NamespaceReport {
+        nsid: nsid.0,
+        block_size: info.block_size,
+        blocks: info.blocks,
+        read_only: info.read_only,
+        uuid: info.uuid,
+        nguid: info.nguid,
+        last_failure,
+        trouble: storage.and_then(Namespace::trouble),
+        availability: storage.map_or(Availability::Ready, Namespace::availability),
     }
 }

@@ -34,14 +34,19 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
 /// Failures of a namespace's storage, and mismatches that a mirror scrub found.
 fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     const CHECK: &str = "storage";
-    let NamespaceStatus { nsid, health, last_failure, mirror, .. } = namespace;
+    let NamespaceStatus { nsid, health, last_failure, trouble, mirror, .. } = namespace;
     let place = namespace.path.as_ref().map_or(String::new(), |path| format!(" ({path})"));
     let disk = format!("namespace {nsid} of {nqn}{place}");
     let mut findings = Vec::new();
     let said = last_failure.as_ref().map_or(String::new(), |said| format!(": {said}"));
     let advice = "mend the storage behind it: free space, the device (`dmesg`), or the target \
         that has it; its hosts got each error";
-    if health == "failing" {
+    // A remote part's is in the part's own finding.
+    let is_of_a_part = namespace.legs.iter().any(|leg| leg.reason == *trouble);
+    if let Some(trouble) = trouble.as_ref().filter(|_| !is_of_a_part) {
+        let advice = "do what it says; the target notices by itself, and tells its hosts";
+        findings.push(Finding::problem(CHECK, format!("{disk}: {trouble}"), advice));
+    } else if health == "failing" {
         let what = format!("{disk} fails what hosts read or write{said}");
         findings.push(Finding::problem(CHECK, what, advice));
     } else if last_failure.is_some() {
@@ -164,6 +169,7 @@ mod tests {
             path: None,
             health: health.to_owned(),
             last_failure: last_failure.map(str::to_owned),
+            trouble: None,
             legs: Vec::new(),
             mirror: None,
         }
@@ -178,6 +184,11 @@ mod tests {
         let found = storage("nqn.a", &disk("ok", Some("no space left")));
         assert_eq!(found.iter().map(|it| it.verdict).collect::<Vec<_>>(), [Verdict::Hint]);
         assert_eq!(storage("nqn.a", &disk("ok", None)), []);
+        let trouble = Some("/srv/a.img cannot be written".to_owned());
+        let found = storage("nqn.a", &NamespaceStatus { trouble, ..disk("failing", None) });
+        let what = "namespace 3 of nqn.a: /srv/a.img cannot be written";
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, what));
     }
 
     #[test]

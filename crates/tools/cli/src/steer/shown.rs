@@ -176,13 +176,20 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
     table.render(2) + &troubles(subsystem) + &legs(subsystem)
 }
 
-/// The last storage failure of each namespace, a line each.
+/// The present trouble and the last storage failure of each namespace, a line each.
 fn troubles(subsystem: &SubsystemStatus) -> String {
-    let failed = subsystem.namespaces.iter().filter_map(|namespace| {
-        let sentence = namespace.last_failure.as_ref()?;
-        Some(format!("  last failure of {}: {}\n", namespace.nsid, printable(sentence)))
-    });
-    failed.collect()
+    let mut text = String::new();
+    for NamespaceStatus { nsid, trouble, last_failure, legs, .. } in &subsystem.namespaces {
+        // A remote part's is in the part's own line.
+        let is_of_a_part = legs.iter().any(|leg| leg.reason == *trouble);
+        if let Some(sentence) = trouble.as_ref().filter(|_| !is_of_a_part) {
+            let _ = writeln!(text, "  trouble of {nsid}: {}", printable(sentence));
+        }
+        if let Some(sentence) = last_failure {
+            let _ = writeln!(text, "  last failure of {nsid}: {}", printable(sentence));
+        }
+    }
+    text
 }
 
 /// The legs of mirrors, a line each.
