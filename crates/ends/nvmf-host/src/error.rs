@@ -51,6 +51,9 @@ pub enum Error {
     },
     /// The namespace is another one than was expected, with the difference.
     Namespace(String),
+    /// The target is not the one that the disk's other paths lead to, but a copy with its name; the
+    /// reason why.
+    Twin(String),
     /// What a successor has to know cannot be written down, with the reason.
     Record(String),
     /// The connection to the controller is lost.
@@ -85,6 +88,7 @@ impl Error {
             return match self {
                 Error::Lost(_) => "lost",
                 Error::Namespace(_) => "other_namespace",
+                Error::Twin(_) => "twin",
                 Error::Command { .. } | Error::Answer { .. } => "protocol",
                 _ => "other",
             };
@@ -118,9 +122,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Url(error) => error.fmt(f),
-            Error::Options(reason) | Error::Namespace(reason) | Error::Record(reason) => {
-                f.write_str(reason)
-            }
+            Error::Options(reason)
+            | Error::Namespace(reason)
+            | Error::Twin(reason)
+            | Error::Record(reason) => f.write_str(reason),
             Error::Connect { address, subsystem, reason } => {
                 write!(f, "cannot connect to {subsystem} at {address}: {reason}")
             }

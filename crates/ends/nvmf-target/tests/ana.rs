@@ -4,7 +4,7 @@
 mod rig;
 
 use farblock_backends::mem::Mem;
-use farblock_block::{Namespace, Op};
+use farblock_block::Op;
 use farblock_host::disk::Policy;
 use farblock_host::{Disk, Url};
 use farblock_proto::controller::PortAccess;
@@ -15,6 +15,7 @@ use farblock_wire::log::AnaState;
 use rig::gate::Gate;
 use rig::{BLOCK, NQN, PATIENCE, User, any, live_paths, options, serve, until, url};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,28 +134,45 @@ fn a_listener_comes_with_its_states_and_namespaces_with_their_groups() {
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 
+/// A target of its own, with the controller identifiers of its process.
+fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let identity = "0191d6cc-0000-7000-8000-000000000001".to_owned();
+    subsystem.exports.insert(NamespaceId(1), Export { namespace: store, identity });
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        access: [(0, PortAccess::all(state))].into(),
+        controller_ids: ids,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+/// A target and its clone, whichever identifiers they have given to the host.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_cloned_target_is_no_second_path() {
+    let (original, clone) =
+        (start(mem(), 1..=999, AnaState::OPTIMIZED), start(mem(), 1..=999, AnaState::OPTIMIZED));
+    // So that the host has another identifier there.
+    let _others = [connect(clone.addresses()), connect(clone.addresses())];
+    let urls = [url(original.addresses()[0]), url(clone.addresses()[0])];
+    let error = Disk::connect(&urls, &options(EngineKind::Auto)).expect_err("a clone");
+    assert!(error.to_string().contains("both number their controllers 1 to 999"), "{error}");
+    let disk = connect(original.addresses());
+    let error = disk.add_path(&urls[1]).expect_err("a clone");
+    assert!(error.to_string().contains("not two paths to one disk"), "{error}");
+}
+
 /// Two targets that have the same data are two ports of one subsystem: a host knows their
 /// controllers by identifiers of their own.
 #[test]
 fn two_targets_are_two_ports() {
     let store = mem();
-    let start = |ids: std::ops::RangeInclusive<u16>, state| {
-        let mut subsystem = Subsystem::new(NQN);
-        subsystem.config.allow_any_host = true;
-        let identity = "0191d6cc-0000-7000-8000-000000000001".to_owned();
-        let export = Export { namespace: Arc::clone(&store) as Arc<dyn Namespace>, identity };
-        subsystem.exports.insert(NamespaceId(1), export);
-        let config = TargetConfig {
-            subsystems: vec![subsystem],
-            listeners: vec![any()],
-            access: [(0, PortAccess::all(state))].into(),
-            controller_ids: ids,
-            ..TargetConfig::default()
-        };
-        Target::start(&config).expect("it starts")
-    };
-    let here = start(1..=999, AnaState::OPTIMIZED);
-    let there = start(1000..=1999, AnaState::INACCESSIBLE);
+    let here = start(Arc::clone(&store), 1..=999, AnaState::OPTIMIZED);
+    let there = start(store, 1000..=1999, AnaState::INACCESSIBLE);
     let ports = [here.addresses()[0], there.addresses()[0]];
     let disk = connect(&ports);
     sees(&disk, 1, AnaState::INACCESSIBLE);

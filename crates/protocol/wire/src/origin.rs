@@ -67,6 +67,43 @@ impl ProcessName {
     }
 }
 
+/// The controller identifiers that a target gives to hosts of a subsystem. They follow the process
+/// name in the vendor specific bytes; older targets have zeroes there.
+///
+/// Targets that are up at the same time and share a subsystem need ranges that do not overlap. So
+/// two targets whose ranges overlap do not share one: one of them is a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControllerIds {
+    /// The lowest one, at least 1.
+    pub first: u16,
+    /// The highest one.
+    pub last: u16,
+}
+
+impl ControllerIds {
+    const AT: usize = ControllerOrigin::LEN + 16;
+
+    /// Reads the vendor specific bytes; `None` if they say nothing of it.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        ProcessName::parse(bytes)?;
+        let part = |index: usize| bytes.get(Self::AT + 2 * index..)?.first_chunk::<2>().copied();
+        let [first, last] = [part(0)?, part(1)?].map(u16::from_le_bytes);
+        (first > 0 && first <= last).then_some(Self { first, last })
+    }
+
+    /// Writes it behind a process name.
+    pub fn emit(&self, bytes: &mut [u8]) {
+        for (index, id) in [self.first, self.last].iter().enumerate() {
+            bytes[Self::AT + 2 * index..][..2].copy_from_slice(&id.to_le_bytes());
+        }
+    }
+
+    /// Whether some identifier is in both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +117,23 @@ mod tests {
         assert_eq!(ProcessName::parse(&bytes), Some(name));
         ProcessName([0; 16]).emit(&mut bytes);
         assert_eq!(ProcessName::parse(&bytes), None, "an older farblock has nothing there");
+    }
+
+    #[test]
+    fn a_range_of_identifiers_follows_the_process() {
+        let ids = |first, last| ControllerIds { first, last };
+        let mut bytes = [0; 1024];
+        ids(1, 999).emit(&mut bytes);
+        assert_eq!(ControllerIds::parse(&bytes), None, "they are somebody else's");
+        ControllerOrigin { place: [1; 16], boot: [2; 16] }.emit(&mut bytes);
+        ProcessName([3; 16]).emit(&mut bytes);
+        assert_eq!(ControllerIds::parse(&bytes), Some(ids(1, 999)));
+        for nonsense in [ids(0, 0), ids(0, 5), ids(6, 5)] {
+            nonsense.emit(&mut bytes);
+            assert_eq!(ControllerIds::parse(&bytes), None, "{nonsense:?}");
+        }
+        assert!(ids(1, 999).overlaps(&ids(999, 1000)) && ids(5, 6).overlaps(&ids(1, 999)));
+        assert!(!ids(1, 999).overlaps(&ids(1000, 1999)) && !ids(7, 9).overlaps(&ids(1, 6)));
     }
 
     #[test]

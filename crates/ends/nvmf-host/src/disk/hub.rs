@@ -223,9 +223,8 @@ impl Hub {
         known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
     }
 
-    /// Whether a path leads to the disk's namespace: the first one decides what that is. Gives
-    /// whether the disk's geometry changed.
-    pub(super) fn agree(&self, found: &KnownNamespace, geometry: Geometry) -> Result<bool, Error> {
+    /// Whether a path leads to the disk's namespace: the first one decides what that is.
+    pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
         // Who is told that there is no cache relies on it from then on.
@@ -243,8 +242,13 @@ impl Hub {
                  has none, every write is made durable at once (FUA)"
             );
         }
+        Ok(())
+    }
+
+    /// Takes the geometry over from a path that is about to be used. Gives whether it changed.
+    pub(super) fn adopt(&self, found: &KnownNamespace, geometry: Geometry) -> bool {
         let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
-        Ok(state.set(geometry))
+        state.set(geometry)
     }
 
     fn check(&self, known: Option<&KnownNamespace>, found: &KnownNamespace) -> Result<(), String> {

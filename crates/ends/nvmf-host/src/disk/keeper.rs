@@ -9,6 +9,7 @@ use super::fencing::is_over;
 use super::hub::{Arrival, Hub, Mailbox};
 use super::path::{Path, PathState};
 use super::session::{Inbox, Reach, Session};
+use super::twins::{self, Seen};
 use crate::control::{self, Control, Local, all, blocking, unless};
 use crate::controller::Controller;
 use crate::error::Error;
@@ -259,7 +260,10 @@ impl Keeper {
         }));
         let namespace = controller.inner().namespace(self.hub.nsid).await?;
         let (known, geometry) = (namespace.known().clone(), namespace.geometry());
-        if self.recorded(move |hub| hub.agree(&known, geometry)).await?? {
+        self.recorded(move |hub| hub.agree(&known)).await??;
+        self.path().propose(Some(&controller));
+        self.compare(&controller, geometry.capacity_bytes()).await?;
+        if self.hub.adopt(namespace.known(), geometry) {
             self.tell(Change::Geometry).await;
         }
         let access = controller.inner().access(self.hub.nsid).await?;
@@ -267,7 +271,6 @@ impl Keeper {
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
         let session = Arc::new(session);
-        self.path().propose(Some(&session.controller));
         self.meet(&session).await?;
         if self.path().may_lead_elsewhere(session.controller.info().process) {
             self.tell(Change::Contents).await;
@@ -282,6 +285,39 @@ impl Keeper {
         self.hub.publish(&session);
         self.tell(Change::Availability).await;
         Ok(session)
+    }
+
+    /// Refuses a controller whose target cannot be the one that other paths lead to.
+    async fn compare(&self, controller: &Controller, bytes: u64) -> Result<(), Error> {
+        let new = Seen::of(controller, Some(bytes));
+        let mut ended = Vec::new();
+        loop {
+            let others = self.hub.paths.iter().enumerate().filter_map(|(index, path)| {
+                let is_before = index < self.index;
+                path.settled_controller(is_before).filter(|_| index != self.index)
+            });
+            let mut doubts = others.filter_map(|(other, bytes)| {
+                let why = twins::contradiction(&Seen::of(&other, bytes), &new)?;
+                let life = (other.address(), other.info().cntlid);
+                (!ended.contains(&life)).then_some((other, life, why))
+            });
+            let Some((other, life, why)) = doubts.next() else {
+                // With no wait in between: a path that comes up meanwhile looks at this one.
+                self.path().compared();
+                return Ok(());
+            };
+            let asked = other.inner().identify(Cns::CONTROLLER, 0);
+            match self.local.until(os::now() + self.options().connect_timeout, asked).await {
+                Some(Ok(_) | Err(Error::Command { .. })) => return Err(Error::Twin(why)),
+                // It ended with its target, which its connection had not told.
+                Some(Err(Error::Lost(_))) => ended.push(life),
+                Some(Err(error)) => return Err(error),
+                None => {
+                    let text = format!("{}, where another target is, does not answer", life.0);
+                    return Err(Error::Lost(text.into()));
+                }
+            }
+        }
     }
 
     /// Finds out whether something was lost, before anybody reads on the session or flushes.

@@ -87,6 +87,7 @@ mod queue;
 mod refusal;
 mod session;
 mod table;
+mod twins;
 
 pub use farblock_wire::origin::ControllerOrigin;
 pub use farblock_wire::reset::CrossControllerReset;
@@ -112,6 +113,7 @@ use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use twins::Seen;
 
 /// See the [module](self). Clones are the same disk; it is closed when the last of them, and of its
 /// queues, is gone.
@@ -251,9 +253,18 @@ impl Disk {
             known => {
                 let mut options = self.hub.options.connection.clone();
                 options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
-                let found = Controller::connect_url(url, &options)?.namespace(nsid)?;
+                let controller = Controller::connect_url(url, &options)?;
+                let found = controller.namespace(nsid)?;
+                let new = Seen::of(&controller, Some(found.geometry().capacity_bytes()));
+                let others = self.hub.paths.iter().filter_map(|it| it.settled_controller(false));
+                let contradiction = |(other, bytes): (Controller, Option<u64>)| {
+                    twins::contradiction(&Seen::of(&other, bytes), &new)
+                };
                 if let Some(difference) = known.and_then(|it| it.check(found.known()).err()) {
                     return Err(Error::Namespace(format!("{url}: {difference}")));
+                }
+                if let Some(why) = others.filter_map(contradiction).next() {
+                    return Err(Error::Twin(why));
                 }
             }
         }
@@ -458,7 +469,9 @@ fn wait_for_first(
             Ok(Ok(())) => {
                 connected.get_or_insert_with(os::now);
             }
-            Ok(Err(another @ Error::Namespace(_))) if !is_decided => return Err(another),
+            Ok(Err(another @ (Error::Namespace(_) | Error::Twin(_)))) if !is_decided => {
+                return Err(another);
+            }
             // Time changes nothing about it.
             Ok(Err(wrong @ Error::Options(_))) => return Err(wrong),
             Ok(Err(failure)) => {

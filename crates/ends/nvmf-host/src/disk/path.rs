@@ -12,6 +12,7 @@ use super::session::{Reach, Session};
 use crate::controller::Controller;
 use crate::error::Error;
 use crate::url::Url;
+use farblock_block::Namespace;
 use farblock_reactor::os;
 use farblock_wire::log::AnaState;
 use farblock_wire::origin::ProcessName;
@@ -85,6 +86,8 @@ struct PathInner {
     session: Option<Arc<Session>>,
     /// The controller of a session that is about to be used.
     candidate: Option<Controller>,
+    /// The candidate was compared with the controllers of all other paths.
+    is_compared: bool,
     /// The process that the last session led to, if it has said so; none before the first session.
     process: Option<Option<ProcessName>>,
 }
@@ -109,6 +112,7 @@ impl Path {
             error: None,
             session: None,
             candidate: None,
+            is_compared: false,
             process: None,
         };
         Path { url, state: Mutex::new(state) }
@@ -147,7 +151,27 @@ impl Path {
 
     /// There is a controller, or none any more, that is about to be used.
     pub(super) fn propose(&self, candidate: Option<&Controller>) {
-        self.lock().candidate = candidate.cloned();
+        let mut state = self.lock();
+        state.candidate = candidate.cloned();
+        state.is_compared = false;
+    }
+
+    /// The candidate contradicts no other path's controller.
+    pub(super) fn compared(&self) {
+        self.lock().is_compared = true;
+    }
+
+    /// The controller that the candidate of another path has to agree with, and its namespace's
+    /// size if it is in use. `is_before`: this path is before the other one. Of two candidates that
+    /// come up at once, the later one is compared with the earlier one.
+    pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
+        let state = self.lock();
+        if let Some(session) = &state.session {
+            let bytes = session.namespace.geometry().capacity_bytes();
+            return Some((session.controller.clone(), Some(bytes)));
+        }
+        let candidate = state.candidate.clone().filter(|_| is_before || state.is_compared)?;
+        Some((candidate, None))
     }
 
     /// The controller behind the path, if there is one: also one that is about to be used.

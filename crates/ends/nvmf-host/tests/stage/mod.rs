@@ -8,11 +8,12 @@ use farblock_host::disk::{ControllerLife, DiskOptions, KnownNamespace, Predecess
 use farblock_host::{Disk, Url};
 use farblock_reactor::{Buffer, Reactor, TaskId};
 use farblock_wire::Status;
+use farblock_wire::fabrics::FabricsCommandType;
 use farblock_wire::log::AnaState;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub struct Stage {
     pub origin: Mutex<Option<ControllerOrigin>>,
     /// What its process is named with, beside an origin; 0: nothing.
     pub process: AtomicU8,
+    /// The identifier of its controllers; 0: each target has its own.
+    pub cntlid: AtomicU16,
     /// Commands on I/O queues go unanswered.
     pub silent: AtomicBool,
 }
@@ -61,6 +64,7 @@ impl Stage {
             ios: AtomicUsize::new(0),
             origin: Mutex::default(),
             process: AtomicU8::new(0),
+            cntlid: AtomicU16::new(0),
             silent: AtomicBool::new(false),
         })
     }
@@ -88,7 +92,11 @@ impl Stage {
     pub fn handle(&self, to: &mut Connection, qid: u16, capsule: &Capsule) -> io::Result<Handled> {
         let (sqe, cid) = (&capsule.sqe, capsule.cid());
         if sqe.opcode == 0x7f {
-            return Ok(Handled::No);
+            if sqe.fctype() != FabricsCommandType::CONNECT.0 {
+                return Ok(Handled::No);
+            }
+            to.respond(cid, Status::SUCCESS, self.cntlid(to).into())?;
+            return Ok(Handled::Yes);
         }
         if qid > 0 {
             return self.handle_io(to, capsule);
@@ -112,6 +120,13 @@ impl Stage {
             _ => return Ok(Handled::No),
         }
         Ok(Handled::Yes)
+    }
+
+    fn cntlid(&self, of: &Connection) -> u16 {
+        match self.cntlid.load(Ordering::SeqCst) {
+            0 => of.stream.local_addr().map_or(1, |address| address.port().min(0xffef)),
+            id => id,
+        }
     }
 
     pub fn handle_io(&self, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
@@ -158,6 +173,7 @@ impl Stage {
             }
             1 => {
                 peer::identify_controller(&script, &mut data);
+                data[78..80].copy_from_slice(&self.cntlid(to).to_le_bytes());
                 // CMIC with ANA, and one group.
                 data[76] = 0b1011;
                 data[344] = 1;

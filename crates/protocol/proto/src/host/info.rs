@@ -6,7 +6,7 @@ use core::fmt;
 use core::time::Duration;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::{ControllerType, IdentifyController};
-use farblock_wire::origin::{ControllerOrigin, ProcessName};
+use farblock_wire::origin::{ControllerIds, ControllerOrigin, ProcessName};
 use farblock_wire::property::{Cc, Version};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::text::Plain;
@@ -144,6 +144,9 @@ pub struct ControllerInfo {
     pub origin: Option<ControllerOrigin>,
     /// The process it is in, if it is one of farblock's that says so.
     pub process: Option<ProcessName>,
+    /// The identifiers that its target gives to controllers, if it is one of farblock's that says
+    /// so.
+    pub controller_ids: Option<ControllerIds>,
     /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
     /// namespace access.
     pub ana_groups: Option<u32>,
@@ -234,6 +237,7 @@ impl ControllerInfo {
         self.traffic_keep_alive = identify.ctratt.get() & traffic != 0;
         self.origin = ControllerOrigin::parse(&identify.vs);
         self.process = ProcessName::parse(&identify.vs);
+        self.controller_ids = ControllerIds::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
         // The host does not use in-capsule data that would not directly follow the entry.

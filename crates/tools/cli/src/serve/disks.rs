@@ -73,27 +73,44 @@ fn open_now(
         let taking = if *create { Taking::Empty } else { Taking::Members };
         let options = MirrorOptions { taking, degraded: *degraded, ..MirrorOptions::default() };
         let mirror = mirrored::open(legs, options, block_size, read_only)?;
+        if let Some((leg, uuid)) = mirrored::record(legs).filter(|_| given.is_none()) {
+            identity::announce(leg, uuid).map_err(OpenError::Set)?;
+        }
         let legs = Some(mirrored::legs(&mirror));
         return Ok(Opened { legs, ..whole(mirror) });
     }
     let Spec::File(path) = spec else {
         let (namespace, legs) = elsewhere::open_with_legs(spec, block_size, read_only)?;
+        announce(spec, given, note)?;
         return Ok(Opened { legs: mirrored::pieces(legs), ..whole(namespace) });
     };
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     match FileDisk::open(path, &options) {
         Ok(file) => {
-            // While the file is open, so that of two targets starting at once, one sees the other.
-            if given.is_none()
-                && let Some(uuid) = of_file(path, note)
-            {
-                identity::announce(path, uuid).map_err(OpenError::Set)?;
-            }
+            announce(spec, given, note)?;
             let file = Arc::new(file);
             Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
         }
         Err(error) => Ok(whole(standby::instead_of(error, path, &options)?)),
     }
+}
+
+/// Announces the files that a disk is made of, while they are open, so that of two targets at once
+/// one sees the other. A disk with a configured identity may have two places.
+fn announce(
+    spec: &Spec,
+    given: Option<Uuid>,
+    note: &mut dyn FnMut(String),
+) -> Result<(), OpenError> {
+    for leaf in spec.leaves() {
+        if let Spec::File(path) = leaf
+            && given.is_none()
+            && let Some(uuid) = of_file(path, note)
+        {
+            identity::announce(path, uuid).map_err(OpenError::Set)?;
+        }
+    }
+    Ok(())
 }
 
 /// A disk's name with absolute paths.

@@ -250,6 +250,11 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
         let urls: Vec<String> = legs.iter().map(|leg| without_keys(&leg.to_string())).collect();
         return Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, urls.join("\n").as_bytes()));
     }
+    record(legs).map(|(_, mirror)| mirror)
+}
+
+/// The first file or device with a record of the mirror, and the mirror's UUID in the record.
+pub(super) fn record(legs: &[Spec]) -> Option<(&Path, Uuid)> {
     legs.iter().find_map(|leg| {
         let Spec::File(path) = leg else { return None };
         let mut file = File::open(path).ok()?;
@@ -257,7 +262,7 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
         file.seek(SeekFrom::Start(end.checked_sub(limits::RESERVED_BYTES)?)).ok()?;
         let mut bytes = vec![0; limits::RESERVED_BYTES as usize];
         file.read_exact(&mut bytes).ok()?;
-        farblock_volumes::mirror_of(&bytes)
+        Some((&**path, farblock_volumes::mirror_of(&bytes)?))
     })
 }
 

@@ -1,0 +1,123 @@
+//! Two targets that are up at the same time, have one name, and cannot be one subsystem: a machine
+//! and its clone, or a disk and a copy that has its identity. A host that took them for two paths to
+//! one disk would write some blocks to the one and some to the other.
+//!
+//! The controllers of a subsystem have one serial number and different identifiers (NVMe Base 2.1,
+//! Identify Controller: SN, CNTLID), and a namespace has one size. farblock targets also report the
+//! range of identifiers that they use, and the name of their process: two processes that share a
+//! subsystem need different ranges.
+//!
+//! **Not covered.** Targets that do not report their range, and have not given this host one
+//! identifier twice.
+
+use crate::controller::Controller;
+use farblock_proto::host::ControllerInfo;
+use std::net::SocketAddr;
+
+/// A live controller and the namespace behind it.
+pub(super) struct Seen<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) info: &'a ControllerInfo,
+    /// The namespace's size, if it is known.
+    pub(super) bytes: Option<u64>,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn of(controller: &'a Controller, bytes: Option<u64>) -> Seen<'a> {
+        Seen { address: controller.address(), info: controller.info(), bytes }
+    }
+}
+
+/// Why two controllers that are live at the same time do not belong to one subsystem.
+pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
+    let why = difference(one, other)?;
+    Some(format!(
+        "{} and {} are two targets with one name, and not two paths to one disk: {why}; give the \
+         copy another NQN and UUID, or, if both targets share one disk, different --cntlids",
+        one.address, other.address
+    ))
+}
+
+fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
+    let (mine, its) = (one.info, other.info);
+    if mine.cntlid == its.cntlid {
+        return Some(format!("both have a controller with the identifier {}", mine.cntlid));
+    }
+    let is_successor = mine.origin.zip(its.origin).is_some_and(|(a, b)| a.is_succeeded_at(&b));
+    if is_successor || (mine.process.is_some() && mine.process == its.process) {
+        return None;
+    }
+    if mine.serial != its.serial {
+        let (mine, its) = (&mine.serial, &its.serial);
+        return Some(format!("their serial numbers are {mine:?} and {its:?}"));
+    }
+    if let (Some(mine), Some(its)) = (mine.controller_ids, its.controller_ids)
+        && mine.overlaps(&its)
+    {
+        let (first, last) = (mine.first.max(its.first), mine.last.min(its.last));
+        return Some(format!("both number their controllers {first} to {last}"));
+    }
+    match (one.bytes, other.bytes) {
+        (Some(mine), Some(its)) if mine != its => {
+            Some(format!("one disk has {mine} bytes, the other {its}"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_wire::origin::{ControllerIds, ProcessName};
+
+    fn info(cntlid: u16, process: u8, ids: (u16, u16)) -> ControllerInfo {
+        ControllerInfo {
+            cntlid,
+            serial: "S1".to_owned(),
+            process: (process > 0).then_some(ProcessName([process; 16])),
+            controller_ids: (ids.0 > 0).then_some(ControllerIds { first: ids.0, last: ids.1 }),
+            ..ControllerInfo::default()
+        }
+    }
+
+    fn between(one: &ControllerInfo, other: &ControllerInfo, bytes: [u64; 2]) -> Option<String> {
+        let address = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let seen = |info, port, bytes| Seen { address: address(port), info, bytes: Some(bytes) };
+        contradiction(&seen(one, 1, bytes[0]), &seen(other, 2, bytes[1]))
+    }
+
+    #[test]
+    fn two_paths_to_one_subsystem_agree() {
+        let all = (1, 0xffef);
+        for (one, other) in [
+            // Two addresses of one target.
+            (info(1, 5, all), info(2, 5, all)),
+            // Two targets of one disk.
+            (info(1, 5, (1, 999)), info(1000, 6, (1000, 1999))),
+            // Targets that say nothing of it.
+            (info(1, 0, (0, 0)), info(2, 0, (0, 0))),
+        ] {
+            assert_eq!(between(&one, &other, [512, 512]), None);
+        }
+    }
+
+    #[test]
+    fn a_clone_contradicts_its_original() {
+        let all = (1, 0xffef);
+        let (of, other) =
+            (info(1, 5, all), ControllerInfo { serial: "S2".into(), ..info(2, 0, all) });
+        for (clone, text) in [
+            // Its memory was copied as well.
+            (info(1, 5, all), "a controller with the identifier 1"),
+            (info(1, 0, (0, 0)), "a controller with the identifier 1"),
+            (info(7, 6, all), "number their controllers 1 to 65519"),
+            (info(700, 6, (500, 2000)), "number their controllers 500 to 2000"),
+            (other, "serial numbers are \"S1\" and \"S2\""),
+        ] {
+            let refused = between(&of, &clone, [512, 512]).expect(text);
+            assert!(refused.contains(text) && refused.contains("192.0.2.1:2 are"), "{refused}");
+        }
+        let larger = between(&of, &info(2, 0, (0, 0)), [512, 1024]).expect("another disk");
+        assert!(larger.contains("one disk has 512 bytes, the other 1024"), "{larger}");
+    }
+}
