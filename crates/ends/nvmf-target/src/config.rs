@@ -100,6 +100,7 @@ pub enum TlsPolicy {
 /// Configuration of a target.
 #[derive(Clone)]
 pub struct TargetConfig {
+    /// Subsystems that the target has at its start.
     pub subsystems: Vec<Subsystem>,
     /// Listen addresses; port 0 takes a free port.
     pub listeners: Vec<SocketAddr>,
