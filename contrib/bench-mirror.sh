@@ -1,7 +1,7 @@
 #!/bin/bash
-# What a mirror takes to fill a leg, with and without I/O, and what its users notice of a leg that
-# dies: one leg in memory here, one at a target on loopback. `contrib/bench-mirror.sh FARBLOCK`,
-# half a minute. Nothing is left behind.
+# bench-mirror.sh FARBLOCK: measures how long a mirror takes to fill a leg, with and without I/O,
+# and how a dying leg affects its users. One leg is in memory here, and one at a target on loopback.
+# Takes half a minute, and leaves nothing behind.
 set -euo pipefail
 farblock=$(realpath "${1:-target/release/farblock}")
 gib=${GIB:-1}
@@ -25,7 +25,7 @@ serve() {
 # field FILTER FILE: a number of a JSON document.
 field() { python3 -c "import json, sys; found = json.load(open('$2')); print($1)"; }
 
-# load SECONDS OUT: single 4k writes.
+# load SECONDS OUT: writes of 4k, one at a time.
 load() {
     "$farblock" bench "nvme+tcp://127.0.0.1:14981/nqn.2026-11.org.example:mirror?ns=1" --allow-writes \
         --rw randwrite --bs 4k --iodepth 1 --runtime "$1" --ramp-time 0 --quiet --json "$2" >/dev/null 2>load.log || { cat load.log >&2; return 1; }
@@ -36,7 +36,7 @@ start_leg() {
     leg=$serving
 }
 
-# until_filled: seconds until all legs are in sync, and MiB that were copied meanwhile.
+# until_filled: prints the seconds until all legs are in sync, and the MiB copied meanwhile.
 until_filled() {
     local began=$EPOCHREALTIME
     until "$farblock" status --control control --json >status.json 2>/dev/null &&
@@ -53,7 +53,7 @@ print(f"{copied:.0f} MiB in {ended - began:.2f} s, {copied / (ended - began):.0f
 PY
 }
 
-# fresh: a mirror whose second leg is new, and has to be filled.
+# fresh: starts a mirror whose second leg is new and must be filled.
 fresh() {
     [ -z "$mirror" ] || kill "$mirror"
     [ -z "$leg" ] || kill "$leg"
@@ -70,7 +70,7 @@ fresh() {
 
 what() { field "'%.0f IOPS, mean %.0f us, longest %.1f ms, %d errors' % (found['patterns'][0]['remote']['iops'], found['patterns'][0]['remote']['latency']['mean_ns'] / 1e3, found['patterns'][0]['remote']['latency']['max_ns'] / 1e6, len(found.get('errors') or []))" "$1"; }
 
-# What is zero on both is not written.
+# Random data, since the mirror does not write blocks that are zero on both legs.
 head -c "${gib}G" /dev/urandom >random
 fresh
 echo "a leg is filled, without I/O:  $(until_filled)"

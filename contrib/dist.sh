@@ -1,13 +1,13 @@
 #!/bin/bash
-# Builds what people download: farblock-linux-x86_64.tar.gz, farblock-windows-x86_64.zip and their
-# SHA256SUMS. The same commit gives the same bytes, wherever it is built, with the same compilers.
+# Builds the release archives: farblock-linux-x86_64.tar.gz, farblock-windows-x86_64.zip and their
+# SHA256SUMS. The same commit gives the same bytes on every machine with the same compilers.
 #
-#   dist.sh                   into dist in cargo's target directory; DIST_DIR= says where else
+#   dist.sh                   into dist in cargo's target directory, or into DIST_DIR
 #   dist.sh --pack FOLDER     packs only, with the programs FOLDER/farblock and FOLDER/farblock.exe
-#   dist.sh --notices         prints the licences of what is in the program for Linux
+#   dist.sh --notices         prints the licences of the code in the Linux program
 #
-# Reproducible: times are the commit's (SOURCE_DATE_EPOCH), entries are sorted and nobody's, and no
-# path of this machine is in the programs.
+# Reproducible: times are the commit's (SOURCE_DATE_EPOCH), entries are sorted and have no owner,
+# and the programs contain no path of this machine.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/.."
@@ -34,13 +34,13 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
-# What users need of the sources, and what only one system has.
+# The sources' files for users, and the files for only one system.
 documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT THIRD-PARTY.md docs/attach.md)
 linux_documents=(contrib/systemd/farblock{-attach@.service,.service,.socket})
 windows_documents=(docs/windows.md)
 
-# build TARGET [ARGUMENT...]: the program, without this machine in it. The last mapping that fits a
-# path is the one that counts.
+# build TARGET [ARGUMENT...]: builds the program without this machine's paths. Of several mappings
+# that match a path, the last one applies.
 build() {
     local target=$1 sysroot
     shift
@@ -51,9 +51,9 @@ build() {
         "--remap-path-prefix=$root=/farblock"
         "--remap-path-prefix=$target_dir=/build"
     )
-    # The linker would write the time into the program.
+    # The linker would otherwise write the time into the program.
     [ "$target" != "$windows" ] || flags+=("-Clink-arg=-Wl,--no-insert-timestamp")
-    # Not the developer's flags, and not what is in RUSTFLAGS.
+    # Ignores RUSTFLAGS and the developer's configuration.
     local separator=$'\x1f'
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") \
         CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_INCREMENTAL=0 \
@@ -61,10 +61,10 @@ build() {
         die "farblock does not build for $target; cargo's words are above."
 }
 
-# The licences of everything that is in the program, from the sources that it was made of.
+# Prints the licences of all code in the program, from its sources.
 notices() {
     local target=$1 name version licence folder file sum
-    # Most have the same texts: each is there once.
+    # Most licences have the same text: print each text once.
     local -A seen=()
     echo "farblock is made of the following, besides its own code and Rust's standard library"
     echo "(MIT OR Apache-2.0, https://www.rust-lang.org)."
@@ -85,7 +85,7 @@ notices() {
         | [.name, .version, .license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))]
         | @tsv' "$work/metadata.json")
     while read -r name version; do
-        # Those without are our own.
+        # Packages without a licence here are our own.
         licence=${licences[$name $version]:-} folder=${folders[$name $version]:-}
         [ -n "$folder" ] || continue
         printf '\n=== %s %s: %s\n' "$name" "$version" "$licence"
@@ -104,8 +104,8 @@ notices() {
     done <"$work/packages"
 }
 
-# stage FOLDER TARGET PROGRAM DOCUMENT...: everything that is packed, with the same times and
-# rights.
+# stage FOLDER TARGET PROGRAM DOCUMENT...: collects the files to pack, with fixed times and
+# permissions.
 stage() {
     local folder=$1 target=$2 program=$3 file
     shift 3
@@ -136,14 +136,14 @@ pack() {
     stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}" \
         "${windows_documents[@]}"
     rm -f "$dist/$name.zip"
-    # Without the extra fields, which have this machine's users.
+    # -X: without the extra fields, which contain this machine's users.
     (cd "$work" && find "$name" -type f | sort | zip -X -q -9 "$dist/$name.zip" -@)
     (cd "$dist" && sha256sum farblock-linux-x86_64.tar.gz farblock-windows-x86_64.zip >SHA256SUMS)
     echo "in $dist:"
     cat "$dist/SHA256SUMS"
 }
 
-# Nothing of this machine may be in a program.
+# Fails if a program contains a path of this machine.
 check() {
     local program=$1 place
     for place in "$root" "$target_dir" "${CARGO_HOME:-$HOME/.cargo}"; do
@@ -168,7 +168,7 @@ case ${1:-} in
         environment=$("$root/interop/windows/setup.sh" --env)
         # shellcheck disable=SC1090 # written by setup.sh
         . "$environment"
-        # A folder of its own, as for the tests (decision 38).
+        # A separate folder, as for the tests (decision 38).
         target_dir=$target_dir/windows
         export CARGO_TARGET_DIR=$target_dir
         # shellcheck disable=SC2086 # words
@@ -177,7 +177,7 @@ case ${1:-} in
     programs=$(mktemp -d)
     cp "$target_dir/$linux/release/farblock" \
         "$target_dir/windows/$windows/release/farblock.exe" "$programs/"
-    # The names of what is imported from Windows hold the folder, spelled with underscores.
+    # The symbols of imports from Windows contain the folder, with underscores.
     x86_64-w64-mingw32-strip --preserve-dates --wildcard --strip-symbol='*_dll_imports_lib' \
         --strip-symbol='*_dll_imports_lib_iname' "$programs/farblock.exe"
     check "$programs/farblock"

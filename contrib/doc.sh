@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# doc.sh FOLDER: copies the README, and the pages that it leads to, below FOLDER: every relative
-# link of a page there leads to a file that is there, too. Links to sources, which a package does
-# not have, lose their address and keep their words.
+# doc.sh FOLDER: copies the README, and the pages that it links to, below FOLDER. Every relative
+# link of a page there leads to a file that is there, too. Links to sources, which a package lacks,
+# become plain text.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: doc.sh FOLDER" >&2; exit 2; }
 python3 - "$(cd "$(dirname "$0")/.." && pwd)" "$1" <<'PYTHON'

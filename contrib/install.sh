@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # install.sh RELEASE PREFIX: installs farblock from the folder RELEASE (target/release) below
-# PREFIX: the program without its symbols, systemd's units, manual pages, completions, libfarblock.
-# install.sh --uninstall PREFIX: removes all of it, and folders that are empty then and are its own.
-# DESTDIR goes before PREFIX.
+# PREFIX: the program without symbols, systemd's units, manual pages, completions and libfarblock.
+# install.sh --uninstall PREFIX: removes all of it, and farblock's own folders if they are empty.
+# DESTDIR is prepended to PREFIX.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -16,14 +16,14 @@ usage() {
     echo "install.sh: PREFIX has to begin with /, which $2 does not" >&2
     exit 2
 }
-# It gets into units and pkg-config files, where other signs mean something.
+# PREFIX is inserted into units and pkg-config files, where other characters have a meaning.
 [[ $2 =~ ^[A-Za-z0-9/._+~-]+$ ]] || {
     echo "install.sh: PREFIX may have letters, digits and ._+~-/ in it, which is not all of $2" >&2
     exit 2
 }
 prefix=$2 root=${DESTDIR:-}$2
 
-# Tells the loader's cache, by which programs find libfarblock, of a change of this machine.
+# Updates the loader's cache, by which programs find libfarblock, after a change on this machine.
 refresh_loader() {
     if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
         ldconfig

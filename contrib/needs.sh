@@ -1,7 +1,7 @@
 #!/bin/sh
-# needs.sh CARGO [--compiler-later]: says in one sentence what a build lacks on this machine, and how
-# to install it, before anything is built. --compiler-later: a later step installs the C compiler
-# where apt-get exists. Exit code: 0 nothing is missing, 1 something is.
+# needs.sh CARGO [--compiler-later]: reports in one sentence what a build lacks on this machine, and
+# how to install it, before anything is built. --compiler-later: a later step installs the C
+# compiler where apt-get exists. Exit code: 0 nothing is missing, 1 something is.
 set -u
 cargo=${1:?usage: needs.sh CARGO [--compiler-later]}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ lacks() {
     exit 1
 }
 
-# A shell that was open before rustup came does not look there yet.
+# A shell started before rustup's installation does not search that folder yet.
 if ! command -v "$cargo" >/dev/null 2>&1; then
     [ "$cargo" != cargo ] || [ ! -x "$HOME/.cargo/bin/cargo" ] ||
         lacks "this shell does not find cargo, which is installed: run '. \"\$HOME/.cargo/env\"'" \

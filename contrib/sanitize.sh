@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs tests under AddressSanitizer and ThreadSanitizer: sanitize.sh [CARGO]. First it has each of
-# them find what it is for, to see that it does work here.
+# sanitize.sh [CARGO]: runs tests under AddressSanitizer and ThreadSanitizer. First each sanitizer
+# must find a deliberate fault, to prove that it works here.
 #
-# ThreadSanitizer needs a standard library that was built for it: every Arc is a race otherwise. It
-# does not see system calls that are made without libc, so rustix makes them with it: memory that is
-# unmapped and mapped again would be a race, too.
+# ThreadSanitizer needs a standard library that was built for it; otherwise it reports a race for
+# every Arc. It does not see system calls made without libc, so rustix must use libc; otherwise it
+# reports a race for memory that is unmapped and mapped again.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo=${1:-cargo}
@@ -16,15 +16,15 @@ for kind in asan:Address tsan:Thread; do
         exit 1
     fi
 done
-# Sanitizers are flags that only a nightly compiler takes, or one that is told that it is one.
+# Only a nightly compiler, or one in nightly mode, accepts the sanitizer flags.
 export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}
 built=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 
 self_check=$(mktemp -d)
 trap 'rm -rf "$self_check"' EXIT
 
-# finds WHAT PROGRAM: the program must fail, and the sanitizer say WHAT of it, in one run of 20: on a
-# busy machine a race goes by unseen every other time.
+# finds WHAT PROGRAM: in one of 20 runs the program must fail and the sanitizer must report WHAT. On
+# a busy machine, about every second race goes unnoticed.
 finds() {
     for _ in {1..20}; do
         if ! "$2" 2>"$self_check/log" && grep -q "$1" "$self_check/log"; then
@@ -46,7 +46,8 @@ fn main() {
 RUST
 rustc --target "$target" $RUSTFLAGS -o "$self_check/freed" "$self_check/freed.rs"
 finds heap-use-after-free "$self_check/freed"
-# Not the long runs of chaos, loom and the conformance suite, nor documentation: rustdoc links without the sanitizer.
+# Without the long runs of chaos, loom and the conformance suite, and without documentation tests:
+# rustdoc links without the sanitizer.
 CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" \
     -p farblock-mem -p farblock-block -p farblock-backends --lib
 CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" -p farblock-reactor --lib \

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# stages.sh MAKE STAGE...: makes one stage after the other, and says at the end how each ended, how
-# long it took and how much of the processors it had. A stage that fails does not keep the next ones
-# from running: one run tells everything that is wrong. Exit code: 0 all passed, 1 one did not, 2
-# misuse.
+# stages.sh MAKE STAGE...: makes the stages in order. At the end it prints the result of each, its
+# duration and its share of the processors. The next stages run after a failure, too, so that one
+# run reports all faults. Exit code: 0 all passed, 1 one failed, 2 misuse.
 #
-# +GOAL among the stages begins a goal that later ones need, and goes on without waiting for it: at
-# the lowest priority, for the time in which stages wait. What becomes of it does not count; a stage
-# that needs it makes it, and says why it cannot. What one stage has begun ends before the next +GOAL.
+# A stage +GOAL starts making a goal that later stages need, in the background at the lowest
+# priority, to use idle processor time. Its result is ignored: a stage that needs the goal makes it,
+# and reports a failure. The goal's process ends before the next +GOAL.
 set -uo pipefail
 [ $# -ge 2 ] || { echo "usage: stages.sh MAKE STAGE..." >&2; exit 2; }
 make=$1
@@ -20,17 +19,17 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 begin_ahead() {
     finish_ahead
-    # A group of its own, so that it ends with what it has started.
+    # A process group, so that killing it kills its children.
     set -m
     nice -n 19 "$make" --no-print-directory "$1" >/dev/null 2>&1 </dev/null &
     ahead=$!
     set +m
 }
 
-# Seconds of processor time that what has ended has had.
+# Seconds of processor time of all ended children.
 used() { awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat"; }
 
-# The names of flaky checks, one a line: checks that failed, and passed when they were repeated.
+# The names of flaky checks, one per line: checks that failed once and passed when repeated.
 FARBLOCK_FLAKY=$(mktemp "${TMPDIR:-/tmp}/farblock-flaky.XXXXXX")
 export FARBLOCK_FLAKY
 

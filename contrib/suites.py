@@ -28,13 +28,13 @@ import tempfile
 import threading
 import time
 
-# What takes longest begins first.
+# The longest suites start first.
 LONG = [
     "cli/attach", "sim/product", "sim/mistakes", "cli/transfers", "bench/floor", "reactor/chaos",
     "cli/dist", "cli/bench", "documentation",
 ]
 
-# Suites that nothing may run beside, and why.
+# Suites that must run alone, and why.
 ALONE = {
     "nvmf-target/allocations": "waits for a time in which its process allocates nothing; under Wine"
     " it does not come beside others in 100 seconds",
@@ -43,10 +43,10 @@ ALONE = {
     " many round trips may be interrupted several times before there is any, each slow",
 }
 
-# Seconds that a program has to end after it was asked to.
+# Seconds that a program has to exit after SIGTERM.
 GRACE = 10
 
-# Seconds that it has to end by itself after it has said its result.
+# Seconds that it has to exit after it has printed its result.
 TIME_TO_END = 60
 
 
@@ -102,8 +102,8 @@ class Runner:
         with self.lock:
             if self.is_stopped:
                 raise OSError("stopped")
-            # A group of its own, so that what it has started ends with it. Not a session: the first
-            # terminal that a test opens would become its own.
+            # A process group, so that its children are killed with it. Not a session: the first
+            # terminal that a test opens would become its controlling terminal.
             process = subprocess.Popen(
                 command, cwd=suite.folder, env=suite.environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, process_group=0)
@@ -222,7 +222,7 @@ def built(path):
             name = f"{os.path.basename(folder)}/{target['name']}"
             if kind != "test":
                 name += f" ({kind})"
-            # Benches have a harness of their own, without a result to look for.
+            # Benches have another harness, which prints no result line.
             suites[name] = Suite(name, folder, [message["executable"]], kind != "bench")
     return suites
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-deb.sh RELEASE: makes the Debian package of the build in the folder RELEASE, asks lintian,
-# looks into it, and has dpkg install, upgrade, remove and purge it where a systemd of its own runs.
+# test-deb.sh RELEASE: makes the Debian package of the build in the folder RELEASE, runs lintian,
+# checks its files, and has dpkg install, upgrade, remove and purge it under a separate systemd.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-deb.sh RELEASE" >&2; exit 2; }

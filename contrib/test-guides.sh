@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test-guides.sh RELEASE: runs the README's and every guide's blocks of sh as a reader would, with
-# the program in the folder RELEASE: each text in a folder and a network of its own. A target that a
-# block begins in the background is waited for; what is attached or served at the end is ended.
+# test-guides.sh RELEASE: runs the sh blocks of the README and of every guide as a reader would,
+# with the program in the folder RELEASE. Each text has its own folder and network. The script waits
+# for targets that a block starts in the background, and stops all targets and attachments at the
+# end.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-guides.sh RELEASE" >&2; exit 2; }
@@ -17,7 +18,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What is run: the blocks, and a wait after each of them.
+# Prints the script to run: the blocks, with a wait after each.
 script() {
     echo 'set -eux -o pipefail'
     echo 'listens() { for _ in $(seq 600); do ! farblock status >/dev/null 2>&1 || return 0'
@@ -38,7 +39,7 @@ run() {
         unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID
         export PATH=$release:$PATH FARBLOCK_RUNTIME_DIR=$folder/runtime/farblock
         export XDG_STATE_HOME=$folder/state XDG_CONFIG_HOME=$folder/config
-        # Processes end with the namespace of their numbers.
+        # The PID namespace ends all processes.
         timeout 120 unshare --map-root-user --net --pid --kill-child --fork --mount-proc \
             bash -c 'ip link set lo up && bash run.sh' >said 2>&1
     ) || die "$guide: $(tail -n 20 "$folder/said")"
@@ -51,7 +52,7 @@ done
 for guide in "${guides[@]}"; do
     run "$guide"
 done
-# Links lead somewhere.
+# Every link leads to a file.
 for guide in "${guides[@]}" "$here/../docs/guides/README.md"; do
     grep -o '](\([^)#:]*\)' "$guide" | cut -c3- | while read -r link; do
         [ -e "$(dirname "$guide")/$link" ] || die "$guide: there is no $link"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-install.sh RELEASE: installs the build in the folder RELEASE into a folder of its own, looks
-# at every file as what will use it does, uninstalls, and finds nothing left.
+# test-install.sh RELEASE: installs the build in the folder RELEASE into a temporary folder, checks
+# every file with the program that uses it, uninstalls, and checks that nothing is left.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-install.sh RELEASE" >&2; exit 2; }
@@ -32,7 +32,7 @@ done
 "$here/install.sh" "$release" /usr
 usr=$DESTDIR/usr
 
-# files PATTERN...: each is there.
+# files PATTERN...: each pattern matches a file.
 files() {
     local one
     for one in "$@"; do
@@ -48,9 +48,9 @@ files bin/farblock lib/systemd/system/farblock{,-attach@}.service \
 [ "$(find "$DESTDIR" -type f -not -path "*/farblock*" -not -name "*farblock*")" = "" ] ||
     die "files that are not called farblock"
 sections=$(readelf --wide --section-headers "$usr/bin/farblock")
-# (.debug_gdb_scripts, which a release may have, is loaded with it and stays.)
+# (The section .debug_gdb_scripts, which a release may contain, is allowed.)
 ! grep -q '\.debug_info\|\.symtab' <<<"$sections" || die "the program has its symbols"
-# Tests of the simulation break the product by switches. Users must not get a program that has them.
+# The simulation's tests break the product by switches. A release must not contain them.
 mapfile -t switches < <(
     grep -rhoP --include='*.rs' 'has_mistake\(\s*"\K[^"]{17,}' "$here/../crates"
 )
@@ -65,7 +65,7 @@ done
 [ "$(PKG_CONFIG_PATH=$usr/lib/pkgconfig pkg-config --modversion farblock)" = \
     "$("$usr/bin/farblock" --version | cut -d' ' -f2)" ]
 
-# Every page: without a date, since a build has none, and with clap_mangen's paragraphs.
+# Every manual page: without a date, since a build has none, and with clap_mangen's paragraphs.
 for page in "$usr"/share/man/man1/*.1; do
     complaints=$(mandoc -T lint -W warning "$page" || true)
     ! grep -v 'missing date\|skipping paragraph macro' <<<"$complaints" | grep . ||
@@ -73,7 +73,7 @@ for page in "$usr"/share/man/man1/*.1; do
 done
 mandoc -T utf8 "$usr/share/man/man1/farblock.1" | grep 'farblock-serve(1)' >/dev/null
 
-# The units, as systemd reads them: the program where it is installed for this test.
+# The units, checked by systemd, with the program's path of this test.
 mkdir "$work/units"
 for unit in "$usr"/lib/systemd/system/farblock*; do
     to=${unit##*/} to=$work/units/${to/@./@data.}
@@ -83,12 +83,13 @@ for unit in "$work"/units/*; do
     complaints=$(systemd-analyze verify --man=no "$unit" 2>&1) || die "$unit: $complaints"
     [ -z "$complaints" ] || die "$unit: $complaints"
 done
-# Of 100 (systemd has tenths): what a service that serves disks can do without it shall not have.
+# At most 25 of 100 (systemd counts in tenths): the service must not have rights that it does not
+# need.
 systemd-analyze security --offline=true --threshold=25 "$work/units/farblock.service" \
     >"$work/security" ||
     die "farblock.service may do too much: $(cat "$work/security")"
 
-# Completions, with a target to ask.
+# Completions, with a running target to query.
 PATH=$usr/bin:$PATH
 nqn=nqn.2026-11.org.example:disks:one
 (exec farblock serve mem:1MiB --listen 127.0.0.1:0 --nqn "$nqn" >"$work/said") &
@@ -100,12 +101,12 @@ for _ in $(seq 600); do
 done
 grep -q '^listening' "$work/said" || die "farblock serve does not listen"
 
-# in_bash LINE: what bash offers for its end.
+# in_bash LINE: prints bash's candidates for the end of the line.
 in_bash() {
     bash --norc -c '
         . "$1"
         COMP_LINE=$2 COMP_POINT=${#2}
-        # As bash does it: a colon is a word.
+        # bash makes each colon a word.
         read -ra COMP_WORDS <<<"${2//:/ : }"
         [[ $2 != *[[:space:]:] ]] || COMP_WORDS+=("")
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -126,7 +127,7 @@ in_fish() {
     fish --no-config -c 'source $argv[1]; complete -C $argv[2]' \
         "$usr/share/fish/vendor_completions.d/farblock.fish" "$1" | cut -f1
 }
-# offered SHELL LINE WANTED: WANTED is among what it offers.
+# offered SHELL LINE WANTED: the shell's candidates contain WANTED.
 offered() {
     local said
     said=$("in_$1" "$2")

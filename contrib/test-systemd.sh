@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test-systemd.sh RELEASE|PACKAGE.deb: installs the build in the folder RELEASE where a systemd of its own runs,
-# in namespaces and without a machine, and has farblock.service started, changed and restarted, and
-# farblock-attach@.service used by fio meanwhile; or has dpkg install, upgrade, remove and purge the
-# Debian package there.
+# test-systemd.sh RELEASE|PACKAGE.deb: installs the build in the folder RELEASE under a separate
+# systemd, which runs in namespaces, without a virtual machine. It starts, changes and restarts
+# farblock.service while fio uses a disk of farblock-attach@.service. With a Debian package, dpkg
+# installs, upgrades, removes and purges it there.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-systemd.sh RELEASE|PACKAGE.deb" >&2; exit 2; }
@@ -29,7 +29,7 @@ else
     cp "$here/tests/deb-job.sh" "$work/job.sh"
 fi
 
-# A group for control groups of its own: nothing of the machine's is below it.
+# A group for its own control groups, with none of the machine's below it.
 cat >"$work/outer.sh" <<'OUTER'
 set -e
 work=$1
@@ -46,14 +46,14 @@ find "$group" -depth -type d -exec rmdir {} \;
 exit "$code"
 OUTER
 
-# The root of that systemd: this machine's programs, to be read only, and nothing else of it.
+# The root of that systemd: this machine's programs, read-only, and no other files of it.
 cat >"$work/inner.sh" <<'INNER'
 set -e
 work=$1
 mount -t tmpfs -o mode=755 tmpfs "$work/root"
 cd "$work/root"
 mkdir -p usr etc/systemd/system/multi-user.target.wants proc sys dev run tmp var/lib root out old
-# over FOLDER: this machine's, and what is written to it is forgotten.
+# over FOLDER: shows this machine's folder, and discards writes to it.
 over() {
     mkdir -p "$1" ".over/$1/new" ".over/$1/work"
     mount -t overlay overlay "$1" \
@@ -99,19 +99,19 @@ StandardError=inherit
 Environment=HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin
 TimeoutStartSec=300
 UNIT
-# It would hang the terminal up, and us with it.
+# It would hang up the terminal, and this script with it.
 ln -s /dev/null etc/systemd/system/console-getty.service
 ln -s /etc/systemd/system/job.service etc/systemd/system/multi-user.target.wants/
 pivot_root . old
 cd /
 umount -l old
-# Credentials get to services by propagation.
+# Credentials reach services by mount propagation.
 mount --make-rshared /
 exec env -i container=farblock PATH=/usr/bin:/usr/sbin /lib/systemd/systemd --log-target=console \
     --unit=multi-user.target </dev/console >/dev/console 2>&1
 INNER
 
-# A terminal is what it has for a console; nobody types, and it does not end before systemd does.
+# Its console is a terminal without any input, which stays open until systemd exits.
 mkfifo "$work/typed"
 exec 9<>"$work/typed"
 timeout 400 script --quiet --flush --command "unshare --mount bash '$work/outer.sh' '$work'" \

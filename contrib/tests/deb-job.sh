@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What test-systemd.sh has done where its systemd runs, with a Debian package.
+# The job of test-systemd.sh for a Debian package, inside its systemd.
 # shellcheck source=job-begins.sh
 . "$(dirname "$0")/job-begins.sh"
 install() {
     dpkg --install --no-triggers /root/package.deb
 }
 
-# Images of containers forbid packages to start anything; here is a system as people have it.
+# Container images forbid packages to start services; a user's system does not.
 rm -f /usr/sbin/policy-rc.d
 
-# What it brings is neither enabled nor started.
+# The package neither enables nor starts its units.
 install
 for unit in farblock.socket farblock.service; do
     [ "$(systemctl is-enabled $unit || true)" = disabled ]
@@ -23,8 +23,8 @@ before=$(process farblock)
 attached=$(process farblock-attach@data)
 [ "$before" != 0 ] && [ "$attached" != 0 ]
 
-# An upgrade while somebody writes and compares: the target is the new version, hosts wait for it,
-# and attached disks are served on.
+# An upgrade during writes: the target runs the new version, hosts wait for it, and attached disks
+# keep their servers.
 head -c 32M /dev/urandom >/root/data
 began=$(writes)
 farblock --quiet copy /root/data "$url" --verify &
@@ -37,7 +37,7 @@ systemctl is-active farblock.socket farblock.service farblock-attach@data
 [ "$(process farblock-attach@data)" = "$attached" ]
 systemctl stop farblock-attach@data
 
-# Removed, nothing runs; what the administrator wrote stays, and is used by the next one.
+# After removal nothing runs. The administrator's files stay, and the next installation uses them.
 dpkg --remove --no-triggers farblock
 [ ! -e /usr/bin/farblock ]
 for unit in farblock.socket farblock.service; do
@@ -48,7 +48,7 @@ install
 systemctl start farblock.service
 farblock id "$url"
 
-# Purged, nothing of it is left but disks, and what others wrote.
+# After purging, only disks and other programs' files are left.
 dpkg --purge --no-triggers farblock
 [ "$(systemctl is-active farblock.service || true)" = inactive ]
 [ -z "$(find /etc/systemd /var/lib/systemd -name 'farblock*' -print)" ]

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What jobs in the systemd of test-systemd.sh begin with; sourced by them. What fails ends the job,
-# with the service's last words.
+# The beginning of the jobs in test-systemd.sh's systemd; they source it. A failure ends the job,
+# with the service's last log lines.
 set -Eeux -o pipefail
 failed() {
     set +x
@@ -11,8 +11,8 @@ trap 'failed $LINENO "$BASH_COMMAND"' ERR
 nqn=nqn.2026-11.org.example:disks
 url="nvme+tcp://127.0.0.1/$nqn?ns=1"
 
-# share MIB: what docs/guides/share.md says: a disk in /var/lib/farblock, and what is shared in
-# /etc/farblock. So many MiB a second at most, and as many in all.
+# share MIB: follows docs/guides/share.md: a disk in /var/lib/farblock, and its configuration in
+# /etc/farblock. MIB limits the MiB per second, and is the size of the disk.
 share() {
     mkdir -p /var/lib/farblock /etc/farblock
     truncate -s "$1M" /var/lib/farblock/disk.img
@@ -27,7 +27,7 @@ TOML
     systemctl enable --now farblock.socket farblock.service
 }
 
-# What farblock-attach@data is to attach.
+# Writes the file of farblock-attach@data.
 attach() {
     mkdir -p /etc/farblock/attach.d
     cat >/etc/farblock/attach.d/data.toml <<TOML
@@ -37,12 +37,12 @@ no-device = true
 TOML
 }
 
-# The process of a unit; 0 if there is none.
+# Prints the process of a unit; 0 if there is none.
 process() {
     systemctl show --property MainPID --value "$1"
 }
 
-# How many writes the target has done.
+# Prints how many writes the target has executed.
 writes() {
     farblock status --json | jq '.subsystems[0].writes'
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What test-systemd.sh has done where its systemd runs.
+# The job of test-systemd.sh, inside its systemd.
 # shellcheck source=job-begins.sh
 . "$(dirname "$0")/job-begins.sh"
 
@@ -11,7 +11,7 @@ pid=$(process farblock)
 [ "$(stat --format %u "/proc/$pid")" != 0 ]
 [ "$(stat --format %u /var/lib/private/farblock/disk.img)" = "$(stat --format %u "/proc/$pid")" ]
 
-# Changed while it runs, and not at all by what makes no sense.
+# Changes at run time; an invalid configuration changes nothing.
 cat >>/etc/farblock/farblock.toml <<TOML
 
 [[subsystems.namespaces]]
@@ -26,7 +26,7 @@ systemctl is-active farblock
 cp /root/good.toml /etc/farblock/farblock.toml
 [ "$(process farblock)" = "$pid" ]
 
-# Restarted while somebody writes and compares: connected hosts do not notice.
+# Restarts during writes and comparisons: connected hosts notice only a pause.
 for _ in 1 2 3; do
     head -c 64M /dev/urandom >/root/data
     before=$(writes)
@@ -39,8 +39,8 @@ done
 [ "$(process farblock)" != "$pid" ]
 farblock --quiet read "$url" --length 64MiB | cmp - /root/data
 
-# A disk that is attached at boot. While fio writes to it and verifies, the target is restarted; no
-# operation fails. What the longest one may take is generous: the machine may be busy.
+# A disk that is attached at boot. The target restarts while fio writes and verifies; no operation
+# fails. The time limit of one operation is generous, since the machine may be busy.
 most_seconds=30
 attach
 systemctl start farblock-attach@data
@@ -53,7 +53,7 @@ load=$!
 for _ in 1 2 3; do
     before=$(writes)
     until [ "$(writes)" -gt "$((before + 200))" ]; do sleep 0.1; done
-    # So many in ten seconds would be too many.
+    # Resets the limit of starts within ten seconds.
     systemctl reset-failed farblock
     systemctl restart farblock
 done
@@ -64,8 +64,8 @@ echo "longest pause: $pause ms"
 [ "$pause" -lt $((most_seconds * 1000)) ]
 [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 
-# Its main process is killed, and by systemd the one that serves: who has the disk open waits. Before
-# Linux 6.9 systemd is given nothing to keep, and the mount breaks.
+# Kills the main process, and systemd kills the server process: users of the disk wait. Before Linux
+# 6.9 systemd has no descriptor to keep, and the mount breaks.
 is_live() {
     [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 }
@@ -76,7 +76,7 @@ if printf '6.9\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet; then
     while [ -e "/proc/$server" ]; do sleep 0.1; done
     printf waited >&7
     exec 7>&-
-    # The service is started again after five seconds, and connects.
+    # The service restarts after five seconds, and connects.
     deadline=$((SECONDS + 60))
     until is_live; do
         [ "$SECONDS" -lt "$deadline" ]
@@ -91,7 +91,7 @@ systemctl stop farblock-attach@data
 [ "$(systemctl show --property Result --value farblock-attach@data)" = success ]
 [ "$(farblock list --json | jq length)" = 0 ]
 
-# A host that has to prove who it is, with a secret that only root can read.
+# A host that must authenticate, with a secret that only root can read.
 mkdir -m 700 /etc/farblock/keys
 (umask 077 && farblock keys new >/etc/farblock/keys/host.key)
 host=nqn.2026-11.org.example:host
@@ -114,8 +114,9 @@ farblock status | grep 127.0.0.1:4420
 systemctl stop farblock.socket farblock.service
 [ "$(systemctl show --property Result --value farblock)" = success ]
 
-# The machine shuts down while a file system that was mounted by hand is on a disk. Its service has
-# to unmount that, since systemd would do so only after it. test-systemd.sh reads what comes of it.
+# The machine shuts down while a manually mounted file system is on a disk. The disk's service must
+# unmount it, since systemd would do so only after stopping the service. test-systemd.sh checks the
+# result.
 cp /root/good.toml /etc/farblock/farblock.toml
 systemctl start farblock.socket farblock.service
 mknod /dev/loop-control c 10 237
