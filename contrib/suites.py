@@ -51,7 +51,7 @@ TIME_TO_END = 60
 
 
 class Suite:
-    """A test program, or any command that is run beside them."""
+    """A test program, or another command that runs beside them."""
 
     def __init__(self, name, folder, command, is_harness=True):
         self.name, self.folder, self.command = name, folder, command
@@ -69,14 +69,14 @@ class Suite:
 
 
 class Outcome:
-    """What became of a suite."""
+    """The outcome of a suite."""
 
     def __init__(self, suite, log, problem, seconds):
         self.suite, self.log, self.problem, self.seconds = suite, log, problem, seconds
         self.passed = sum(map(int, re.findall(r"^test result: .*?(\d+) passed", log, re.M)))
 
     def failed_tests(self):
-        """The names of the failed tests; none if the program did not get as far as naming them."""
+        """The names of the failed tests; empty if the program did not print any names."""
         if not self.suite.is_harness or self.problem != "exit code 101":
             return []
         failed = re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED$", self.log, re.M)
@@ -127,7 +127,7 @@ class Runner:
         return Outcome(suite, text, problem, time.monotonic() - begun)
 
     def wait(self, process, log):
-        """What went wrong, if something did."""
+        """The problem, if there is one."""
         deadline = time.monotonic() + self.options.timeout
         said_at = None
         while True:
@@ -145,7 +145,7 @@ class Runner:
                 return f"it hung: killed after {self.options.timeout} s"
 
     def repeat(self, failed):
-        """Repeats alone what failed beside others; returns the outcome that counts."""
+        """Repeats failed tests alone, and returns the final outcome."""
         tests = failed.failed_tests()
         what = ", ".join(tests) if tests else "the whole program"
         print(f"again, alone - {failed.suite.name}: {what}", flush=True)
@@ -199,7 +199,7 @@ def what_went_wrong(code):
 
 
 def end(process):
-    """Ends a program and what it has started."""
+    """Stops a program and its children."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)

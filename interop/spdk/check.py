@@ -37,7 +37,7 @@ def disk(name, size):
 
 
 class Target:
-    """A farblock with a socket for SPDK's clients."""
+    """A farblock process with a socket for SPDK's clients."""
 
     def __init__(self, name, *more):
         self.socket, self.log = path(f"{name}.sock"), path(f"{name}.log")
@@ -64,7 +64,7 @@ class Target:
         assert not os.path.exists(self.socket)
 
     def rpc(self, *words, **more):
-        """What the official command prints, from JSON if it is that."""
+        """The official command's output, parsed if it is JSON."""
         done = subprocess.run([CLIENT, "-s", self.socket, *words], capture_output=True, text=True,
                               timeout=PATIENCE, **more)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
@@ -74,7 +74,7 @@ class Target:
             return done.stdout.strip()
 
     def refused(self, code, message, *words):
-        """That the official command is refused with this."""
+        """Checks that the official command is refused with this error."""
         done = subprocess.run([CLIENT, "-s", self.socket, *words], capture_output=True, text=True,
                               timeout=PATIENCE)
         said = done.stdout + done.stderr
@@ -83,7 +83,7 @@ class Target:
         assert (error["code"], error["message"]) == (code, message), f"{words}: {error}"
 
     def call(self, method, params=None):
-        """The answer to a request as it is."""
+        """The complete answer to a request, a result or an error."""
         with Raw(self) as raw:
             request = {"jsonrpc": "2.0", "method": method, "id": 1}
             raw.send(json.dumps(request if params is None else {**request, "params": params}))
@@ -94,7 +94,7 @@ class Target:
 
 
 class Raw:
-    """A client that sends what it likes."""
+    """A client that sends any bytes."""
 
     def __init__(self, target):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -142,8 +142,8 @@ def noise(length):
 
 
 def parameters_are_the_packages():
-    """Every parameter that the package knows is known here, as what it sends, and no other; what is
-    needed here it sends always, and what it asks for is needed here."""
+    """farblock knows all of the package's parameters, with their types, and no others. The package
+    always sends what farblock requires, and farblock requires what its command line requires."""
     with Target("parameters") as target:
         methods = target.rpc("rpc_get_methods", "--current")
         assert TUNING <= set(methods), TUNING - set(methods)
@@ -191,7 +191,7 @@ EXPECTED = (("a sequence", "array"), ("boolean", "boolean"), ("string", "string"
 
 
 def kind_of(target, method, name):
-    """The type that farblock wants of a parameter; none if it takes whatever comes."""
+    """The type that farblock requires of a parameter; None if it accepts any."""
     params = {}
     outer, _, inner = name.rpartition(".")
     params[outer or inner] = {inner: {}} if outer else {}
@@ -205,7 +205,7 @@ def kind_of(target, method, name):
 
 
 def needed_here(target, method, names):
-    """The parameters without which farblock refuses a method."""
+    """The parameters that farblock requires for a method."""
     values = {"number": 1, "string": "x", "boolean": True, "array": [], "object": {}, None: "x"}
     outer_of = {one.split(".")[1]: one.split(".")[0] for one in names if "." in one}
     params, needed = {}, set()
@@ -227,7 +227,7 @@ def needed_here(target, method, names):
 
 
 def known(target, method, prefix=""):
-    """The parameters that farblock knows of a method, which it says when it is given another."""
+    """The parameters of a method, from farblock's answer to an unknown parameter."""
     params = {"nope": 1}
     for part in reversed(prefix.split(".")[:-1]):
         params = {part: params}
@@ -247,7 +247,7 @@ def known(target, method, prefix=""):
 
 
 def everything_is_made_used_and_saved():
-    """Made by the official client, used by farblock's host, saved, and loaded by another one."""
+    """Disks that the official client makes are used by farblock's host, saved, and loaded again."""
     image = disk("aio.img", 16 << 20)
     bases = [disk(name, 8 << 20) for name in ("left.img", "right.img")]
     port = free_port()
@@ -312,7 +312,7 @@ def everything_is_made_used_and_saved():
 
 
 def seen_by_some(target):
-    """A namespace that only the hosts see that are named; it is saved and loaded, too."""
+    """A namespace that only named hosts see; it is saved and loaded, too."""
     rpc = target.rpc
     rpc("bdev_malloc_create", "1", "512", "-b", "Hidden")
     rpc("nvmf_subsystem_add_ns", OTHER, "Hidden", "-n", "9", "--no-auto-visible")
@@ -372,7 +372,7 @@ def reached_and_limited(target, port):
 
 
 def used_and_counted(target, port):
-    """What hosts do is told."""
+    """The I/O of hosts is counted."""
     counted = {one["name"]: one for one in target.rpc("bdev_get_iostat")["bdevs"]}
     wrote = [counted[name]["bytes_written"] for name in ("M0", "A0", "Raid", "N0")]
     assert wrote == [1 << 20] * 3 + [0], wrote
@@ -394,7 +394,7 @@ def used_and_counted(target, port):
 
 
 def kept_while_unused(target, data, port):
-    """A RAM disk that no namespace uses for a while has what was written to it."""
+    """A RAM disk keeps its data while no namespace uses it."""
     target.rpc("nvmf_subsystem_remove_ns", NQN, "1")
     assert not target.rpc("bdev_get_bdevs", "-b", "M0")[0]["claimed"]
     target.rpc("nvmf_subsystem_add_ns", NQN, "M0", "-n", "1")
@@ -402,7 +402,7 @@ def kept_while_unused(target, data, port):
 
 
 def spdk_lays_out_the_same(data, bases):
-    """RAID 0 puts a strip on each in turn, as SPDK does: farblock's host wrote at byte 1024."""
+    """RAID 0 distributes strips in turn, as SPDK does: farblock's host wrote at byte 1024."""
     whole = bytearray()
     parts = [open(name, "rb").read() for name in bases]
     for strip in range(20):
@@ -412,7 +412,7 @@ def spdk_lays_out_the_same(data, bases):
 
 
 def keys_come_back_with_their_hosts():
-    """A host with a key is saved with the file of the key, and needs it where that is loaded."""
+    """A host is saved with its key file, and needs the key after loading."""
     secret, tls, other = (path(name) for name in ("dhchap.key", "tls.key", "other.key"))
     for kind, name in ((["--tls"], tls), ([], secret), ([], other)):
         subprocess.run([FARBLOCK, "keys", "new", *kind, "--output", name], check=True,
@@ -469,7 +469,7 @@ def keys_come_back_with_their_hosts():
 
 
 def given_other_keys(target, comes_in, files):
-    """A listed host has other keys from now on, and then those that it had."""
+    """A listed host gets other keys, and then its old ones again."""
     keys = ["nvmf_subsystem_set_keys", NQN, HOST]
     target.refused(-22, "Invalid argument", *keys, "--dhchap-ctrlr-key", "own")
     target.refused(-22, "Invalid argument", "nvmf_subsystem_set_keys", NQN, "nqn.2026-11.h:none")
@@ -480,7 +480,7 @@ def given_other_keys(target, comes_in, files):
 
 
 def errors_are_spdks():
-    """Numbers and words, as clients match on them."""
+    """Error numbers and messages that clients match."""
     image = disk("errors.img", 1 << 20)
     nothing = "No such device"
     invalid = "Invalid parameters"
@@ -546,7 +546,7 @@ def errors_are_spdks():
 
 
 def removal_under_load():
-    """A bdev is deleted while a host writes to it, and another one's host goes on."""
+    """A bdev is deleted while a host writes to it; another bdev's host continues."""
     port = free_port()
     with Target("removal") as target:
         rpc = target.rpc
@@ -594,7 +594,7 @@ def count(is_so):
 
 
 def broken_clients_are_answered_once():
-    """One error for what is no request, and nobody else notices."""
+    """An invalid request gets one error, and does not affect other clients."""
     with Target("broken") as target:
         silent = [Raw(target) for _ in range(16)]
         for one in silent:

@@ -11,7 +11,7 @@ VALUES = ["1", "raid0", "tcp", "127.0.0.1", "none", "optimized", "16", "x",
 
 
 class Recorder:
-    """A client that only looks at what would be sent."""
+    """A client that records the parameters instead of sending them."""
 
     def __init__(self):
         self.calls = []
@@ -29,7 +29,7 @@ KINDS = {bool: "boolean", int: "number", str: "string", list: "array", tuple: "a
 
 
 class Parameters:
-    """What the package sends with a method: types by names, those within others with dots."""
+    """The package's parameters of a method: types by name; nested names contain dots."""
 
     def __init__(self):
         self.kinds = {}
@@ -49,7 +49,7 @@ class Parameters:
 
 
 def words(action):
-    """Ways to give one argument on a command line."""
+    """Ways to pass one argument on a command line."""
     option = list(action.option_strings[-1:])
     if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
         return [option]
@@ -58,7 +58,7 @@ def words(action):
 
 
 def recorded(parser, argv):
-    """What this command line would send; none if it cannot be."""
+    """The parameters that this command line would send; None if it is invalid."""
     client = Recorder()
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -71,7 +71,7 @@ def recorded(parser, argv):
 
 
 def of_method(parser, method, command):
-    """All parameters that the package ever sends with a method."""
+    """All parameters that the package can send with a method."""
     actions = [one for one in command._actions if one.dest != "help"]
     needed = [one for one in actions if one.required or not one.option_strings]
     groups = [group._group_actions for group in command._mutually_exclusive_groups

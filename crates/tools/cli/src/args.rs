@@ -279,8 +279,8 @@ pub(crate) struct ApiArgs {
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct SandboxArgs {
-    /// Confine the process, from the start, to files below this folder, or to this device
-    /// (repeatable) [default: every file that this user may open]
+    /// Open only files below this folder, or only this device, now and later (repeatable) [default:
+    /// every file that this user may open]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 

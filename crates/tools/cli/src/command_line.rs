@@ -21,7 +21,7 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
         .map_err(|error| said(&error.format(&mut command)))
 }
 
-/// Lets an option take `-3` as its value, so that its parser explains the error instead of clap
+/// Lets an argument take `-3` as its value, so that its parser explains the error, instead of clap
 /// reporting an unknown option. A file of such a name is written `./-3`.
 fn with_numbers(command: Command) -> Command {
     let mend = |arg: Arg| match takes_text(&arg) {

@@ -121,7 +121,7 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     }
 }
 
-/// Refuses to send an admin token over a network unencrypted.
+/// Refuses `--steer` for a target whose requests would cross a network unencrypted.
 fn is_steered_in_secret(named: &Named) -> Result<()> {
     let Where::Address(address) = &named.place else { return Ok(()) };
     let (host, _) = values::host_and_port(address).map_err(Failure::Usage)?;
