@@ -1,8 +1,8 @@
 //! The admin queue of a controller, on the control loop.
 //!
-//! It executes the users' admin commands, keeps the controller alive, learns of changed
-//! namespaces, and shuts the controller down at the end. Whatever ends it, it leaves the
-//! controller marked as lost, so that every queue and every caller finds out.
+//! It executes users' admin commands, keeps the controller alive, tracks changed namespaces, and
+//! shuts the controller down. However it ends, it marks the controller as lost, which wakes every
+//! queue and caller.
 //!
 //! ```text
 //!  Serving ---- stop ----> Stopping(CC.SHN, then CSTS until complete) ----> over
@@ -31,18 +31,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::{Done, Pending, Table};
 
-/// Pause between two looks at whether the shutdown is complete.
+/// Interval between reads of CSTS during a shutdown.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(10);
-/// As much of a log page is read as it takes to clear its event.
+/// Bytes of a log page to read in order to clear its event.
 const EVENT_LOG_BYTES: u32 = 512;
 
-/// What the queue is started with.
+/// Settings of the queue.
 pub(crate) struct Settings {
-    /// How often a keep alive is sent, and how long it may go unanswered; `None`: never.
+    /// Interval and timeout of keep alives; `None`: never.
     pub(crate) keep_alive: Option<Pulse>,
-    /// Zero: commands may take for ever.
+    /// Zero: no timeout.
     pub(crate) timeout: Duration,
-    /// What was written to CC.
+    /// The value written to CC.
     pub(crate) configuration: Cc,
     /// Asynchronous events are enabled.
     pub(crate) events: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) depth: u16,
 }
 
-/// How the host finds out that the controller does not answer any more.
+/// The keep alive timing that detects an unresponsive controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pulse {
     pub(crate) interval: Duration,
@@ -58,13 +58,14 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// The controller ends the association if it hears nothing for `keep_alive` (zero: never);
-    /// the host is to know within `path_timeout` that nobody answers.
+    /// The controller closes the association after `keep_alive` without traffic (zero: never). The
+    /// host must detect an unresponsive controller within `path_timeout`.
     pub(crate) fn new(keep_alive: Duration, path_timeout: Option<Duration>) -> Option<Pulse> {
         let pulse = (!keep_alive.is_zero())
             .then(|| Pulse { interval: keep_alive / 2, timeout: keep_alive });
         let Some(path_timeout) = path_timeout else { return pulse };
-        // Sent, and sent again: one third passes before the first, two until it is late.
+        // One third of the time passes before the first keep alive; its timeout is the other two
+        // thirds.
         let interval = path_timeout / 3;
         let quick = Pulse { interval, timeout: path_timeout - interval };
         Some(pulse.map_or(quick, |pulse| Pulse {
@@ -74,7 +75,7 @@ impl Pulse {
     }
 }
 
-/// What an admin command is for.
+/// The purpose of an admin command.
 enum Purpose {
     User(Sender<crate::shared::Answer>),
     KeepAlive,
@@ -93,19 +94,19 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// When the next keep alive is due, and how the last one went.
+/// When the next keep alive is due, and the state of the last one.
 struct KeepAlive {
     interval: Duration,
     timeout: Duration,
     next: Instant,
-    /// When the one that is unanswered was sent.
+    /// When the unanswered one was sent.
     unanswered: Option<Instant>,
 }
 
-/// The shutdown under way.
+/// A shutdown in progress.
 struct Stopping {
     deadline: Instant,
-    /// When to look at CSTS again.
+    /// When to read CSTS again.
     look: Option<Instant>,
     complete: bool,
 }
@@ -120,12 +121,12 @@ pub(crate) struct Admin<T: Transport> {
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
-    /// The controller is lost.
+    /// The controller is lost: this is the last turn.
     is_last_turn: bool,
     events: Vec<Event>,
 }
 
-/// Marks the controller as lost, whatever becomes of its admin queue.
+/// Marks the controller as lost, however its admin queue ends.
 struct Farewell(Arc<ControllerShared>);
 
 impl Drop for Farewell {
@@ -134,15 +135,15 @@ impl Drop for Farewell {
     }
 }
 
-/// Who is told of the beginning and the end of an admin queue.
+/// Receivers of the start and the end of an admin queue.
 pub(crate) struct Told {
-    /// Whether it runs.
+    /// The result of the start.
     pub(crate) started: Sender<io::Result<()>>,
-    /// Answered by nobody: it is dropped when nothing is left of the queue.
+    /// Never answered: it is dropped when nothing of the queue is left.
     pub(crate) ended: Sender<()>,
 }
 
-/// Runs the admin queue until its end.
+/// Runs the admin queue to its end.
 pub(crate) fn run<T: Transport>(
     local: &Local,
     connected: T::Connected,
@@ -205,7 +206,7 @@ impl<T: Transport> Admin<T> {
 
     async fn serve(&mut self) {
         loop {
-            // At the first turn there is what was queued before.
+            // The first turn handles requests queued earlier.
             self.turn();
             if !self.link.is_open() || self.stopping.as_ref().is_some_and(|stop| stop.complete) {
                 break;
@@ -214,7 +215,7 @@ impl<T: Transport> Admin<T> {
         }
         match self.link.loss() {
             Some(loss) => {
-                // Whoever uses it is told, and says what that means for them.
+                // Its users receive the error and report the effect on them.
                 tracing::info!("the connection to the controller is lost: {loss}");
                 self.shared.lose(&loss.to_string());
             }
@@ -223,7 +224,7 @@ impl<T: Transport> Admin<T> {
         self.leave().await;
     }
 
-    /// Lets a close reach the network.
+    /// Gives a close time to reach the network.
     async fn leave(&mut self) {
         let deadline = os::now() + limits::CLOSE_TIME;
         if self.link.is_open() {
@@ -256,8 +257,8 @@ impl<T: Transport> Admin<T> {
         }
         let now = os::now();
         if self.shared.is_lost() {
-            // Another queue has noticed. What the controller said before it closed that one is here
-            // by now, a refusal perhaps: it is read in one more turn.
+            // Another queue has noticed. By now the controller's last message on this connection
+            // has arrived, perhaps a refusal: read it in one more turn.
             if !std::mem::replace(&mut self.is_last_turn, true) {
                 return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
             }
@@ -286,7 +287,8 @@ impl<T: Transport> Admin<T> {
         match purpose {
             Purpose::User(reply) => {
                 if !intact {
-                    // The transport's fault, not the command's; nothing of it is to be believed.
+                    // The transport's fault, not the command's: none of the completion can be
+                    // trusted.
                     let status = Status::TRANSIENT_TRANSPORT_ERROR;
                     cqe = Cqe::new(cqe.cid.get(), cqe.sqhd.get(), status, 0);
                 }
@@ -298,7 +300,7 @@ impl<T: Transport> Admin<T> {
                 }
             }
             Purpose::AsyncEvent if succeeded => self.handle_event(cqe.result() as u32),
-            // That is how some controllers end what is outstanding before they go.
+            // Some controllers end outstanding requests like this before they shut down.
             Purpose::AsyncEvent if is_ended(cqe.status()) => {
                 tracing::debug!(status = %cqe.status(), "the controller ended an event request");
             }
@@ -306,7 +308,7 @@ impl<T: Transport> Admin<T> {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
             }
             Purpose::Changed => self.handle_changed(succeeded.then_some(data.as_slice())),
-            // Only now is a later change told by another event.
+            // The controller reports a further change only from now on.
             Purpose::ClearEvent(LogPageId::ANA) => self.shared.notify(Notice::Access),
             Purpose::ClearEvent(_) => {}
             Purpose::Refresh(nsid) if succeeded => self.handle_refresh(nsid, &data),
@@ -320,7 +322,7 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// An event came: asks for the next one, and does what it says.
+    /// Handles an event and requests the next one.
     fn handle_event(&mut self, result: u32) {
         let event = AsyncEvent::parse(result);
         tracing::info!(?event, "asynchronous event");
@@ -348,7 +350,7 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// `None`: the controller has no list of a namespace's names.
+    /// `descriptors`: `None` if the controller has no list of identification descriptors.
     fn handle_names(&mut self, mut info: NamespaceInfo, descriptors: Option<&[u8]>) {
         tracing::info!(nsid = info.nsid, blocks = info.blocks, "namespace changed");
         descriptors.into_iter().for_each(|data| info.add_descriptors(data));
@@ -361,13 +363,13 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// What changed and does not show itself may be anything: it is not used any more.
+    /// A changed, unreadable namespace may be a different one: stop using it.
     fn handle_unreadable(&mut self, nsid: u32, status: Status) {
         tracing::warn!(nsid, %status, "a changed namespace is unreadable");
         self.refresh(nsid, None);
     }
 
-    /// Reads those namespaces in use anew that changed: all of them if it is not said which.
+    /// Identifies changed namespaces in use again: all of them if there is no list.
     fn handle_changed(&mut self, list: Option<&[u8]>) {
         let changed = list.and_then(parse_changed_namespaces);
         for nsid in self.shared.used_namespaces() {
@@ -389,7 +391,7 @@ impl<T: Transport> Admin<T> {
             } else if keep_alive.next <= now && age.is_none() {
                 keep_alive.next = now + keep_alive.interval;
                 keep_alive.unanswered = Some(now);
-                // Before whatever else waits.
+                // Ahead of all other commands.
                 let command = command::keep_alive();
                 self.table.waiting.push_front((Purpose::KeepAlive, command, Vec::new()));
             }
@@ -438,17 +440,17 @@ impl<T: Transport> Admin<T> {
 
 impl<T: Transport> Drop for Admin<T> {
     fn drop(&mut self) {
-        // The loop goes on without it.
+        // The loop continues without it.
         self.link.abandon();
     }
 }
 
-/// Before version 1.3 there is no list of a namespace's names.
+/// Before version 1.3 controllers have no list of identification descriptors.
 pub(crate) fn has_no_descriptors(status: Status) -> bool {
     !status.is_success() && (status.is_dnr() || status.code() == Status::INVALID_FIELD.0)
 }
 
-/// Whether a command was ended with its queue or controller.
+/// Whether a command was aborted because its queue or controller ended.
 fn is_ended(status: Status) -> bool {
     let status = Status(status.code());
     matches!(status, Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION)

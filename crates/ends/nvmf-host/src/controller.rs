@@ -25,8 +25,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A controller of a remote subsystem. Clones are the same controller; it is shut down when the
-/// last of them, and of its namespaces and queues, is gone.
+/// A controller of a remote subsystem. Clones are the same controller; it is shut down with the
+/// last of its clones, namespaces and queues.
 #[derive(Clone)]
 pub struct Controller {
     inner: Arc<Inner>,
@@ -36,27 +36,27 @@ pub struct Controller {
 pub(crate) struct Inner {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,
-    /// Where its queues are connected.
+    /// The address for its queues.
     route: Address,
-    /// The same as the network knows it.
+    /// Its socket address.
     address: SocketAddr,
     subsystem: String,
     identity: HostIdentity,
     options: Options,
-    /// Nothing is left of the admin queue when nobody is left to answer.
+    /// Resolves when nothing of the admin queue is left.
     ended: Mutex<Option<Receiver<()>>>,
-    /// It authenticates anew.
+    /// Reauthentication is in progress.
     authenticates: AtomicBool,
-    /// Where it runs.
+    /// The control loop that it runs on.
     control: Arc<Control>,
 }
 
 impl Controller {
-    /// Connects to `subsystem` at `address`: `host`, `host:port` or `[v6]:port`, the port being
-    /// 4420 if it is left out.
+    /// Connects to `subsystem` at `address`: `host`, `host:port` or `[v6]:port`; the default port
+    /// is 4420.
     ///
     /// # Errors
-    /// [`Error::Connect`] with the reason, or another if it does not come to that.
+    /// [`Error::Connect`] with the reason, or another error if it occurs before connecting.
     pub fn connect(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
         Self::dial(Address::parse(address)?, subsystem, options)
     }
@@ -69,7 +69,8 @@ impl Controller {
         controller.unwrap_or_else(|| Err(Error::Lost("it could not be waited for".into())))
     }
 
-    /// Connects to `subsystem` of a target in the same process: for tests. Its address is none.
+    /// Connects to `subsystem` of a target in the same process, for tests. Its address is
+    /// unspecified.
     ///
     /// # Errors
     /// As [`Controller::connect`].
@@ -82,8 +83,8 @@ impl Controller {
         Self::dial(Address::Memory(dial), subsystem, options)
     }
 
-    /// Connects to the subsystem that the URL names, or to the discovery service if it names
-    /// none. What the URL says about digests and identity comes before the options.
+    /// Connects to the subsystem in the URL, or to the discovery service if there is none. The
+    /// URL's digests and identity override the options.
     ///
     /// # Errors
     /// As [`Controller::connect`].
@@ -108,25 +109,25 @@ impl Controller {
         connecting.connect(local.clone(), Arc::clone(control)).await
     }
 
-    /// What the controller says about itself.
+    /// The controller's properties.
     #[must_use]
     pub fn info(&self) -> &ControllerInfo {
         &self.inner.info
     }
 
-    /// Where the controller is.
+    /// The controller's socket address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.inner.address
     }
 
-    /// NQN of its subsystem.
+    /// The NQN of its subsystem.
     #[must_use]
     pub fn subsystem(&self) -> &str {
         &self.inner.subsystem
     }
 
-    /// Why the controller is lost, or `None` while it is not.
+    /// Why the controller is lost; `None` if it is not.
     #[must_use]
     pub fn lost(&self) -> Option<Error> {
         self.inner.shared.is_lost().then(|| self.inner.shared.lost_error())
@@ -136,16 +137,17 @@ impl Controller {
         &self.inner
     }
 
-    /// Ends another controller of this host's in the same subsystem: true once it is gone with
-    /// all that was sent to it, false if it is to be asked again.
+    /// Closes another controller of this host in the same subsystem. Returns true once it and all
+    /// commands sent to it have ended; if false, ask again.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and when this controller cannot or will not.
+    /// As [`Controller::admin`], and if this controller cannot or refuses to.
     pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         control::wait(self.inner.end_other(other))
     }
 
-    /// How a namespace can be reached through this controller (ANA); optimized if it does not say.
+    /// How a namespace can be reached through this controller (ANA); optimized if the controller
+    /// does not report it.
     ///
     /// # Errors
     /// As [`Controller::namespace_info`] and [`Controller::log_page`].
@@ -153,22 +155,22 @@ impl Controller {
         control::wait(self.inner.access(nsid))
     }
 
-    /// Has this host prove anew who it is, with the secret that its file has now, and the
-    /// controller if it is to; the admin queue is used meanwhile. Other queues stay as they are. A
-    /// controller that does not believe it ends the connection.
+    /// Reauthenticates this host, with the secret now in its file, and the controller if required.
+    /// This uses the admin queue; other queues are unaffected. A controller that rejects the host
+    /// closes the connection.
     ///
     /// # Errors
-    /// [`Error::Authentication`] with the reason, and when there is no secret, or somebody else has
-    /// it do so already.
+    /// [`Error::Authentication`] with the reason; also if there is no secret, or if
+    /// reauthentication is already in progress.
     pub fn authenticate(&self) -> Result<(), Error> {
         control::wait(self.inner.authenticate())
     }
 
-    /// Executes an admin command and waits for it. `data` is what it moves to the controller.
-    /// Gives its completion, whatever its status, and what it moved from the controller.
+    /// Executes an admin command and waits for it. `data` goes to the controller. Returns the
+    /// completion, whatever its status, and the data from the controller.
     ///
     /// # Errors
-    /// When the command cannot be sent, or the controller is lost before it answers.
+    /// If the command cannot be sent, or the controller is lost before it answers.
     pub fn admin(&self, command: &Command, data: &[u8]) -> Result<(Cqe, Vec<u8>), Error> {
         control::wait(self.inner.admin(command, data))
     }
@@ -176,12 +178,12 @@ impl Controller {
     /// Identify with any CNS: 4096 bytes.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and when the command fails.
+    /// As [`Controller::admin`], and if the command fails.
     pub fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
         control::wait(self.inner.identify(cns, nsid))
     }
 
-    /// A part of a log page.
+    /// Reads a part of a log page.
     ///
     /// # Errors
     /// As [`Controller::identify`].
@@ -195,20 +197,20 @@ impl Controller {
     /// The identifiers of the active namespaces, in ascending order.
     ///
     /// # Errors
-    /// As [`Controller::identify`], and when the answer makes no sense.
+    /// As [`Controller::identify`], and if the answer is invalid.
     pub fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
         control::wait(self.inner.namespace_ids())
     }
 
-    /// What the controller says about a namespace.
+    /// The properties of a namespace.
     ///
     /// # Errors
-    /// As [`Controller::identify`], and when the namespace does not exist or cannot be used.
+    /// As [`Controller::identify`], and if the namespace does not exist or cannot be used.
     pub fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
         control::wait(self.inner.namespace_info(nsid))
     }
 
-    /// The active namespaces. One that cannot be used is left out, with a warning in the log.
+    /// The active namespaces, except unusable ones, which are logged as warnings.
     ///
     /// # Errors
     /// As [`Controller::namespace_ids`].
@@ -224,10 +226,10 @@ impl Controller {
         control::wait(self.inner.namespace(nsid))
     }
 
-    /// The records of the discovery log page, which discovery controllers have.
+    /// The records of a discovery controller's discovery log page.
     ///
     /// # Errors
-    /// As [`Controller::log_page`], and when the page makes no sense.
+    /// As [`Controller::log_page`], and if the page is invalid.
     pub fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
         control::wait(self.inner.discovery())
     }
@@ -249,7 +251,7 @@ impl Inner {
         &self.info
     }
 
-    /// What tells that nothing is left of the admin queue; once.
+    /// The receiver that resolves when nothing of the admin queue is left; once.
     pub(crate) fn take_ended(&self) -> Option<Receiver<()>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -262,7 +264,7 @@ impl Inner {
         &self.options
     }
 
-    /// `nvme+tcp://…` for logs.
+    /// `nvme+tcp://…`, for logs.
     pub(crate) fn url(&self, nsid: u32) -> String {
         let url = Url {
             host: self.address.ip().to_string(),

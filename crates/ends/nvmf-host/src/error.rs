@@ -1,4 +1,4 @@
-//! What goes wrong above single operations.
+//! Errors other than those of block operations.
 
 use crate::url::UrlError;
 use farblock_proto::host::{ConnectError, InfoError};
@@ -15,24 +15,24 @@ use std::sync::Arc;
 pub enum Error {
     /// The URL is malformed.
     Url(UrlError),
-    /// An option makes no sense, with the reason.
+    /// An option is invalid, with the reason.
     Options(String),
     /// The connection could not be made.
     Connect {
-        /// Where to.
+        /// The controller's address.
         address: String,
-        /// Which subsystem.
+        /// The subsystem.
         subsystem: String,
-        /// Why not.
+        /// The reason.
         reason: ConnectError,
     },
-    /// The host could not prove anew who it is, or the controller.
+    /// Reauthentication of the host or the controller failed.
     Authentication {
-        /// Where.
+        /// The controller's address.
         address: String,
-        /// To which subsystem.
+        /// The subsystem.
         subsystem: String,
-        /// Why not.
+        /// The reason.
         reason: ConnectError,
     },
     /// The controller answered a command with an error.
@@ -42,35 +42,35 @@ pub enum Error {
         /// Its status.
         status: Status,
     },
-    /// The controller's answer makes no sense, or describes something that is not supported.
+    /// The controller's answer is invalid, or describes an unsupported feature.
     Answer {
-        /// About what.
+        /// The subject of the answer.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: InfoError,
     },
-    /// The namespace is another one than was expected, with the difference.
+    /// The namespace is not the expected one, with the difference.
     Namespace(String),
     /// The target is not the one that the disk's other paths lead to, but a copy with its name; the
     /// reason why.
     Twin(String),
-    /// What a successor has to know cannot be written down, with the reason.
+    /// The state for a successor could not be stored, with the reason.
     Record(String),
     /// The connection to the controller is lost.
     Lost(Arc<str>),
-    /// Too many admin commands wait already.
+    /// Too many admin commands are waiting.
     Busy,
-    /// The machine does not give what is needed (threads, sockets, event queues).
+    /// The operating system refused a resource (threads, sockets, event queues).
     System(Arc<io::Error>),
 }
 
-/// A system's error in its own words, without the number that the standard library adds.
+/// The text of a system error, without the number that the standard library adds.
 pub(crate) fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
 }
 
-/// The same of what only TCP can fail at.
+/// The reason word of an error specific to TCP.
 fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
     match refusal {
         TcpRefusal::DigestsRefused | TcpRefusal::DigestMismatch => "digest",
@@ -80,7 +80,7 @@ fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
 }
 
 impl Error {
-    /// A word for it, to be counted by: one of a few.
+    /// A word for the error, one of a few, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         use ConnectError as E;

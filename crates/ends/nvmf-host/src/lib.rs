@@ -13,15 +13,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The admin queues of all controllers of a process are on one thread. A [`RemoteNamespace`] is a
-//! [`Namespace`](farblock_block::Namespace) like any other: its queues live on their users' event
-//! loops, each with a connection of its own. It ends with its connections. A [`Disk`] does not: it
-//! reconnects, over one path or several, and is what to use for anything that lasts. See
-//! [`disk`].
+//! One thread runs the admin queues of all controllers of a process. A [`RemoteNamespace`] is a
+//! [`Namespace`](farblock_block::Namespace) like any other: each of its queues lives on its user's
+//! event loop and has its own connection. A lost connection ends it. A [`Disk`] reconnects, over
+//! one path or several: use it for anything long-lived. See [`disk`].
 //!
 //! # Three ways to read and write
 //!
-//! Every namespace can be used in each of them.
+//! Every namespace supports all of them.
 //!
 //! **Blocking**: [`Blocking`](farblock_block::blocking::Blocking), as above.
 //!
@@ -42,8 +41,8 @@
 //! # }
 //! ```
 //!
-//! **Submit and poll**: a [`Queue`](farblock_block::Queue) on an event loop of one's own, without
-//! another thread, a lock or an allocation for each operation.
+//! **Submit and poll**: a [`Queue`](farblock_block::Queue) on your own event loop, without another
+//! thread, and without a lock or an allocation per operation.
 //!
 //! ```no_run
 //! use farblock_block::{Namespace, Op};
@@ -74,27 +73,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/three_ways.rs` does all of it. `docs/library.md` has it beside C and Python.
+//! `examples/three_ways.rs` shows all three; `docs/library.md` compares them with C and Python.
 //!
 //! # Contract
 //!
-//! This is [`RemoteNamespace`]'s; [`disk`] has one of its own.
+//! This contract is [`RemoteNamespace`]'s; [`disk`] has its own.
 //!
-//! **Every operation ends.** If the controller is lost (connection closed, protocol broken, keep
-//! alive unanswered, a command not answered in time), everything in flight ends with
-//! [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected); whether a write among
-//! it was done is not known. What is submitted later ends likewise, at once.
+//! **Every operation completes.** If the controller is lost (connection closed, protocol broken,
+//! keep alive unanswered, a command not answered in time), operations in flight fail with
+//! [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). It is then unknown
+//! whether their writes were carried out. Later operations fail likewise, at once.
 //!
-//! **The peer is not trusted.** Whatever it sends ends in data where they were asked for, or in an
+//! **The peer is not trusted.** Its input can only fill the requested data buffers or cause an
 //! error.
 //!
-//! **Little is retried** behind the user's back: connecting, while the target has not let go of the
-//! previous queue or controller; and up to five times a command that the controller has failed
-//! without saying that it would fail again (Do Not Retry), or whose data were damaged on the way.
+//! **Few retries are automatic.** The host retries connecting while the target has not released the
+//! previous queue or controller. It retries a command up to five times if the controller failed it
+//! without Do Not Retry, or if its data were damaged in transit.
 //!
 //! # Not implemented
 //!
-//! Metadata, RDMA. Resolving a name takes as long as the system's resolver does.
+//! Metadata, RDMA. Name resolution takes as long as the system's resolver.
 
 mod admin;
 mod authentication;
@@ -127,27 +126,27 @@ pub use options::Options;
 pub use transport::tcp::TcpOptions;
 pub use url::Url;
 
-/// The threads of a process that all hosts in it share, for what forks.
+/// The threads that all hosts of a process share, for programs that fork.
 pub mod control_loops {
     pub use crate::control::{Held, hold};
 }
 
-/// A transport in memory, for tests: [`Controller::connect_in_memory`] and its other end.
+/// An in-memory transport, for tests: [`Controller::connect_in_memory`] and its other end.
 #[cfg(feature = "memory")]
 pub mod memory {
     pub use crate::transport::memory::{Dial, Region, Wire};
 }
 
-/// What an authentication may use: [`Options::dhchap_hashes`], [`Options::dhchap_dhgroups`].
+/// Values of [`Options::dhchap_hashes`] and [`Options::dhchap_dhgroups`].
 pub use farblock_secure::{Group, Hash};
 
-/// The commands that [`Controller::admin`] executes, and what controllers say.
+/// The commands that [`Controller::admin`] executes, and controllers' answers.
 pub use farblock_proto::host::{
     Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,
 };
 pub use farblock_proto::tcp::TcpRefusal;
 
-/// Has rustdoc compile the guide's code.
+/// Makes rustdoc compile the guide's code.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/library.md")]
 struct Guide;

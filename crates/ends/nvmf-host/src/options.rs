@@ -1,4 +1,4 @@
-//! How to connect.
+//! Options of a connection.
 
 use crate::identity::{HostId, HostIdentity};
 use crate::limits;
@@ -9,7 +9,7 @@ use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to connect to a controller. The default suits a subsystem on a local network.
+/// Options of a connection to a controller. The default suits a subsystem on a local network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Host NQN, instead of this machine's.
@@ -19,30 +19,30 @@ pub struct Options {
     /// The file with this host's secret (DH-HMAC-CHAP), for controllers that ask for it; see
     /// [`key_file`](crate::key_file). It is read for each queue that is connected.
     pub dhchap_secret: Option<PathBuf>,
-    /// The file with the controller's secret, if it has to prove who it is as well.
+    /// The file with the controller's secret, if the controller must authenticate, too.
     pub dhchap_ctrl_secret: Option<PathBuf>,
-    /// The hash functions that the authentication may use; empty for all. A controller that takes
-    /// none of them is not used.
+    /// Hash functions allowed in authentication; empty: all. The host does not use a controller
+    /// that accepts none of them.
     pub dhchap_hashes: Vec<Hash>,
-    /// The Diffie-Hellman groups that it may use; empty for all.
+    /// Diffie-Hellman groups allowed in authentication; empty: all.
     pub dhchap_dhgroups: Vec<Group>,
-    /// What only TCP can be asked for.
+    /// TCP options.
     pub tcp: TcpOptions,
-    /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
-    /// never. Discovery by the well-known name never uses it.
+    /// Keep alive timeout: either side closes after this long without traffic. Zero: never.
+    /// Discovery by the well-known NQN never uses it.
     pub keep_alive: Duration,
     /// How soon to know that the controller does not answer any more, if that is to be sooner than
     /// by the keep alive timeout: signs of life are then asked for more often.
     pub path_timeout: Option<Duration>,
-    /// How long each step of connecting may take: the connection, and each answer.
+    /// Time limit of each step of connecting: the connection, and each answer.
     pub connect_timeout: Duration,
-    /// How long a command may take before the connection is given up. Zero: for ever.
+    /// How long a command may take before the host drops the connection. Zero: unlimited.
     pub io_timeout: Duration,
     /// Commands in flight per I/O queue, if the controller allows as many.
     pub queue_depth: u16,
-    /// I/O queues to ask for: how many can be open at once.
+    /// I/O queues to request, and thus open at once.
     pub queues: u16,
-    /// Send small writes in the command capsule, if the controller takes them there.
+    /// Send small writes in the command capsule, if the controller accepts them there.
     pub in_capsule: bool,
     /// The event loop of the admin queue. I/O queues live on their users' loops.
     pub engine: EngineKind,
@@ -71,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These options with what a URL says about digests, identity and secrets.
+    /// These options, overridden by the URL's digests, identity and secrets.
     #[must_use]
     pub fn with_url(&self, url: &Url) -> Options {
         fn first<T: Clone>(url: &[T], own: &[T]) -> Vec<T> {
@@ -92,7 +92,7 @@ impl Options {
         }
     }
 
-    /// Who the host is, by these options.
+    /// The host identity that these options give.
     #[must_use]
     pub fn identity(&self) -> HostIdentity {
         HostIdentity::with(self.hostnqn.as_deref(), self.hostid)

@@ -1,5 +1,5 @@
-//! What a controller's admin queue, its I/O queues and its users share. Never locked per
-//! operation: queues look at one flag, and at the numbers of their namespace.
+//! State that a controller's admin queue, I/O queues and users share. No lock is taken per
+//! operation: queues read one flag, and their namespace's atomic values.
 
 use crate::control::{self, Sender};
 use crate::disk::KnownNamespace;
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// What an admin command gives.
+/// The result of an admin command.
 pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
 
 /// An admin command of a user.
@@ -23,12 +23,12 @@ pub(crate) struct AdminRequest {
     pub(crate) reply: Sender<Answer>,
 }
 
-/// What somebody who keeps a controller in use wants to hear of, at once and from any thread.
+/// An event of a controller, reported to its watcher at once and from any thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// The controller is lost.
     Lost,
-    /// A namespace in use was read anew.
+    /// A namespace in use was identified again.
     Namespace(u32),
     /// The access states of namespaces (ANA) may have changed.
     Access,
@@ -44,7 +44,7 @@ pub(crate) struct ControllerShared {
     state: Mutex<AdminState>,
     watcher: OnceLock<Watcher>,
     namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
-    /// How often the controller said that namespaces changed.
+    /// The number of reported namespace changes.
     changes: AtomicU64,
 }
 
@@ -58,12 +58,12 @@ struct AdminState {
     queues: Queues,
 }
 
-/// Which I/O queues are in use.
+/// The I/O queues in use.
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// Where to look next: a queue just given back is the last to be used again, as the
-    /// controller may still be busy letting go of it.
+    /// Where to search next: a queue just released is reused last, because the controller may still
+    /// be busy with it.
     next: usize,
 }
 
@@ -75,22 +75,22 @@ impl ControllerShared {
     }
 
     fn state(&self) -> MutexGuard<'_, AdminState> {
-        // Nothing in here panics half-way through a change.
+        // No code in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The controller is lost.
+    /// Whether the controller is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// The error of whatever needs the lost controller.
+    /// The error for operations that need the lost controller.
     pub(crate) fn lost_error(&self) -> Error {
         let reason = self.state().reason.clone();
         Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
     }
 
-    /// Marks the controller as lost, fails what waits and wakes every queue. The first reason
+    /// Marks the controller as lost, fails waiting requests and wakes every queue. The first reason
     /// stays.
     pub(crate) fn lose(&self, reason: &str) {
         let mut state = self.state();
@@ -107,13 +107,13 @@ impl ControllerShared {
         self.notify(Notice::Lost);
     }
 
-    /// Loses the controller on purpose: every connection is closed at once, without a shutdown.
+    /// Loses the controller on purpose: closes every connection at once, without a shutdown.
     pub(crate) fn abort(&self, reason: &str) {
         self.lose(reason);
         self.wake_admin(&self.state());
     }
 
-    /// Has `watcher` told of what happens from now on; once for a controller.
+    /// Sets the one watcher, which receives all later events.
     pub(crate) fn watch(&self, watcher: Watcher) {
         assert!(self.watcher.set(watcher).is_ok(), "a controller has one watcher");
     }
@@ -124,7 +124,7 @@ impl ControllerShared {
         }
     }
 
-    /// The admin queue is to shut the controller down.
+    /// Whether the admin queue must shut the controller down.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -162,7 +162,7 @@ impl ControllerShared {
         self.state().requests.pop_front()
     }
 
-    /// A free queue identifier.
+    /// Takes a free queue identifier.
     pub(crate) fn take_queue(&self) -> Option<u16> {
         let queues = &mut self.state().queues;
         let count = queues.used.len();
@@ -189,7 +189,7 @@ impl ControllerShared {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of a namespace, shared with whoever uses it already.
+    /// The state of a namespace, shared with its other users.
     pub(crate) fn namespace(
         &self,
         info: &NamespaceInfo,
@@ -199,7 +199,7 @@ impl ControllerShared {
         let mut namespaces = self.namespaces();
         namespaces.retain(|_, state| state.strong_count() > 0);
         if let Some(state) = namespaces.get(&info.nsid).and_then(Weak::upgrade) {
-            // Otherwise another namespace took the place of the one in use.
+            // Otherwise another namespace has replaced the one in use.
             if state.refresh(Some(info)) {
                 return state;
             }
@@ -210,12 +210,12 @@ impl ControllerShared {
         state
     }
 
-    /// The controller says that namespaces changed.
+    /// Notes that the controller reported changed namespaces.
     pub(crate) fn namespaces_changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How often it said so.
+    /// The number of such reports.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -226,8 +226,8 @@ impl ControllerShared {
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
     }
 
-    /// What the controller now says about a namespace: nothing if it is gone. Gives the namespace
-    /// if its geometry changed and [`NamespaceState::tell`] does not run yet.
+    /// Updates a namespace from the controller's answer; `None`: it is gone. Returns the namespace
+    /// if its geometry changed and [`NamespaceState::tell`] is not running yet.
     #[must_use]
     pub(crate) fn refresh(
         &self,
@@ -243,7 +243,7 @@ impl ControllerShared {
     }
 }
 
-/// Sizes and abilities of a namespace; those that may change, as they are at present.
+/// Sizes and features of a namespace; the changeable ones have their present values.
 pub(crate) struct NamespaceState {
     geometry: Geometry,
     known: KnownNamespace,
@@ -251,7 +251,7 @@ pub(crate) struct NamespaceState {
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
     changes: Changes,
-    /// How many changes there were of which listeners have not been told.
+    /// Changes not yet reported to listeners.
     untold: AtomicU64,
 }
 
@@ -268,8 +268,8 @@ impl NamespaceState {
         }
     }
 
-    /// Tells that the geometry changed, again for what changed meanwhile. One after the other, and
-    /// for several at once: a controller can say so faster than whoever listens can hear of it.
+    /// Reports geometry changes, one report at a time, each possibly for several changes: a
+    /// controller can change faster than listeners process it.
     pub(crate) async fn tell(&self) {
         loop {
             let told = self.untold.load(Ordering::Acquire);
@@ -280,12 +280,12 @@ impl NamespaceState {
         }
     }
 
-    /// What it was when it was looked up.
+    /// Its identity when it was looked up.
     pub(crate) fn known(&self) -> &KnownNamespace {
         &self.known
     }
 
-    /// Where changes that the controller tells are told.
+    /// Listeners for changes that the controller reports.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -299,7 +299,7 @@ impl NamespaceState {
         }
     }
 
-    /// Takes over what may change; true if it did.
+    /// Updates changeable values; returns whether any changed.
     pub(crate) fn set(&self, geometry: Geometry) -> bool {
         let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
         let read_only = self.read_only.swap(geometry.read_only, Ordering::Relaxed);
@@ -308,8 +308,8 @@ impl NamespaceState {
             != (geometry.blocks, geometry.read_only, geometry.volatile_cache)
     }
 
-    /// Takes over what the controller now says. False, and it is gone, if that is about another
-    /// namespace.
+    /// Updates from the controller's answer. If that describes another namespace, marks this one as
+    /// gone and returns false.
     fn refresh(&self, info: Option<&NamespaceInfo>) -> bool {
         let info = info.filter(|info| {
             let found = KnownNamespace::new(info, &self.known.serial, self.known.volatile_cache);
@@ -376,7 +376,7 @@ mod tests {
         assert!(shared.used_namespaces().is_empty());
     }
 
-    /// Who listens may take its time: what the controller says meanwhile takes no more threads.
+    /// A listener may be slow: further changes meanwhile take no more threads.
     #[test]
     fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
         let shared = ControllerShared::new(1);

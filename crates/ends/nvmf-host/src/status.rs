@@ -1,4 +1,4 @@
-//! What an NVMe status means to the user of a block device.
+//! Translation of NVMe status codes to errors of block devices.
 
 use crate::limits;
 use farblock_block::{BlockError, Command};
@@ -7,8 +7,7 @@ use farblock_wire::Status;
 use farblock_wire::status::StatusType;
 use std::time::Instant;
 
-/// The error of an operation whose command ended with `status`. The status itself belongs in the
-/// log.
+/// The error of an operation whose command ended with `status`. Log the status itself.
 pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
     let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
     match Status(status.code()) {
@@ -33,8 +32,8 @@ pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
     }
 }
 
-/// Lets a bounded number of failures into the log. Whoever submitted an operation is told of its
-/// error, and has the words for people; this is for whoever looks closer.
+/// Logs a bounded number of failures. The submitter of an operation gets an error with a text for
+/// people; these lines give the details.
 #[derive(Default)]
 pub(crate) struct Failures {
     since: Option<Instant>,
@@ -43,7 +42,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Logs, or counts what was not logged.
+    /// Logs, or counts suppressed lines.
     pub(crate) fn log(&mut self, log: impl FnOnce()) {
         let now = os::now();
         let over = |since| now.saturating_duration_since(since) >= limits::LOG_PERIOD;

@@ -1,4 +1,4 @@
-//! The commands of an admin queue, and what they came to.
+//! The commands of an admin queue, and their results.
 
 use super::Purpose;
 use crate::transport::{Commands, DataPlace, Moving, Order, Transport};
@@ -10,14 +10,14 @@ use farblock_wire::Cqe;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// What a command came to.
+/// The result of a command.
 struct Outcome {
     cqe: Cqe,
     received: u32,
     intact: bool,
 }
 
-/// An admin command in flight, or whose buffer is.
+/// A command in flight, or one whose buffer still is.
 pub(super) struct Pending<T: Transport> {
     pub(super) purpose: Purpose,
     place: T::Place,
@@ -26,17 +26,17 @@ pub(super) struct Pending<T: Transport> {
     pub(super) deadline: Option<Instant>,
 }
 
-/// A command that is over.
+/// A completed command.
 pub(super) struct Done {
     pub(super) purpose: Purpose,
     pub(super) cqe: Cqe,
-    /// What it moved from the controller.
+    /// The data from the controller.
     pub(super) data: Vec<u8>,
-    /// The data are good.
+    /// The data are undamaged.
     pub(super) intact: bool,
 }
 
-/// See the module's text. A slot's command is its one operation: both have the same number.
+/// See the module's text. Each slot's command is one operation: both have the same number.
 pub(super) struct Table<T: Transport> {
     reactor: Reactor,
     slots: Vec<Option<Pending<T>>>,
@@ -50,11 +50,11 @@ impl<T: Transport> Table<T> {
         Table { reactor, slots, waiting: VecDeque::new(), done: Vec::new() }
     }
 
-    /// Sends what waits, as far as slots are free.
+    /// Sends waiting commands while slots are free.
     pub(super) fn pump(&mut self, out: &mut T::Outgoing, deadline: Option<Instant>) {
         T::resume(out, self);
         while let Some((purpose, _, _)) = self.waiting.front() {
-            // The first slot is the keep alive's own: it must not wait behind slow commands.
+            // The first slot is reserved for keep alives, which must not wait behind slow commands.
             let first = usize::from(!matches!(purpose, Purpose::KeepAlive));
             let free = (first..self.slots.len()).find(|&slot| self.slots[slot].is_none());
             let Some(free) = free else { return };
@@ -68,20 +68,20 @@ impl<T: Transport> Table<T> {
                 in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES,
             };
             let part = T::issue(out, &order, &mut place);
-            // An event may take as long as it likes.
+            // Event requests have no deadline.
             let deadline = deadline.filter(|_| !matches!(purpose, Purpose::AsyncEvent));
             self.slots[free] = Some(Pending { purpose, place, part, outcome: None, deadline });
         }
     }
 
-    /// A buffer for what a command moves.
+    /// A buffer for a command's data.
     fn place_of(&self, command: &Command, data: &[u8]) -> T::Place {
         let take = |length: u32| self.reactor.buffers().take(length as usize);
         match command.data {
             Data::None => T::Place::NOWHERE,
             Data::FromController(length) => {
                 let mut buffer = take(length);
-                // What is not moved was zeroes, and nobody else's data.
+                // Bytes that the controller does not fill must not be old data.
                 buffer.fill(0);
                 T::Place::here(buffer)
             }

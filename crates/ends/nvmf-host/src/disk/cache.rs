@@ -1,14 +1,14 @@
-//! What was acknowledged and not flushed, and whether a target has lost it: a flush that follows
-//! must not say that all is well.
+//! Tracks acknowledged, unflushed writes, and whether a target lost them: a later flush must then
+//! fail.
 //!
 //! ```text
 //!  written --> dirty --- a flush begins ---> flushing --- it succeeds ---> (durable)
 //!                ^                              |
 //!                +--------- it fails -----------+
 //! ```
-//! What is dirty or flushing when the target's machine is found to have been started anew may be
-//! lost: the next flush that succeeds, of whichever queue, is reported as failed. Once, unless the
-//! process dies before it is certain that somebody has heard of it: then its successor's as well.
+//! If the target's machine rebooted, dirty and flushing data may be lost: the disk reports the next
+//! successful flush of any queue as failed. It does so once. If the process dies before its user
+//! surely received that error, its successor reports the loss again.
 
 use super::fencing::ControllerLife;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
-/// Where a predecessor was by a path that is none of this disk's.
+/// The path of a predecessor that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
 /// See the module's text.
@@ -30,34 +30,34 @@ const NO_PATH: usize = usize::MAX;
 pub(super) struct Cache {
     dirty: AtomicBool,
     flushing: AtomicUsize,
-    /// A flush is to fail.
+    /// The next flush must fail.
     lost: AtomicBool,
-    /// It has failed, and its user knows: nothing of it has to be recorded any more.
+    /// The user has received the error: the record is no longer needed.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }
 
-/// Boots of targets' machines.
+/// Boot identifiers of the targets' machines.
 #[derive(Default)]
 struct Boots {
-    /// Where the controllers were, by path, that may have something in their cache.
+    /// By path: the boot of controllers that may have cached data.
     of_paths: Vec<(usize, Boot)>,
-    /// Those that are known to be over.
+    /// Boots that have ended.
     over: Vec<Boot>,
-    /// Those that are taken to be over, since a path that was new led elsewhere and nobody there
-    /// answered. What they had and was not flushed is told of.
+    /// Boots presumed to have ended: a new path led to another boot, and these did not answer.
+    /// Their unflushed writes have been reported as lost.
     supposed: Vec<Boot>,
-    /// When somebody was connected to a boot last, counted in such connections.
+    /// When a path last connected to a boot, as a count of connections.
     seen: Vec<(Boot, u64)>,
     connections: u64,
-    /// Paths that led to the same machine at some time, each pair once.
+    /// Pairs of paths that once led to the same machine; each pair is in here both ways.
     twins: Vec<(usize, usize)>,
-    /// What is recorded of them until a flush has failed.
+    /// Records of the loss, kept until a flush has failed.
     marks: Vec<ControllerLife>,
 }
 
 impl Boots {
-    /// A path leads to this boot: so do those that led to it before.
+    /// A path leads to this boot, and so do earlier paths to it.
     fn meet(&mut self, path: usize, boot: Boot) {
         self.over.retain(|over| *over != boot);
         self.lives(boot);
@@ -69,7 +69,7 @@ impl Boots {
         }
     }
 
-    /// Somebody is connected to it.
+    /// A path is connected to this boot.
     fn lives(&mut self, boot: Boot) {
         self.supposed.retain(|supposed| *supposed != boot);
         self.seen.retain(|(seen, _)| *seen != boot);
@@ -83,35 +83,37 @@ impl Boots {
         self.seen.iter().find(|(seen, _)| *seen == boot).map_or(0, |(_, at)| *at)
     }
 
-    /// The boots that are over if a path is at another one: those at which it or its twins were.
+    /// The boots that have ended if `path` is now at another one: earlier boots of it and its
+    /// twins.
     fn before(&self, path: usize, now: Boot) -> Vec<Boot> {
         let is_twin = |other| path == other || self.twins.contains(&(path, other));
         let others = self.of_paths.iter().filter(|(other, boot)| *boot != now && is_twin(*other));
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Those that may be: nobody knows where a new path led before, and nobody there answered.
+    /// Boots that may have ended: it is unknown where a new path led before, and they did not
+    /// answer.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
         others.filter(|boot| *boot != now && !lives(*boot) && !self.over.contains(boot)).collect()
     }
 
-    /// Whether what was acknowledged there may be lost.
+    /// Whether writes acknowledged on that boot may be lost.
     fn is_over(&self, boot: Boot) -> bool {
         self.over.contains(&boot) || self.supposed.contains(&boot)
     }
 
-    /// Whether it has never been connected, as far as this process and its predecessors know.
+    /// Whether neither this process nor its predecessors ever connected the path.
     fn is_new(&self, path: usize) -> bool {
         self.of_paths.iter().all(|(other, _)| *other != path)
     }
 
-    /// The paths that have to be asked before it is known what a path that leads to this boot now
-    /// means. No machine has two boots at once: one that still answers is another one.
+    /// The paths to probe before the disk can interpret that `path` leads to boot `now`. A machine
+    /// has one boot at a time: a boot that still answers is another machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // Nobody was there then, and somebody has connected since.
+        // That path did not answer, but another one has connected to the boot since.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -124,43 +126,43 @@ impl Boots {
     }
 }
 
-/// What came of asking the controller of a path since another path was connected.
+/// The result of probing a path's controller after another path connected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) path: usize,
-    /// The boot of the machine that has answered; none if nobody is there.
+    /// The boot of the machine that answered; `None`: no answer.
     pub(super) boot: Option<Boot>,
-    /// What [`Cache::connections`] gave before.
+    /// The value of [`Cache::connections`] before the probe.
     pub(super) connections: u64,
 }
 
-/// What it means that a path leads where it does.
+/// The consequence of where a path leads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meeting {
     /// Nothing is lost.
     Well,
-    /// What was acknowledged and not flushed may be.
+    /// Acknowledged, unflushed writes may be lost.
     Lost,
-    /// Nobody knows before these paths were asked.
+    /// Unknown until these paths have been probed.
     Doubt(Vec<usize>),
 }
 
 impl Cache {
     fn boots(&self) -> MutexGuard<'_, Boots> {
-        // Nothing in here panics half-way through a change.
+        // No code in here panics half-way through a change.
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was acknowledged that the target may only have in its cache.
+    /// The target acknowledged a write that may be only in its cache.
     pub(super) fn wrote(&self) {
-        // Looked at first: the others' cores keep their copy of it.
+        // Load first: the cache line stays shared between cores.
         if !self.dirty.load(Ordering::SeqCst) {
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Something was acknowledged by a controller that was lost before anybody looked; whether it
-    /// may be lost.
+    /// A controller that is already lost had acknowledged a write. Returns whether that may be
+    /// lost.
     pub(super) fn wrote_before(&self, life: &ControllerLife) -> bool {
         let is_over = |origin: &ControllerOrigin| self.boots().is_over(origin.boot);
         let lost = life.origin.as_ref().is_some_and(is_over);
@@ -171,9 +173,9 @@ impl Cache {
         lost
     }
 
-    /// A flush is submitted; whether it has something to make durable.
+    /// A flush is submitted. Returns whether it has data to make durable.
     pub(super) fn flush_begins(&self) -> bool {
-        // Counted before it is not dirty any more, so that it is one or the other at any time.
+        // Counted before `dirty` is cleared, so that at any time one of the two is set.
         self.flushing.fetch_add(1, Ordering::SeqCst);
         let carries = self.dirty.swap(false, Ordering::SeqCst);
         if !carries {
@@ -182,7 +184,7 @@ impl Cache {
         carries
     }
 
-    /// A flush is over.
+    /// A flush has ended.
     pub(super) fn flush_ends(&self, carries: bool, result: Result<(), BlockError>) {
         if carries {
             if result.is_err() {
@@ -192,19 +194,18 @@ impl Cache {
         }
     }
 
-    /// Whether a flush that succeeded is to be reported as failed: then [`Cache::was_told`]
-    /// follows.
+    /// Whether a successful flush must be reported as failed; [`Cache::was_told`] then follows.
     pub(super) fn take_loss(&self) -> bool {
         let is_silent = os::has_mistake("host: a flush does not tell of a lost cache");
         !is_silent && self.lost.load(Ordering::SeqCst) && self.lost.swap(false, Ordering::SeqCst)
     }
 
-    /// Who waited for the flush that failed has heard of it.
+    /// The user of the flush that failed has received its error.
     pub(super) fn was_told(&self) {
         self.told.store(true, Ordering::SeqCst);
     }
 
-    /// What a process that has died may have had acknowledged.
+    /// Takes over the acknowledged writes of a dead process.
     pub(super) fn inherit(&self, path: Option<usize>, life: &ControllerLife) {
         let Some(origin) = life.origin else { return };
         let mut boots = self.boots();
@@ -212,14 +213,14 @@ impl Cache {
             boots.marks.push(life.clone());
             self.lost.store(true, Ordering::SeqCst);
         } else if origin.knows_boot() {
-            // Also of a path that the disk does not have any more, or has by another name.
+            // Also for a path that the disk no longer has, or has under another name.
             boots.of_paths.push((path.unwrap_or(NO_PATH), origin.boot));
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
 
-    /// A path leads to this controller now, and other paths have given these answers since. If that
-    /// means that something may be lost, `record` writes it down first.
+    /// A path now leads to this controller, and other paths have since answered as given. If writes
+    /// may be lost, `record` stores that first.
     pub(super) fn connected(
         &self,
         path: usize,
@@ -237,7 +238,7 @@ impl Cache {
         }
         let silent = boots.silent(path, origin.boot, answers);
         boots.meet(path, origin.boot);
-        // A path to the same machine tells as much: it may be the only one that comes back.
+        // A path to the same machine proves as much, and may be the only one that comes back.
         let over = boots.before(path, origin.boot);
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
@@ -272,27 +273,26 @@ impl Cache {
         Ok(meeting)
     }
 
-    /// How often somebody was connected.
+    /// The number of connections so far.
     pub(super) fn connections(&self) -> u64 {
         self.boots().connections
     }
 
-    /// A path to this controller is about to be used: whoever asked it before that, and had no
-    /// answer, was wrong.
+    /// A path to this controller is about to be used: earlier unanswered probes of it were wrong.
     pub(super) fn published(&self, life: &ControllerLife) {
         if let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) {
             self.boots().lives(origin.boot);
         }
     }
 
-    /// What needs not be recorded any more.
+    /// Whether records of a reported loss can be removed.
     pub(super) fn has_told(&self) -> bool {
         self.told.load(Ordering::SeqCst)
     }
 
     pub(super) fn take_told(&self) -> Vec<ControllerLife> {
         match self.told.swap(false, Ordering::SeqCst) {
-            // Unless the next loss has come already: all of it stays until that is told.
+            // If the next loss has happened already, keep the records until it is reported.
             true if !self.lost.load(Ordering::SeqCst) => std::mem::take(&mut self.boots().marks),
             _ => Vec::new(),
         }
@@ -300,13 +300,13 @@ impl Cache {
 }
 
 impl ControllerLife {
-    /// Says that what was acknowledged on another boot of the controller's machine may be lost.
+    /// A record that writes acknowledged on another boot of the controller's machine may be lost.
     fn mark(&self, boot: Boot) -> ControllerLife {
         let origin = Some(ControllerOrigin { place: [0; 16], boot });
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether it is such a mark, and no controller: one that nothing is waited for.
+    /// Whether this is such a record and not a controller, so that the disk waits for nothing.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }
@@ -322,7 +322,7 @@ mod tests {
         ControllerLife { url, name: None, quiesce_time: Duration::MAX, origin }
     }
 
-    /// Connects a path beside which all others live; gives how often a loss was recorded.
+    /// Connects a path while all others answer; returns the number of recorded losses.
     fn connect(cache: &Cache, path: usize, boot: u8) -> usize {
         connect_beside(cache, path, boot, true)
     }
@@ -354,12 +354,12 @@ mod tests {
     fn one_flush_fails_if_something_was_lost() {
         let cache = Cache::default();
         assert_eq!((connect(&cache, 0, 1), connect(&cache, 1, 1)), (0, 0));
-        // All that was written was flushed.
+        // All writes were flushed.
         cache.wrote();
         assert!(flush(&cache));
         assert_eq!(connect(&cache, 0, 2), 0);
         assert!(flush(&cache));
-        // It was not; two paths lead to the same machine.
+        // They were not; two paths lead to the same machine.
         cache.wrote();
         assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
         assert!(cache.take_told().is_empty());
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!((cache.take_told().len(), cache.take_told().len()), (1, 0));
     }
 
-    /// What was acknowledged over one path is told of when only the other one comes back.
+    /// A loss of writes over one path is found when only the other path comes back.
     #[test]
     fn any_path_to_the_machine_tells() {
         let cache = Cache::default();
@@ -379,7 +379,7 @@ mod tests {
         cache.wrote();
         assert_eq!(connect(&cache, 1, 3), 1);
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // Another machine's boot says nothing.
+        // The boot of another machine proves nothing.
         connect(&cache, 2, 9);
         cache.wrote();
         assert_eq!(connect(&cache, 2, 10), 1);
@@ -387,8 +387,8 @@ mod tests {
         assert_eq!(connect(&cache, 0, 3), 0);
     }
 
-    /// Where a path that was never connected has led before nobody knows: the others' machines tell
-    /// whether they live.
+    /// It is unknown where a path led before it first connected: the others' machines show whether
+    /// they are alive.
     #[test]
     fn a_new_path_tells_if_no_other_lives() {
         let inherited = || {
@@ -399,20 +399,20 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The machine lives, so the other path leads to another one.
+        // The machine answers, so the other path leads to another machine.
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 0, 2)), (0, 0));
         assert!(flush(&cache));
-        // It lived until then, and was started anew before the other path was connected.
+        // The machine was alive until then, and rebooted before the other path connected.
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // So it is without a predecessor.
+        // The same without a predecessor.
         let cache = Cache::default();
         connect(&cache, 1, 1);
         cache.wrote();
         assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
-        // It is the same machine, which is known from then on.
+        // It is the same machine, and the cache knows it from then on.
         let cache = inherited();
         assert_eq!((connect(&cache, 0, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
     }
@@ -436,29 +436,29 @@ mod tests {
         assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another one answered");
     }
 
-    /// A machine that is only supposed to be over tells of its own loss later, unless it is known
-    /// by then that it is the one that was told of.
+    /// A machine only presumed to have rebooted reports its own loss later, unless it turns out to
+    /// be the machine whose loss was reported.
     #[test]
     fn what_is_supposed_is_told_once_and_forgotten_when_it_was_wrong() {
         let supposed = || {
             let cache = Cache::default();
             connect(&cache, 1, 1);
-            // Nothing is lost yet, whatever has become of the machine.
+            // The user has lost nothing yet, whether or not the machine rebooted.
             assert_eq!(connect_beside(&cache, 0, 2, false), 0);
             cache.wrote();
             cache
         };
-        // It was the same machine: what was written since is there.
+        // It was the same machine: later writes are safe.
         assert_eq!(connect(&supposed(), 1, 2), 0);
-        // It lives, and dies later; so it is when its path was about to be used meanwhile.
+        // It is alive and reboots later; also if its path was about to be used meanwhile.
         let cache = supposed();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 1, 3)), (0, 1));
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // It was started anew on its own: nobody has used it since.
+        // It rebooted, and no path has used it since.
         assert_eq!(connect(&supposed(), 1, 3), 0);
-        // What it had acknowledged and nobody had looked at yet may be lost.
+        // Its acknowledged writes that the disk had not yet processed may be lost.
         assert!(supposed().wrote_before(&life(1)));
     }
 
@@ -477,7 +477,7 @@ mod tests {
         assert!(!cache.wrote_before(&life(1)), "it lives");
     }
 
-    /// What a predecessor has had acknowledged by a path that has another name now.
+    /// A predecessor's acknowledged writes count over a path that is now named differently.
     #[test]
     fn a_boot_without_a_path_counts() {
         let cache = Cache::default();
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(connect(&cache, 0, 2), 1);
         cache.flush_ends(carries, Ok(()));
         assert!(cache.take_loss());
-        // One that failed leaves all as it was.
+        // A failed flush changes nothing.
         cache.wrote();
         let carries = cache.flush_begins();
         cache.flush_ends(carries, Err(BlockError::Disconnected));

@@ -1,5 +1,5 @@
-//! What a lost controller may still carry out, and what it takes to have that ended. In this
-//! process and, by way of a journal, in one that takes its place.
+//! Fencing of lost controllers, which may still carry out commands: in this process and, through a
+//! journal, in its successor.
 
 use super::identity::KnownNamespace;
 use crate::controller::Inner;
@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One life of a controller that a disk uses: what another process needs to have it ended.
+/// One life of a controller that a disk uses: the data another process needs to close it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerLife {
     /// The path over which it was connected.
     pub url: Url,
-    /// Its name for a Cross-Controller Reset, if it can be ended so.
+    /// Its name for a Cross-Controller Reset, if it supports one.
     pub name: Option<CrossControllerReset>,
-    /// How long what it was sent may still be carried out after it was lost, if it is not ended:
-    /// nothing is sent again before. [`Duration::MAX`]: for ever.
+    /// The time for which the lost controller may carry out commands unless it is closed. The disk
+    /// sends nothing again before. [`Duration::MAX`]: forever.
     pub quiesce_time: Duration,
-    /// Where it is, if it is one of farblock's.
+    /// Its origin, if it is farblock's.
     pub origin: Option<ControllerOrigin>,
 }
 
-/// What may be left of a controller when it is lost.
+/// Commands that a lost controller may still carry out.
 pub(super) struct Fencing {
     pub(super) life: ControllerLife,
     finished: AtomicBool,
@@ -45,17 +45,17 @@ impl Fencing {
         }
     }
 
-    /// When it was seen that the controller is lost.
+    /// When the disk noticed the loss of the controller.
     pub(super) fn lost_since(&self) -> Instant {
         *self.lost_since.get_or_init(os::now)
     }
 
-    /// What it was sent cannot be carried out any more, for as long as it is lost.
+    /// Whether the quiesce time since the loss has passed.
     pub(super) fn has_waited(&self) -> bool {
         os::elapsed(self.lost_since()) >= self.life.quiesce_time
     }
 
-    /// Nothing that was sent to the controller is carried out any more.
+    /// Whether all commands sent to the controller have ended.
     pub(super) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
@@ -64,7 +64,8 @@ impl Fencing {
         self.finished.store(true, Ordering::Release);
     }
 
-    /// A write that may yet be carried out was reported as failed. Gives whether it was so before.
+    /// Notes that a write which may yet be carried out was reported as failed. Returns whether one
+    /// was before.
     pub(super) fn mark_indeterminate(&self) -> bool {
         self.indeterminate.swap(true, Ordering::AcqRel)
     }
@@ -74,8 +75,8 @@ impl Fencing {
     }
 }
 
-/// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
-/// to end it; if that cannot be had, what is left is to wait.
+/// Whether all commands of a lost controller have ended. Asks the target to close it; if that is
+/// impossible, the caller must wait.
 pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
     if os::has_mistake("host: a lost controller counts as finished") {
         return true;
@@ -90,15 +91,15 @@ pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
             if Status(status.code()) == Status::INVALID_FIELD
                 && is_succeeded(lost.life.origin, info.origin) =>
         {
-            // The process of which it was has ended, and all that it did.
+            // Its process has ended, and all its commands with it.
             true
         }
         Err(error @ Error::Command { .. }) => {
             tracing::debug!("a lost controller cannot be ended: {error}");
             lost.has_waited()
         }
-        // Whoever is connected next is asked again. To have waited is not as good as an answer: a
-        // clock that jumped ahead, which may be why there is none, says the same.
+        // The keeper asks the next connected controller again. An expired wait is not as good as an
+        // answer: the clock may have jumped ahead, which may also be why no answer arrived.
         Err(error) => {
             tracing::debug!("nobody says whether a lost controller has ended: {error}");
             false
@@ -106,45 +107,44 @@ pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
     }
 }
 
-/// Whether a target that does not know a lost controller took the place of the one that did. It
-/// may as well be another one: an address can be moved, and a name lead to several.
+/// Whether a target that does not know a lost controller replaced the one that did. It may be an
+/// unrelated target: an address can move, and a name can resolve to several addresses.
 fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
     lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
 
-/// What a process that has died has left for the one that takes its place: what its [`Record`] was
-/// told last.
+/// State of a dead process for its successor, as last stored by its [`Record`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Predecessor {
-    /// The namespace that its users know. `None`: it had no users yet.
+    /// The namespace that its users know. `None`: it had no users.
     pub namespace: Option<KnownNamespace>,
-    /// The controllers that may carry out something.
+    /// The controllers that may still carry out commands.
     pub controllers: Vec<ControllerLife>,
 }
 
-/// Where a disk writes down what its successor has to know. Threads of the disk's call it, and wait
-/// for it. What cannot be written down is not used: the reason is the path's, which is tried again.
+/// Stores the state that a disk's successor needs. The disk's threads call it and wait for it. If
+/// it fails, the disk does not use the path, reports the error there, and retries.
 pub trait Record: Send + Sync {
-    /// What the disk is made of, before that is used.
+    /// Stores the disk's namespace before the disk uses it.
     ///
     /// # Errors
-    /// When it is not safe with a successor, in a sentence.
+    /// In a sentence, why the state is not stored safely.
     fn namespace(&self, known: &KnownNamespace) -> Result<(), String>;
 
-    /// All controllers that may carry out something: each time before another one is used, and
-    /// when one is finished.
+    /// Stores all controllers that may still carry out commands: before the disk uses another one,
+    /// and after one is finished.
     ///
     /// # Errors
     /// As [`Record::namespace`].
     fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String>;
 }
 
-/// What a successor has to know.
+/// The state that a successor needs.
 #[derive(Default)]
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
-    /// Whoever comes after it is another disk.
+    /// No disk succeeds this one: the next is a new disk.
     is_of_its_own: bool,
 }
 
@@ -153,32 +153,32 @@ impl Journal {
         Journal { lives: Mutex::new(lives), record: Some(record), is_of_its_own: false }
     }
 
-    /// For a disk that nobody succeeds to.
+    /// For a disk without a successor.
     pub(super) fn of_its_own(record: Box<dyn Record>) -> Journal {
         Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
     }
 
-    /// Whether a controller that has answered everything is forgotten when the disk is closed: a
-    /// successor would have to know on which boot it was, nobody else has.
+    /// Whether closing the disk forgets a controller that has answered everything. Only a successor
+    /// would need that controller's boot.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }
 
-    /// Whether anybody keeps it, who takes the time that files take.
+    /// Whether a record is stored, which takes the time of file I/O.
     pub(super) fn is_kept(&self) -> bool {
         self.record.is_some()
     }
 
-    /// This is what the disk is made of.
+    /// Stores the disk's namespace.
     pub(super) fn namespace(&self, known: &KnownNamespace) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };
         record.namespace(known).map_err(Error::Record)
     }
 
-    /// This one is about to be used, and must not be after an error.
+    /// Stores a controller that is about to be used. After an error it must not be used.
     pub(super) fn add(&self, life: &ControllerLife) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };
-        // In the order of the changes: under the lock.
+        // Under the lock, to keep the order of the changes.
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
         lives.push(life.clone());
         record.controllers(&lives).map_err(|reason| {
@@ -187,15 +187,15 @@ impl Journal {
         })
     }
 
-    /// This one was not used, or is finished.
+    /// Removes a controller that was not used or is finished.
     pub(super) fn remove(&self, life: &ControllerLife) {
         let Some(record) = &self.record else { return };
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        // One of them: lives without a name may be equal.
+        // Only one: lives without a name may be equal.
         if let Some(at) = lives.iter().position(|other| other == life) {
             lives.swap_remove(at);
         }
-        // A successor that has one too many ended finds that it is over.
+        // A surplus entry is harmless: the successor finds that the controller is finished.
         if let Err(reason) = record.controllers(&lives) {
             tracing::warn!("a finished controller stays recorded: {reason}");
         }

@@ -1,5 +1,5 @@
-//! What a disk's paths, queues and users share. Queues look at it when they are notified, never
-//! per operation, except at the geometry.
+//! State that a disk's paths, queues and users share. Queues read it when they are notified, never
+//! per operation, except for the geometry.
 
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-/// A queue on a path for one of the disk's queues, or why there is none.
+/// A queue on a path for one of the disk's queues, or the reason why there is none.
 pub(super) struct Arrival {
-    // Before the session, which the keeper is to let go of last.
+    // Declared before the session: the keeper must drop that last.
     pub(super) queue: Result<ConnectedQueue, Error>,
     pub(super) session: Arc<Session>,
 }
 
-/// Where one of the disk's queues is told of changes.
+/// Notifies one of the disk's queues of changes.
 pub(super) struct Mailbox {
     pub(super) id: u64,
     waker: Waker,
@@ -44,7 +44,7 @@ impl Mailbox {
     }
 
     fn notify(&self) {
-        // A waker takes a lock: once is enough until the queue looks.
+        // Waking takes a lock: once is enough until the queue polls.
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -71,7 +71,7 @@ struct Signal {
 }
 
 impl KeeperSignal {
-    /// Has every keeper look around.
+    /// Wakes every keeper.
     pub(super) fn notify(&self) {
         let mut signal = lock(&self.0);
         signal.count += 1;
@@ -80,17 +80,17 @@ impl KeeperSignal {
         waiting.into_iter().for_each(task::Waker::wake);
     }
 
-    /// How often they were notified so far.
+    /// The number of notifications so far.
     pub(super) fn notified(&self) -> u64 {
         lock(&self.0).count
     }
 
-    /// Returns when they were notified again, but not later than after `timeout`.
+    /// Returns at the next notification after `notified`, or after `timeout`.
     pub(super) async fn wait(&self, local: &Local, notified: u64, timeout: Duration) {
         local.until(os::now() + timeout, self.changed(notified)).await;
     }
 
-    /// Returns when something holds that whoever changes it notifies them of.
+    /// Returns when `holds` is true; every change of its condition must notify.
     pub(super) async fn until(&self, holds: impl Fn() -> bool) {
         loop {
             let notified = self.notified();
@@ -116,12 +116,12 @@ impl KeeperSignal {
     }
 }
 
-/// What operations that found no path are to do.
+/// The fate of operations that found no path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Wait; ask again then, or when notified.
+    /// Wait; ask again at that time, or when notified.
     Wait(Option<Instant>),
-    /// End like this.
+    /// Fail with this error.
     Fail(BlockError),
 }
 
@@ -130,20 +130,19 @@ pub(super) struct Hub {
     pub(super) options: DiskOptions,
     pub(super) nsid: u32,
     pub(super) paths: Paths,
-    /// What every path has to lead to, as a predecessor knew it or the first that was connected
-    /// said.
+    /// The namespace that every path must lead to, as known by a predecessor or found by the first
+    /// connected path.
     known: Mutex<Option<KnownNamespace>>,
     namespace: OnceLock<NamespaceState>,
-    /// Users were told that what is completed is durable, and need not flush.
+    /// Users know that completed writes are durable, and need not flush.
     write_through: AtomicBool,
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
-    /// Controllers that are lost, but whose commands may still be carried out.
+    /// Lost controllers whose commands may still be carried out.
     lost: Mutex<Vec<Arc<Fencing>>>,
     pub(super) journal: Journal,
     pub(super) cache: Cache,
-    /// Controllers that are not finished, and on which writes were that were reported as failed,
-    /// or a predecessor's.
+    /// The number of unfinished controllers with writes reported as failed, or of a predecessor.
     indeterminate: AtomicUsize,
     pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
@@ -153,7 +152,7 @@ pub(super) struct Hub {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here panics half-way through a change.
+    // No code in here panics half-way through a change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -180,8 +179,7 @@ impl Hub {
         }
     }
 
-    /// Takes the place of a process that has left this, and tells `record` what the next one has
-    /// to know.
+    /// Succeeds a dead process with this state; `record` stores the state for the next successor.
     pub(super) fn succeed(&mut self, predecessor: Predecessor, record: Box<dyn Record>) {
         let Predecessor { namespace, controllers } = predecessor;
         for life in &controllers {
@@ -194,7 +192,7 @@ impl Hub {
         let lost = controllers.iter().filter(|life| !life.is_mark() && !forgets).map(|life| {
             let fencing = Fencing::new(life.clone());
             fencing.lost_since();
-            // Nobody knows what it was, and its user may be about to do it again.
+            // Its commands are unknown, and its user may repeat them.
             fencing.mark_indeterminate();
             Arc::new(fencing)
         });
@@ -206,28 +204,27 @@ impl Hub {
         self.known = Mutex::new(namespace);
     }
 
-    /// Tells `record` which controllers whoever uses the namespace next has to have ended.
+    /// `record` stores the controllers that the next user of the namespace must close.
     pub(super) fn record(&mut self, record: Box<dyn Record>) {
         self.journal = Journal::of_its_own(record);
     }
 
-    /// It is known already what the disk is made of, so that a path which leads elsewhere is just
-    /// of no use.
+    /// Whether the disk's namespace is known, so that a path to another one is merely useless.
     pub(super) fn is_decided(&self) -> bool {
         lock(&self.known).is_some()
     }
 
-    /// Sizes and abilities; nothing before the first path was connected.
+    /// Sizes and features; empty until the first path is connected.
     pub(super) fn geometry(&self) -> Geometry {
         let known = self.namespace.get();
         known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
     }
 
-    /// Whether a path leads to the disk's namespace: the first one decides what that is.
+    /// Checks that a path leads to the disk's namespace, which the first path determines.
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
-        // Who is told that there is no cache relies on it from then on.
+        // Users who learn that there is no cache rely on it from then on.
         let told = known.as_ref().is_none_or(|known| known.volatile_cache);
         let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
         if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
@@ -276,17 +273,17 @@ impl Hub {
         known.map_or(Ok(()), |known| known.check(found).map_err(another))
     }
 
-    /// The namespace that every path has to lead to, once one is connected.
+    /// The namespace that every path must lead to, once one is connected.
     pub(super) fn known(&self) -> Option<KnownNamespace> {
         lock(&self.known).clone()
     }
 
-    /// Whether writes have to be durable when they complete, with a cache or without.
+    /// Whether writes must be durable when they complete, with or without a cache.
     pub(super) fn is_write_through(&self) -> bool {
         self.write_through.load(Ordering::Relaxed)
     }
 
-    /// The namespace's sizes are others now. Gives whether that is news.
+    /// Sets the namespace's new sizes. Returns whether they changed.
     pub(super) fn resized(&self, geometry: Geometry) -> bool {
         self.namespace.get().is_some_and(|state| state.set(geometry))
     }
@@ -301,7 +298,7 @@ impl Hub {
         self.ring_queues();
     }
 
-    /// Where a new queue is told of changes. Every path is asked to connect one for it.
+    /// Adds a mailbox for a new queue. Every keeper then connects a queue for it.
     pub(super) fn add_mailbox(&self, waker: Waker) -> Arc<Mailbox> {
         let id = self.next_mailbox.fetch_add(1, Ordering::Relaxed);
         let mailbox =
@@ -325,8 +322,8 @@ impl Hub {
         lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.notify());
     }
 
-    /// A path's session is lost: what was sent on it is to be finished before anything that may
-    /// change the same blocks is sent anew.
+    /// Notes that a path's session is lost. Its commands must be finished before anything that may
+    /// change the same blocks is sent again.
     pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
         let mut lost = lock(&self.lost);
         session.fencing.lost_since();
@@ -337,12 +334,12 @@ impl Hub {
         self.ring_queues();
     }
 
-    /// Controllers that are lost and may not be finished.
+    /// Lost controllers that may be unfinished.
     pub(super) fn unfinished(&self) -> Vec<Arc<Fencing>> {
         lock(&self.lost).clone()
     }
 
-    /// Forgets the lost controllers that are finished, and lets those go on who waited for them.
+    /// Forgets lost controllers that are finished, and resumes operations that waited for them.
     pub(super) fn forget_finished(&self) {
         let mut lost = lock(&self.lost);
         let finished: Vec<_> = lost.extract_if(.., |fencing| fencing.is_finished()).collect();
@@ -356,7 +353,7 @@ impl Hub {
         }
     }
 
-    /// A write that was sent on this session is about to be reported as failed.
+    /// Notes that a write sent on this session is about to be reported as failed.
     pub(super) fn mark_indeterminate(&self, session: &Session) {
         let lost = lock(&self.lost);
         if !session.fencing.is_finished() && !session.fencing.mark_indeterminate() {
@@ -365,21 +362,20 @@ impl Hub {
         drop(lost);
     }
 
-    /// Whether a write that was reported as failed may yet be carried out: nothing is to be
-    /// written before that is over.
+    /// Whether a write reported as failed may yet be carried out. Until that is over, nothing may
+    /// be written.
     pub(super) fn has_indeterminate_writes(&self) -> bool {
         self.indeterminate.load(Ordering::Acquire) > 0
     }
 
-    /// Puts a new session into use. What lost ones were sent is held until they are finished; all
-    /// else can go on.
+    /// Puts a new session into use. Operations sent on lost sessions stay held until those are
+    /// finished; all others may continue.
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
         self.ring_queues();
     }
 
-    /// What operations are to do that find no path. `refused` says which paths have no queue for
-    /// them.
+    /// The fate of operations that find no path. `refused`: whether a path has no queue for them.
     pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
         if self.is_stopping() {
             return Verdict::Fail(BlockError::Disconnected);

@@ -1,9 +1,9 @@
-//! Which namespace a disk is made of, and whether another one is the same.
+//! The identity of a disk's namespace.
 
 use farblock_proto::host::NamespaceInfo;
 
-/// A namespace as a disk and its users know it: what has to be found again behind every connection,
-/// those of a successor included.
+/// A namespace as a disk and its users know it. Every connection, also of a successor, must lead to
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KnownNamespace {
     /// UUID, if it has one.
@@ -12,12 +12,12 @@ pub struct KnownNamespace {
     pub nguid: Option<[u8; 16]>,
     /// IEEE extended unique identifier, if it has one.
     pub eui64: Option<[u8; 8]>,
-    /// Serial number of its subsystem: what there is to go by if it has no identifier.
+    /// Serial number of its subsystem: used if the namespace has no identifier.
     pub serial: String,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Completed writes are durable only after a flush. Who was told that they are durable at
-    /// once does not flush: so this is kept to, and is no matter of identity.
+    /// Completed writes are durable only after a flush. Users who learned that none is needed do
+    /// not flush, so the disk keeps to that; it is not part of the identity.
     pub volatile_cache: bool,
 }
 
@@ -33,14 +33,14 @@ impl KnownNamespace {
         }
     }
 
-    /// It can be told from every other namespace.
+    /// Whether it has an identifier that distinguishes it from every other namespace.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.uuid.is_some() || self.nguid.is_some() || self.eui64.is_some()
     }
 
-    /// Whether this is what was found, or how that differs. Both are of a subsystem of the same
-    /// name, and have the same number in it.
+    /// Checks that `found` is this namespace, or returns the difference. Both have the same
+    /// namespace ID in a subsystem of the same name.
     pub(crate) fn check(&self, found: &KnownNamespace) -> Result<(), String> {
         let differs = |name: &str, known: Option<&[u8]>, found: Option<&[u8]>| match (known, found)
         {
@@ -48,7 +48,7 @@ impl KnownNamespace {
                 Some(format!("it has the {name} {} where {} was expected", Hex(found), Hex(known)))
             }
             (Some(_), None) => Some(format!("it has no {name} any more")),
-            // One more of the same namespace's is no harm.
+            // An additional identifier of the same namespace is harmless.
             (None, Some(found)) if !self.is_named() => {
                 Some(format!("it has the {name} {} where none was expected", Hex(found)))
             }
@@ -77,7 +77,7 @@ fn slice<const N: usize>(id: &Option<[u8; N]>) -> Option<&[u8]> {
     id.as_ref().map(|id| id.as_slice())
 }
 
-/// Bytes as people compare them: sixteen as a UUID is written.
+/// Formats bytes as people compare them: 16 bytes as a UUID.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {
@@ -111,7 +111,7 @@ mod tests {
     fn every_identifier_is_compared() {
         let known = named();
         assert_eq!(known.check(&known), Ok(()));
-        // Neither is a matter of identity where there are identifiers.
+        // Neither belongs to the identity of a namespace with identifiers.
         let found = KnownNamespace { serial: "S2".into(), volatile_cache: false, ..named() };
         assert_eq!(known.check(&found), Ok(()));
         for (found, text) in [
@@ -134,7 +134,7 @@ mod tests {
         assert!(nameless.check(&other).expect_err("another").contains("serial number \"S2\""));
         let error = nameless.check(&named()).expect_err("another");
         assert!(error.contains("where none was expected"), "{error}");
-        // An identifier more does not make it another one.
+        // An additional identifier does not make it another namespace.
         let eui64 = KnownNamespace { uuid: None, nguid: None, ..named() };
         assert_eq!(eui64.check(&named()), Ok(()));
     }

@@ -1,8 +1,8 @@
-//! Who keeps one path, on the control loop: it connects, connects again, opens queues for the
-//! disk's queues, and sees to it that what was sent on lost sessions is finished.
+//! The keeper of one path, on the control loop. It connects and reconnects the path, opens queues
+//! for the disk's queues, and finishes commands sent on lost sessions.
 //!
-//! Bringing a controller up is a conversation of a dozen answers, each of which may take seconds:
-//! nothing that an event loop of a user should know of.
+//! Bringing up a controller takes a dozen answers, each of which may take seconds, so no user's
+//! event loop does it.
 
 use super::cache::{Answer, Meeting};
 use super::fencing::is_over;
@@ -33,22 +33,22 @@ pub(super) struct Keeper {
     local: Local,
     control: Arc<Control>,
     index: usize,
-    /// To be told how the first attempt went, or each up to the first that went well.
+    /// Receives the result of the first attempt, or of each attempt up to the first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
-    /// its end, unless that is the control loop.
+    /// Lost sessions that queues may still hold. Dropping the last reference to a controller waits
+    /// for its end, except on the control loop.
     retired: Vec<Arc<Session>>,
-    /// The address of the last session.
+    /// The controller address of the last session.
     worked: Option<SocketAddr>,
     log: Log,
 }
 
-/// What the log has of the path: one line when it is lost and one when it is back, and between them
-/// only what is news.
+/// Log state of the path: one line when it is lost and one when it is back; between them, only new
+/// errors.
 #[derive(Default)]
 struct Log {
     lost_at: Option<Instant>,
-    /// The last reason for which it could not be connected.
+    /// The last connect error.
     failure: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl Log {
     }
 }
 
-/// Whether a target that is away has this error: it is what a lost path is about to give.
+/// Whether an absent target causes this error, as expected on a lost path.
 fn is_absence(error: &Error) -> bool {
     use ConnectError::{Closed, ControllerBusy, Io, Refused, TimedOut, Unreachable};
     match error {
@@ -91,11 +91,11 @@ fn is_absence(error: &Error) -> bool {
     }
 }
 
-/// Which of the disk's queues were given a queue on a session.
+/// The disk's queues that have a queue on a session.
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
-    /// How many queues there were when the controller had none left.
+    /// The number of queues when the controller ran out of them.
     refused_at: Option<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Keeper {
         Keeper { hub, local, control, index, first: Some(first), retired, worked, log }
     }
 
-    /// Keeps the path until the disk is closed.
+    /// Runs until the disk is closed.
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         while !self.hub.is_stopping() && self.path().state() != PathState::Dead {
@@ -132,7 +132,7 @@ impl Keeper {
                 }
                 Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
-                    // The target is there, and tells when it has let go of what was before.
+                    // The target is alive and reports when it has released the previous controller.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
                     {
                         longest = longest.min(limits::BUSY_PAUSE);
@@ -146,7 +146,7 @@ impl Keeper {
             pause = (pause * 2).max(limits::RECONNECT_PAUSE);
             pause = pause.min(longest);
         }
-        // Whoever waits for it waits in vain.
+        // Wake the receiver: no result will follow.
         self.first = None;
         while !self.hub.is_stopping() {
             let notified = self.hub.keepers.notified();
@@ -156,7 +156,7 @@ impl Keeper {
         self.end().await;
     }
 
-    /// Waits for the end of every controller that nobody else has, in good order where that goes.
+    /// Waits for the end of every controller without other owners, in good order if possible.
     async fn end(mut self) {
         for session in std::mem::take(&mut self.retired) {
             let inner = Arc::downgrade(session.controller.inner());
@@ -173,7 +173,7 @@ impl Keeper {
     }
 
     fn report(&mut self, result: Result<(), Error>) {
-        // Until one goes well, if that is waited for.
+        // With a connect wait, keep reporting until an attempt succeeds.
         let is_last = result.is_ok() || self.hub.options.connect_wait.is_zero();
         if let Some(first) = &self.first {
             let _ = first.send(result);
@@ -181,7 +181,7 @@ impl Keeper {
         self.first.take_if(|_| is_last);
     }
 
-    /// Lets time pass until the next attempt, or until the path is given up or the disk closed.
+    /// Waits for the next attempt, or until the path is given up or the disk closed.
     async fn pause(&mut self, pause: Duration) {
         let until = os::now() + pause;
         loop {
@@ -191,7 +191,7 @@ impl Keeper {
             if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
-            // Not longer, as the time to give up may come first.
+            // In short steps: the time to give up may move forward.
             let left = left.min(limits::KEEPER_PERIOD);
             self.hub.keepers.wait(&self.local, notified, left).await;
         }
@@ -199,12 +199,12 @@ impl Keeper {
 
     fn handle_failure(&mut self, error: Error) {
         self.log.failed(&self.hub.paths[self.index].url, &error);
-        // Another namespace in its place is tried again as well: the right one may come back.
+        // Retried even if another namespace is there: the right one may return.
         self.path().failed(&error);
         self.report(Err(error));
     }
 
-    /// Whether it is time to give the path up.
+    /// Whether it is time to give up the path.
     fn is_late(&self) -> bool {
         let now = os::now();
         self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
@@ -222,7 +222,7 @@ impl Keeper {
         control::tell(&self.hub.changes, change).await;
     }
 
-    /// Does something that may call the disk's record, which takes the time that files take.
+    /// Runs a function that may call the disk's record, and so take the time of file I/O.
     async fn recorded<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Hub) -> T + Send + 'static,
@@ -320,7 +320,7 @@ impl Keeper {
         }
     }
 
-    /// Finds out whether something was lost, before anybody reads on the session or flushes.
+    /// Finds out whether writes were lost, before the session serves reads or flushes.
     async fn meet(&self, session: &Session) -> Result<(), Error> {
         let mut answers = Vec::new();
         loop {
@@ -339,7 +339,7 @@ impl Keeper {
         }
     }
 
-    /// Asks other paths whether their controllers are there.
+    /// Probes the controllers of other paths.
     async fn ask(&self, paths: &[usize], for_session: &Session) -> Result<Vec<Answer>, Error> {
         let is_over = || for_session.is_lost() || self.hub.is_stopping();
         let asked = all(paths.iter().map(|path| self.ask_one(*path)));
@@ -353,7 +353,7 @@ impl Keeper {
         answers.into_iter().collect()
     }
 
-    /// Asks one, which has no boot if it is not connected.
+    /// Probes one path; without a connection the answer has no boot.
     async fn ask_one(&self, path: usize) -> Result<Answer, Error> {
         let connections = self.hub.cache.connections();
         let nobody = Answer { path, boot: None, connections };
@@ -369,8 +369,7 @@ impl Keeper {
         }
     }
 
-    /// How long what the controller was sent may be carried out once it is lost, if nothing ends
-    /// it.
+    /// The time for which a lost controller may carry out commands, if nothing closes it.
     fn quiesce_time(&self, controller: &Controller) -> Result<Duration, Error> {
         let options = &self.hub.options;
         if let Some(chosen) = options.quiesce {
@@ -389,11 +388,11 @@ impl Keeper {
         }
     }
 
-    /// The options of one attempt: it may not outlast the time after which the path is given up.
+    /// The options of one attempt: it must not exceed the time until the path is given up.
     fn options(&self) -> Options {
         let mut options = self.hub.options.connection.clone();
         if self.hub.paths.len() > 1 {
-            // The first path may have been the only one.
+            // The disk may have had only one path at first.
             options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
         }
         if let Some(at) = self.path().gives_up_at(&self.hub.options) {
@@ -404,7 +403,7 @@ impl Keeper {
         options
     }
 
-    /// Does what a live session needs, until it is lost or the disk is closed.
+    /// Maintains a live session until it is lost or the disk is closed.
     async fn keep(&mut self, session: &Arc<Session>) {
         let mut served = Served::default();
         let mut is_served = false;
@@ -441,22 +440,22 @@ impl Keeper {
         }
     }
 
-    /// Users have heard of what was lost, and a successor need not tell them.
+    /// Removes the records of losses that users know, so that a successor does not report them.
     async fn forget_told(&self) {
         if self.hub.cache.has_told() {
             let forget = |hub: &Hub| {
                 hub.cache.take_told().iter().for_each(|mark| hub.journal.remove(mark));
             };
-            // What stays recorded is told once more.
+            // If that fails, a successor reports them again.
             let _ = self.recorded(forget).await;
         }
     }
 
-    /// The namespace was read anew.
+    /// Handles a namespace that was identified again.
     async fn handle_change(&self, session: &Session) {
         let geometry = session.namespace.geometry();
         if geometry.blocks == 0 {
-            // Gone, or there is another one in its place: connecting again tells.
+            // It was removed or replaced: reconnecting finds out.
             session.abort("the namespace is not there any more");
         } else if self.hub.resized(geometry) {
             self.tell(Change::Geometry).await;
@@ -480,8 +479,8 @@ impl Keeper {
         }
     }
 
-    /// Connects queues for those of the disk's queues that have none on this session; false if that
-    /// ended it.
+    /// Connects this session's missing queues, one for each queue of the disk. Returns false
+    /// if that ended the session.
     async fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();
         if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {
@@ -492,7 +491,7 @@ impl Keeper {
         let without = |mailbox: &&Arc<Mailbox>| !served.done.contains(&mailbox.id);
         let wanting: Vec<_> = mailboxes.iter().filter(without).collect();
         for several in wanting.chunks(limits::QUEUES_AT_ONCE) {
-            // Side by side: each takes some round trips.
+            // In parallel: each takes some round trips.
             let connect = |_| session.namespace.connect_queue(&self.local);
             let queues = all((0..several.len()).map(connect));
             let is_over = || session.is_lost() || self.hub.is_stopping();
@@ -521,7 +520,7 @@ impl Keeper {
         true
     }
 
-    /// The session is of no use any more.
+    /// Drops a session that is lost or no longer needed.
     async fn lose(&mut self, session: Arc<Session>) {
         if !self.hub.is_stopping() {
             let reason = match session.controller.lost() {
@@ -534,21 +533,21 @@ impl Keeper {
         } else {
             if self.hub.journal.ends_in_order() && is_answered(&session) {
                 let life = session.fencing.life.clone();
-                // One too many does no harm.
+                // If that fails, a surplus record is harmless.
                 let _ = self.recorded(move |hub| hub.journal.remove(&life)).await;
             }
-            // Lets go of the session, which is to end here.
+            // Drops the path's reference, so that the session ends here.
             self.path().lost("the disk was closed");
         }
         self.retired.push(session);
     }
 
-    /// Lets go of lost sessions that nobody else holds.
+    /// Drops lost sessions without other owners.
     fn let_go(&mut self) {
         self.retired.retain(|session| Arc::strong_count(session) > 1);
     }
 
-    /// Tries to finish every lost controller through a live one; true if none is left.
+    /// Tries to finish every lost controller through a live one; returns true if none is left.
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {
@@ -561,21 +560,20 @@ impl Keeper {
             }
         }
         if lost.iter().any(|fencing| fencing.is_finished()) {
-            // What stays recorded is ended once more.
+            // If that fails, a successor closes them again.
             let _ = self.recorded(Hub::forget_finished).await;
         }
         lost.iter().all(|fencing| fencing.is_finished())
     }
 }
 
-/// Whether all writes that were sent on a session have been answered, now that its disk has no
-/// queues any more.
+/// Whether all writes sent on a session have been answered, after the disk's queues have closed.
 fn is_answered(session: &Session) -> bool {
     !session.is_lost() && !session.fencing.has_indeterminate_writes()
 }
 
-/// Half of a pause to all of it, by chance: hosts that lost the same target at the same moment do
-/// not come back in step.
+/// A random time between half the pause and all of it, so that hosts that lost the same target
+/// together do not reconnect in step.
 fn spread(pause: Duration) -> Duration {
     let mut bytes = [0; 4];
     if pause.is_zero() || !(os::fill_simulated(&mut bytes) || getrandom::fill(&mut bytes).is_ok()) {

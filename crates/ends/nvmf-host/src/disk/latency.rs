@@ -1,8 +1,8 @@
-//! How long a disk's operations take, from their submission to their completion.
+//! Latencies of a disk's operations, from submission to completion.
 //!
-//! That is what the disk's user sees: an operation is counted once, on however many paths it was
-//! tried, and what it waited for a path is in its time. Nothing is measured, and no clock is looked
-//! at, before somebody asks for it.
+//! This is the user's view: each operation counts once, on however many paths it was tried, and
+//! includes its wait for a path. Until a user asks for it, nothing is measured and no clock is
+//! read.
 
 use farblock_block::{Command, Latency, LatencyCounts};
 use std::ops::AddAssign;
@@ -10,17 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long operations took that succeeded, of those that were measured. Nothing here ever becomes
-/// less.
+/// Latencies of successful, measured operations. Counts never decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DiskLatency {
-    /// Of blocks that were read.
+    /// Blocks read.
     pub reads: LatencyCounts,
-    /// Of blocks that were written.
+    /// Blocks written.
     pub writes: LatencyCounts,
-    /// Of making durable what was written.
+    /// Flushes.
     pub flushes: LatencyCounts,
-    /// Zeroes written without moving any, and blocks that were given back.
+    /// Write zeroes and deallocations.
     pub others: LatencyCounts,
 }
 
@@ -33,7 +32,7 @@ impl AddAssign<&Self> for DiskLatency {
     }
 }
 
-/// One queue's. No two share a cache line, nor a pair of lines that are fetched together.
+/// One queue's latencies. No two share a cache line or a pair of prefetched lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Meter {
@@ -44,7 +43,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Counts an operation. Only the queue does that which owns this.
+    /// Counts an operation. Only the queue that owns this may call it.
     pub(super) fn count(&self, command: Command, took: Duration) {
         let latency = match command {
             Command::Read => &self.reads,
@@ -65,7 +64,7 @@ impl Meter {
     }
 }
 
-/// All queues' together.
+/// Latencies of all queues.
 #[derive(Default)]
 pub(super) struct Meters {
     measures: AtomicBool,
@@ -75,7 +74,7 @@ pub(super) struct Meters {
 #[derive(Default)]
 struct All {
     open: Vec<Arc<Meter>>,
-    /// What those had counted that are gone.
+    /// The counts of closed queues.
     gone: DiskLatency,
 }
 
@@ -88,14 +87,14 @@ impl Meters {
         self.measures.store(measure, Ordering::Relaxed);
     }
 
-    /// One for a new queue.
+    /// A meter for a new queue.
     pub(super) fn open(&self) -> Arc<Meter> {
         let meter = Arc::new(Meter::default());
         self.lock().open.push(Arc::clone(&meter));
         meter
     }
 
-    /// Keeps what was counted by a queue that goes away.
+    /// Keeps the counts of a closing queue.
     pub(super) fn close(&self, meter: &Arc<Meter>) {
         let mut all = self.lock();
         all.open.retain(|other| !Arc::ptr_eq(other, meter));
@@ -110,7 +109,7 @@ impl Meters {
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
-        // Nothing in here panics half-way through a change.
+        // No code in here panics half-way through a change.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! A disk: a remote namespace that outlives its connections.
 //!
 //! [`Disk`] is a [`Namespace`] like any other, reached over one or several paths. It keeps every
-//! operation until a controller has answered it; when a path is lost, it goes on over another one,
-//! or waits until one is back.
+//! operation until a controller has answered it. When a path is lost, the disk uses another one, or
+//! waits until a path is back.
 //!
 //! ```no_run
 //! use farblock_block::blocking::Blocking;
@@ -15,63 +15,61 @@
 //! let disk = Disk::connect(&urls, &DiskOptions::default())?;
 //! let mut blocks = Blocking::new(&disk)?;
 //! let mut block = vec![0; blocks.geometry().block_size as usize];
-//! // However often the network comes and goes meanwhile.
+//! // Works across network outages.
 //! blocks.read(0, &mut block)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Contract
 //!
-//! **Every operation ends once.** With what a controller said, or with
-//! [`BlockError::Disconnected`] when no path was usable for as long as the options say
-//! (`fast_io_fail_timeout`, `ctrl_loss_timeout`), or when for as long each path that it was given
-//! to was lost with it, or did not want it, and every usable one was tried.
+//! **Every operation completes once**, with the controller's result or with
+//! [`BlockError::Disconnected`]. The disk reports the latter if no path was usable for the time in
+//! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`). It also does so if, for that long,
+//! every usable path was tried and either lost or refused the operation.
 //!
-//! **Nothing acknowledged is lost, nothing is done late.** What a lost connection left unanswered
-//! is sent again: a read at once, a write only when nothing can carry out the first attempt any
-//! more, so that it cannot undo what came after the second. What that takes hangs on the target:
+//! **No acknowledged write is lost, and none is carried out late.** The disk sends operations that
+//! a lost connection left unanswered again. It repeats a read at once. It repeats a write only when
+//! the first attempt can no longer take effect and undo later writes. The delay depends on the
+//! target:
 //!
-//! * One with Cross-Controller Reset (farblock's) is told through another controller to end the
-//!   lost one, and confirms when nothing of it is left: milliseconds.
-//! * One of farblock's that does not know the lost controller but is at its place, by its address
-//!   and the boot of its machine, took the place of a process that has ended: at once.
-//! * With any other (the Linux kernel's and SPDK at present), and where neither can be had, a write
-//!   is held until the lost controller must have ended by the specification: three times the keep
-//!   alive timeout (two where traffic is no sign of life to it), and what it asks for (CQT).
-//!   That is as good as the target: one that goes on for longer, as those two do with a command
-//!   that is stuck in their storage, can still carry it out late. And as good as this machine's
-//!   clock: one that jumps ahead ends the wait too soon.
-//! * `quiesce` of the options is waited instead of that if it is given. With less than it takes, a
-//!   stuck command can undo what was written, acknowledged and flushed after it.
+//! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
+//!   through another controller, and confirms that none of its commands is left: milliseconds.
+//! * A farblock target may not know the lost controller but have its place (address and boot of the
+//!   machine). The old process has then ended: no delay.
+//! * For other targets (at present the Linux kernel's and SPDK), and if neither is possible, the
+//!   disk holds the write until the lost controller must have stopped by the specification. That
+//!   takes three keep alive timeouts (two if traffic does not count as a sign of life) plus the
+//!   time that the controller asks for (CQT). This is only as safe as the target: those two may
+//!   carry out a command late that is stuck in their storage. It also depends on this machine's
+//!   clock: if it jumps ahead, the wait is too short.
+//! * `quiesce` in the options replaces that wait. If it is too short, a stuck command can undo
+//!   later writes that were acknowledged and flushed.
+//! Before it writes anything else, the disk waits in the same way for writes reported as failed,
+//! and for writes of a closed queue or of a dead process. Reads never wait. To start a new disk
+//! after a process died, first stop the controllers that it left ([`OrphanedControllers`]).
 //!
-//! A write that was reported as failed, one of a queue that was closed, or a dead process's is
-//! waited for in the same way before anything else is written. Reads never wait for any of it.
-//! Whoever begins with a new disk where a process died has what that left ended first
-//! ([`OrphanedControllers`]).
+//! **Durability is the namespace's.** A lost connection does not lose a completed write. But if the
+//! target's machine has a volatile cache and crashes, it loses unflushed data. A farblock target
+//! reports that its machine rebooted. One flush then fails, if writes were acknowledged since the
+//! last flush, or may have been to a predecessor. If a new path leads to a different boot than the
+//! other paths, the disk first probes the others: a silent machine may be the one that rebooted.
+//! Other targets do not report reboots, and the flush succeeds.
 //!
-//! **Durability is the namespace's.** A write that completed is not lost with a connection. But if
-//! the target's machine dies with a volatile cache, what was not flushed before is lost. A farblock
-//! target says that its machine was started anew; then one flush fails, if anything was
-//! acknowledged since the last one, or may have been to a predecessor. Where a path is connected
-//! for the first time, and leads to another boot than the others did, those are asked first whether
-//! they live: a machine that nobody answers for may be the one that was started anew. With other
-//! targets nothing tells, and the flush succeeds.
-//!
-//! **A target's process is not trusted by its name.** Where a path is connected again and leads to
-//! another process than before, or to a target that does not say which one it is, the disk tells
+//! **A target process is not trusted by its name.** If a path reconnects to another process, or to
+//! a target that does not identify its process, the disk reports
 //! [`Change::Contents`](farblock_block::Change::Contents) before it uses the path.
 //!
-//! **Opening a queue never waits.** It can be done on an event loop; operations wait until it has
-//! a connection.
+//! **Opening a queue never blocks**, so an event loop can do it. Operations wait until the queue
+//! has a connection.
 //!
-//! **The namespace may grow and shrink**: [`Disk::changes`] tells. A namespace with another
-//! identity, or another block size, is another disk: nothing is sent to it, when a path is
-//! connected and when it is announced on one. Such a path is lost, [`PathStatus::error`] says why,
-//! and it is used again when it leads to the right one. What a process that died has known as its
-//! namespace is its successor's ([`Disk::succeed`]).
+//! **The namespace may grow and shrink**; [`Disk::changes`] reports it. A namespace with another
+//! identity or block size is another disk. The disk sends it nothing, whether it finds it on
+//! connecting or by a notice. It closes that path, sets [`PathStatus::error`] to the cause, and
+//! retries until the path leads to the right namespace. A successor takes over the namespace
+//! identity from a dead process ([`Disk::succeed`]).
 //!
-//! **Who was told that there is no volatile cache need not flush**: when a later target has one,
-//! every write is made durable (FUA).
+//! **A user once told that there is no volatile cache need not flush**: if a later target has one,
+//! the disk makes every write durable (FUA).
 
 mod cache;
 mod fencing;
@@ -115,15 +113,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twins::Seen;
 
-/// See the [module](self). Clones are the same disk; it is closed when the last of them, and of its
-/// queues, is gone.
+/// See the [module](self). Clones are the same disk; it closes with the last clone and queue.
 #[derive(Clone)]
 pub struct Disk {
     hub: Arc<Hub>,
     life: Arc<Life>,
 }
 
-/// What a disk as a whole can do.
+/// The state of a disk as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskState {
     /// Every path is live.
@@ -139,16 +136,16 @@ pub enum DiskState {
 /// The keepers of a disk. Dropping it closes the disk and waits for them.
 struct Life {
     hub: Arc<Hub>,
-    /// Nobody is left to answer when they have ended.
+    /// Resolve when the keepers have ended.
     ended: Mutex<Vec<control::Receiver<()>>>,
-    /// Where they run: given up last.
+    /// The keepers' event loops: dropped last.
     control: Arc<Control>,
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        // A watcher may be the last that has it, for whom a keeper waits.
+        // A watcher may hold the last reference, and a keeper may be waiting for that watcher.
         if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
             for ended in ended.drain(..) {
@@ -159,25 +156,25 @@ impl Drop for Life {
 }
 
 impl Disk {
-    /// Connects a disk. All URLs have to lead to the same namespace. One path that is connected
-    /// is enough; the others are tried until they are, too.
+    /// Connects a disk. All URLs must lead to the same namespace. One connected path is enough; the
+    /// disk keeps trying the others.
     ///
     /// # Errors
-    /// When no path can be connected, when two of them lead to different namespaces, or the URLs
-    /// or options make no sense.
+    /// If no path connects, if two paths lead to different namespaces, or if URLs or options are
+    /// invalid.
     pub fn connect(urls: &[Url], options: &DiskOptions) -> Result<Disk, Error> {
         Disk::connect_with(urls, options, |_| {})
     }
 
-    /// As [`Disk::connect`], in place of a process that has died. Nothing is done before everything
-    /// is over that it asked of its controllers, as with those that this disk loses itself; and
-    /// nothing to another namespace than its.
+    /// As [`Disk::connect`], in place of a process that has died. The disk uses only the namespace
+    /// of that process. It writes nothing before all commands of the process's controllers have
+    /// ended, as for controllers that it loses itself.
     ///
-    /// `record` is told what a successor of this process has to know.
+    /// `record` stores the state that a successor of this process needs.
     ///
     /// # Errors
-    /// As [`Disk::connect`], and when `record` fails. A path that leads to another namespace than
-    /// the predecessor's is one that cannot be connected.
+    /// As [`Disk::connect`], and if `record` fails. A path to another namespace than the
+    /// predecessor's counts as not connected.
     pub fn succeed(
         urls: &[Url],
         options: &DiskOptions,
@@ -191,12 +188,12 @@ impl Disk {
         })
     }
 
-    /// As [`Disk::connect`], and `record` is told which controllers have to be ended before
-    /// anybody else writes, if this process is killed: by [`OrphanedControllers`], or by
-    /// [`Disk::succeed`]. A disk that is closed with nothing under way leaves none.
+    /// As [`Disk::connect`]. `record` stores the controllers that must be closed before another
+    /// process writes, if this process is killed ([`OrphanedControllers`], [`Disk::succeed`]). A
+    /// disk closed with no operation in flight leaves none.
     ///
     /// # Errors
-    /// As [`Disk::connect`], and when `record` fails.
+    /// As [`Disk::connect`], and if `record` fails.
     pub fn connect_recorded(
         urls: &[Url],
         options: &DiskOptions,
@@ -232,12 +229,11 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Adds a path while the disk is used, once it is connected and leads to this disk's namespace.
+    /// Connects another path to this disk's namespace and adds it, while the disk is in use.
     ///
     /// # Errors
-    /// When the address cannot be connected, leads to another namespace, or makes no sense beside
-    /// those that the disk has; and when it has as many paths as it may have. It has no such path
-    /// then.
+    /// If the address cannot be connected, leads to another namespace, or conflicts with the
+    /// existing paths; or if the disk has the maximum number of paths. The path is then not added.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());
@@ -273,7 +269,8 @@ impl Disk {
         };
         let (first, connected) = channel();
         self.start_keeper(index, first);
-        // It was reached a moment ago. If it is lost meanwhile, it is connected again like others.
+        // It was reachable a moment ago. If it is lost now, the keeper reconnects it like any
+        // other.
         let _ = os::recv_timeout(&connected, limits::OTHER_PATHS_TIME);
         Ok(())
     }
@@ -291,7 +288,7 @@ impl Disk {
         });
     }
 
-    /// What the disk as a whole can do.
+    /// The state of the disk as a whole.
     #[must_use]
     pub fn state(&self) -> DiskState {
         let count = |state| self.hub.paths.iter().filter(|path| path.state() == state).count();
@@ -304,8 +301,9 @@ impl Disk {
         }
     }
 
-    /// The operations that the target refuses although the disk is connected, with the reason: for
-    /// example a reservation of another host. It stands until the same kind of operation succeeds.
+    /// The kind of operation that the target refuses although the disk is connected, and the
+    /// reason, for example a reservation of another host. It is reset when the same kind of
+    /// operation succeeds.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let (writes, error) = self.hub.refusal.held()?;
@@ -313,45 +311,44 @@ impl Disk {
         Some(format!("the target refuses {what}: {error}"))
     }
 
-    /// Whether some path is connected over which the target lets it be used.
+    /// Whether a path is connected through which the target allows access.
     fn is_usable(&self) -> bool {
         self.hub.paths.iter().any(Path::is_usable)
     }
 
-    /// The paths as they are, in the order in which they were given.
+    /// The state of each path, in the order given.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         self.hub.paths.iter().map(Path::status).collect()
     }
 
-    /// Has the controllers of all paths that are connected authenticate this host anew, with the
-    /// secret that its file has now: what came of it, by path. One that is not connected uses that
-    /// secret when it is.
+    /// Reauthenticates this host with the controllers of all connected paths, using the secret now
+    /// in its file. Returns the result by path. Other paths use that secret when they connect.
     #[must_use]
     pub fn authenticate(&self) -> Vec<(Url, Result<(), Error>)> {
         let live = self.hub.paths.iter().filter_map(|path| Some((path, path.controller()?)));
         live.map(|(path, controller)| (path.url.clone(), controller.authenticate())).collect()
     }
 
-    /// Has it measured how long operations take that are submitted from now on, which costs two
-    /// looks at the clock for what is submitted and completed together; or not.
+    /// Switches latency measurement on or off for operations submitted from now on. It costs two
+    /// clock reads per batch of submissions and completions.
     pub fn measure_latency(&self, measure: bool) {
         self.hub.meters.measure(measure);
     }
 
-    /// Whether that is measured.
+    /// Whether latencies are measured.
     #[must_use]
     pub fn measures_latency(&self) -> bool {
         self.hub.meters.measures()
     }
 
-    /// How long operations took, of those that were measured.
+    /// The latencies of the measured operations.
     #[must_use]
     pub fn latency(&self) -> DiskLatency {
         self.hub.meters.sum()
     }
 
-    /// Where it tells of its changes: a path that comes or goes is one of its availability.
+    /// Reports the disk's changes: a path that connects or is lost changes its availability.
     #[must_use]
     pub fn changes(&self) -> &Changes {
         &self.hub.changes
@@ -370,7 +367,7 @@ impl Namespace for Disk {
     fn availability(&self) -> Availability {
         match self.state() {
             DiskState::Live | DiskState::Degraded if self.is_usable() => Availability::Ready,
-            // Connected, but the target does not let it be used (ANA).
+            // Connected, but the target denies access (ANA).
             DiskState::Live | DiskState::Degraded => Availability::Waiting,
             DiskState::Waiting => Availability::Waiting,
             DiskState::Dead => Availability::Gone,
@@ -412,7 +409,7 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// Checks what a disk is to be made of; gives the namespace's identifier.
+/// Checks the URLs and options of a disk; returns the namespace identifier.
 fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
     let wrong = |text: String| Err(Error::Options(text));
     let Some(first) = urls.first() else {
@@ -442,9 +439,9 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
     Ok(nsid)
 }
 
-/// Returns when a disk of `paths` paths can be used: one is connected, and the others are too, or
-/// failed, or take longer than is waited for. `wait`: how long to hope for the first one.
-/// `is_decided`: it is known which of two namespaces is the right one.
+/// Returns when a disk of `paths` paths is usable: one is connected, and the others are too,
+/// failed, or exceed their time. `wait`: how long to retry for the first one. `is_decided`: it is
+/// known which of two namespaces is the right one.
 fn wait_for_first(
     results: &Receiver<Result<(), Error>>,
     paths: usize,
@@ -472,7 +469,7 @@ fn wait_for_first(
             Ok(Err(another @ (Error::Namespace(_) | Error::Twin(_)))) if !is_decided => {
                 return Err(another);
             }
-            // Time changes nothing about it.
+            // Retrying does not help.
             Ok(Err(wrong @ Error::Options(_))) => return Err(wrong),
             Ok(Err(failure)) => {
                 error.get_or_insert(failure);

@@ -1,38 +1,36 @@
-//! How a disk is kept.
+//! Options of a disk.
 
 use crate::options::Options;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How a disk is kept. The names are nvme-cli's, the defaults those of the Linux kernel.
+/// Options of a disk. The names are nvme-cli's, the defaults those of the Linux kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
-    /// How each connection is made, keep alive included. With several paths its `path_timeout` is
-    /// short unless it is given.
+    /// Options of each connection, such as keep alive. With several paths the default
+    /// `path_timeout` is short.
     pub connection: Options,
-    /// How long connecting the disk goes on trying when no path can be connected, as if it had been
-    /// lost. Zero: one attempt tells.
+    /// The time to retry when no path connects initially. Zero: try once.
     pub connect_wait: Duration,
-    /// The longest pause between two attempts to reconnect. The first attempt is made at once,
-    /// the next ones with pauses that double up to this.
+    /// The longest pause between attempts to reconnect. The first attempt follows at once; then
+    /// pauses double up to this.
     pub reconnect_delay: Duration,
-    /// A path is given up when it was lost for this long; the disk is dead when its last path is
-    /// given up. `None`: never.
+    /// The time after which a lost path is given up. The disk is dead when all paths are. `None`:
+    /// never.
     pub ctrl_loss_timeout: Option<Duration>,
-    /// Operations fail when no path was usable for this long, or none that they were given to has
-    /// carried them out, while reconnecting goes on. `None`: they wait for as long as there is
-    /// hope.
+    /// Operations fail if no path was usable for this long, or no path carried them out, while
+    /// reconnecting continues. `None`: they wait until all paths are given up.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// Which path an operation takes.
+    /// How the disk chooses the path of an operation.
     pub policy: Policy,
-    /// How long to wait before writes are sent anew that were lost with a controller that cannot
-    /// be ended by another one. `None`: until it must have ended itself (NVMe Base 2.1,
-    /// "Communication Loss Handling"), which takes two or three times `keep_alive`, and the time
-    /// that the controller asks for (CQT). Less is quicker, and a command that is stuck in such a
-    /// target for longer undoes what was written after it.
+    /// The wait before repeating writes of a lost controller that no other controller can
+    /// close. `None`: until the controller must have stopped by itself (NVMe Base 2.1,
+    /// "Communication Loss Handling"), which takes two or three times `keep_alive` plus the time
+    /// that the controller asks for (CQT). With less, a command that is stuck in the target for
+    /// longer can undo later writes.
     pub quiesce: Option<Duration>,
-    /// The namespace's UUID: another one, or one without, is refused.
+    /// The namespace's UUID: a namespace with another UUID or none is refused.
     pub uuid: Option<[u8; 16]>,
 }
 
@@ -52,20 +50,20 @@ impl Default for DiskOptions {
 }
 
 impl DiskOptions {
-    /// How long operations wait for a path to be usable; `None`: for ever.
+    /// The time that operations wait for a usable path; `None`: forever.
     pub(super) fn patience(&self) -> Option<Duration> {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
     }
 }
 
-/// Which of the usable paths an operation takes; the names are the kernel's. Optimized paths come
-/// before others, always.
+/// How to choose among usable paths; the names are the kernel's. Optimized paths always precede
+/// others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// The first in the order given, for as long as it is usable.
+    /// The first in the order given, while it is usable.
     #[default]
     Numa,
-    /// One after the other.
+    /// Each in turn.
     RoundRobin,
     /// The one with the fewest operations of the same queue in flight.
     QueueDepth,
@@ -81,7 +79,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The text names no policy.
+/// The text is not the name of a policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsePolicyError(String);
 

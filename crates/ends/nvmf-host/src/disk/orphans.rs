@@ -1,5 +1,4 @@
-//! What a process that has died may still have carried out, ended without taking its place: for
-//! whoever begins with a new disk.
+//! Stops commands left by a dead process without succeeding it, for users who start a new disk.
 
 use super::fencing::{ControllerLife, Fencing, is_over};
 use super::options::DiskOptions;
@@ -12,15 +11,15 @@ use farblock_reactor::os;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Controllers of a process that has died. The time that one is waited for that cannot be ended
-/// begins when it is added.
+/// Controllers of a dead process. The quiesce time of a controller that cannot be closed starts
+/// when it is added.
 #[derive(Default)]
 pub struct OrphanedControllers {
     lost: Vec<Arc<Fencing>>,
 }
 
 impl OrphanedControllers {
-    /// Adds those that are not known yet.
+    /// Adds controllers that are not known yet.
     pub fn add(&mut self, lives: Vec<ControllerLife>) {
         for life in lives.into_iter().filter(|life| !life.is_mark()) {
             if !self.lost.iter().any(|known| known.life == life) {
@@ -31,18 +30,18 @@ impl OrphanedControllers {
         }
     }
 
-    /// Whether all of them are over.
+    /// Whether all of them have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty()
     }
 
-    /// Has them ended by a controller that is connected for this, as [`Disk`](super::Disk) does
-    /// with those that it has lost, and asks for as long as `patience` allows. What it forgets is
-    /// over.
+    /// Closes them through a controller connected for this purpose, as [`Disk`](super::Disk) does
+    /// with controllers that it loses. Retries for as long as `patience` allows. Controllers that
+    /// have ended are removed.
     ///
     /// # Errors
-    /// When no controller can be connected in this time.
+    /// If no controller can be connected in this time.
     pub fn end(
         &mut self,
         url: &Url,
@@ -60,12 +59,12 @@ impl OrphanedControllers {
             local.until(os::now() + patience, ask).await
         });
         self.lost.retain(|lost| !lost.is_finished());
-        // What was not answered in time is as good as refused.
+        // No answer in time counts as a refusal.
         asked.flatten().unwrap_or(Ok(()))
     }
 }
 
-/// Asks until all of them are over.
+/// Asks until all of them have ended.
 async fn ask(
     local: &Local,
     control: &Arc<Control>,

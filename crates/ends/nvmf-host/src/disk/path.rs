@@ -1,4 +1,4 @@
-//! One way to the namespace: its state, for its keeper to set and for everybody to see.
+//! A path to the namespace: its state, set by its keeper and visible to all.
 //!
 //! ```text
 //!  Connecting ---- connected ----> Live <---- connected ---- Reconnecting
@@ -21,66 +21,66 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where a path is; see the module's diagram.
+/// The state of a path; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
-    /// It was never connected.
+    /// Not connected so far.
     Connecting,
-    /// It is connected.
+    /// Connected.
     Live,
-    /// It was lost, and is tried again.
+    /// Lost; the keeper is reconnecting it.
     Reconnecting,
-    /// It was given up.
+    /// Given up.
     Dead,
 }
 
-/// A path as it is at the moment.
+/// The present status of a path.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
-    /// What it was given as.
+    /// Its URL, as given.
     pub url: Url,
-    /// Where it is.
+    /// Its state.
     pub state: PathState,
-    /// How long it has been there.
+    /// The time since the last change of `state`.
     pub since: Duration,
     /// The controller's address and identifier, if it is live.
     pub controller: Option<(SocketAddr, u16)>,
-    /// I/O queues that its controller grants, each for one of the disk's; 0 if it is not live.
+    /// I/O queues granted by its controller, one for each of the disk's queues; 0 if not live.
     pub queues: u16,
-    /// Commands in flight on each of them; 0 if it is not live.
+    /// Commands in flight on each queue; 0 if not live.
     pub queue_depth: u16,
-    /// How the namespace can be reached through it (ANA), if it is live.
+    /// The namespace's access state on this path (ANA), if live.
     pub access: Option<AnaState>,
-    /// How often it was connected again.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// How often its access has changed (ANA).
+    /// Number of changes of the access state (ANA).
     pub access_changes: u64,
-    /// How often it was lost or could not be connected, by [`Error::reason`].
+    /// Number of losses and failed attempts, by [`Error::reason`].
     pub failures: BTreeMap<&'static str, u64>,
-    /// Why it was lost or could not be connected, the last time.
+    /// The last reason why it was lost or could not be connected.
     pub error: Option<String>,
 }
 
-/// How long operations may wait for a path.
+/// The time that operations may wait for a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Patience {
-    /// As long as it takes.
+    /// Without limit.
     Unlimited,
-    /// Until then.
+    /// Until this time.
     Until(Instant),
 }
 
 struct PathInner {
     state: PathState,
     since: Instant,
-    /// Since when there is no connection that served, if there is none: one that is lost again
-    /// before it could be used changes nothing.
+    /// Since when no connection has served a queue, if none does. A connection that is lost before
+    /// it serves does not change this.
     lost_since: Option<Instant>,
-    /// Since when the namespace cannot be reached, if it cannot: as well because it must not be.
+    /// Since when the namespace is unreachable, if it is, also because the target denies access.
     unusable_since: Option<Instant>,
     reconnects: u64,
     access_changes: u64,
-    /// Reasons are few.
+    /// There are only a few reasons.
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
@@ -88,7 +88,7 @@ struct PathInner {
     candidate: Option<Controller>,
     /// The candidate was compared with the controllers of all other paths.
     is_compared: bool,
-    /// The process that the last session led to, if it has said so; none before the first session.
+    /// The process that the last session led to, if known; outer `None` before the first session.
     process: Option<Option<ProcessName>>,
 }
 
@@ -119,11 +119,11 @@ impl Path {
     }
 
     fn lock(&self) -> MutexGuard<'_, PathInner> {
-        // Nothing in here panics half-way through a change.
+        // No code in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is connected.
+    /// Notes that the path is connected.
     pub(super) fn connected(&self, session: &Arc<Session>) {
         let mut state = self.lock();
         if state.state == PathState::Reconnecting {
@@ -135,21 +135,21 @@ impl Path {
         state.candidate = None;
     }
 
-    /// Whether a session that is about to be used may lead to another process than the one before:
-    /// one that has the same name on another copy of the data, or was restarted on it.
+    /// Whether a session that is about to be used may lead to another process than the previous
+    /// session: of the same name on another copy of the data, or restarted on it.
     pub(super) fn may_lead_elsewhere(&self, process: Option<ProcessName>) -> bool {
         let before = self.lock().process.replace(process);
         before.is_some_and(|before| before.is_none() || before != process)
     }
 
-    /// Whether it is connected, and the target lets the namespace be used by it.
+    /// Whether it is connected, and the target allows access to the namespace.
     pub(super) fn is_usable(&self) -> bool {
         let state = self.lock();
         let usable = |session: &Arc<Session>| session.reach() < Reach::Blocked;
         state.state == PathState::Live && state.session.as_ref().is_some_and(usable)
     }
 
-    /// There is a controller, or none any more, that is about to be used.
+    /// Sets the controller that is about to be used, or clears it.
     pub(super) fn propose(&self, candidate: Option<&Controller>) {
         let mut state = self.lock();
         state.candidate = candidate.cloned();
@@ -174,33 +174,33 @@ impl Path {
         Some((candidate, None))
     }
 
-    /// The controller behind the path, if there is one: also one that is about to be used.
+    /// The path's controller, if any; it may be one that is about to be used.
     pub(super) fn known_controller(&self) -> Option<Controller> {
         let state = self.lock();
         let of_session = state.session.as_ref().map(|session| &session.controller);
         of_session.or(state.candidate.as_ref()).cloned()
     }
 
-    /// The controller, if it is connected.
+    /// The controller, if connected.
     pub(super) fn controller(&self) -> Option<Controller> {
         self.lock().session.as_ref().map(|session| session.controller.clone())
     }
 
-    /// Whoever wanted a queue has one.
+    /// Notes that every queue has a connection.
     pub(super) fn served(&self) {
         let mut state = self.lock();
         state.lost_since = None;
         state.note_reach();
     }
 
-    /// Its session's access state is another one.
+    /// Notes a change of its session's access state.
     pub(super) fn access_changed(&self) {
         let mut state = self.lock();
         state.access_changes += 1;
         state.note_reach();
     }
 
-    /// It was connected, and is not any more.
+    /// Notes that the connection was lost.
     pub(super) fn lost(&self, reason: &str) {
         let mut state = self.lock();
         let now = os::now();
@@ -213,14 +213,14 @@ impl Path {
         state.unusable_since.get_or_insert(now);
     }
 
-    /// It could not be connected.
+    /// Notes that an attempt to connect failed.
     pub(super) fn failed(&self, error: &Error) {
         let mut state = self.lock();
         state.count(error.reason());
         state.error = Some(error.to_string());
     }
 
-    /// It is not tried any more.
+    /// Gives the path up.
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.state = PathState::Dead;
@@ -236,7 +236,7 @@ impl Path {
         self.lock().lost_since?.checked_add(options.ctrl_loss_timeout?)
     }
 
-    /// How long operations may wait for the path.
+    /// The time that operations may wait for the path.
     pub(super) fn patience(&self, options: &DiskOptions) -> Patience {
         let state = self.lock();
         let reach = state.session.as_ref().map(|session| session.reach());
@@ -247,7 +247,7 @@ impl Path {
         let limit = options.patience().and_then(|limit| since.checked_add(limit));
         let Some(at) = limit else { return Patience::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
-            // Connected, and about to serve: not less than the limit, but that may be over already.
+            // Connected and about to serve: at least the limit, which may have passed already.
             return Patience::Until(at.max(state.since + options.connection.connect_timeout));
         }
         Patience::Until(at)

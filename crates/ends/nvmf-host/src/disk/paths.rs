@@ -1,16 +1,16 @@
-//! The paths of a disk, which may get more while it is used. None is ever taken away, so that a
-//! path's number stays its own.
+//! The paths of a disk. Paths may be added during use but never removed, so path numbers are
+//! stable.
 
 use super::path::Path;
 use crate::limits;
 use std::ops::Index;
 use std::sync::OnceLock;
 
-/// As many as there may be. Those that are there come first.
+/// Up to the maximum number of paths, without gaps.
 pub(super) struct Paths([OnceLock<Path>; limits::PATHS]);
 
 impl Paths {
-    /// These, of which there are not more than there may be.
+    /// Panics if there are more than the maximum.
     pub(super) fn new(paths: Vec<Path>) -> Paths {
         let all = Paths([const { OnceLock::new() }; limits::PATHS]);
         for path in paths {
@@ -19,7 +19,7 @@ impl Paths {
         all
     }
 
-    /// Adds one. Its number; `None` if there are as many as there may be.
+    /// Adds a path and returns its number; `None` if the maximum is reached.
     pub(super) fn add(&self, path: Path) -> Option<usize> {
         let mut path = Some(path);
         self.0.iter().position(|slot| {
@@ -29,7 +29,7 @@ impl Paths {
             match slot.set(path.take().expect("it was not set")) {
                 Ok(()) => true,
                 Err(refused) => {
-                    // Another thread was faster.
+                    // Another thread took this slot.
                     path = Some(refused);
                     false
                 }

@@ -1,6 +1,6 @@
-//! A queue of a disk: gives each operation to a path, and keeps it until one has done it.
+//! A queue of a disk: gives each operation to a path, and keeps it until a path has completed it.
 //!
-//! It lives on its user's event loop and never waits: connections come to it through its mailbox.
+//! It lives on its user's event loop and never blocks: keepers deliver connections to its mailbox.
 //!
 //! ```text
 //!              a path is usable                    done, or failed by the controller
@@ -12,12 +12,11 @@
 //!      |         for it now
 //!      +------------------------------------------- no hope: failed --------> completed
 //! ```
-//! Once a Held operation was failed, no other that writes is started before its session is
-//! finished.
+//! After a Held operation fails, the queue starts no other write before its session is finished.
 //!
-//! Held is what may have been sent on a lost session and changes blocks: as long as the target may
-//! still carry that out, doing it again would let the first attempt undo what came after the
-//! second. Reads and flushes need not wait.
+//! Held operations are writes that may have been sent on a lost session. While the target may still
+//! carry them out, a repeated write could complete first and then be undone, with later writes, by
+//! the first attempt. Reads and flushes need not wait.
 //!
 //! Key space: the token of an operation on a path is its number in the table.
 
@@ -36,17 +35,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rounds of one poll: operations that come back from one path go to another at once.
+/// Rounds of one poll: operations returned by one path go to another at once.
 const ROUNDS: usize = 4;
 
 /// A connection of this queue.
 struct Leg {
-    // Before the session, which the keeper is to let go of last.
+    // Declared before the session: the keeper must drop that last.
     queue: IoQueue,
     session: Arc<Session>,
-    /// Its target has a volatile cache.
+    /// The target has a volatile cache.
     cached: bool,
-    /// It answered that something is not for it now.
+    /// Until when the path gets no operation, after it answered "not now".
     backs_off_until: Option<Instant>,
 }
 
@@ -69,26 +68,25 @@ pub(super) struct DiskQueue {
     mailbox: Arc<Mailbox>,
     /// By path.
     legs: Vec<Option<Leg>>,
-    /// By path: a session whose controller has no queue to spare.
+    /// By path: a session whose controller has no queue left.
     refused: Vec<Option<Arc<Session>>>,
-    /// Lost connections that have not given every buffer back.
+    /// Lost connections that still hold buffers.
     dying: Vec<Leg>,
     table: Table,
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// A flush has failed that tells of a lost cache, and was handed out by the last poll.
+    /// The last poll returned a failed flush that reports a lost cache.
     tells: bool,
-    /// How long an operation may be put off. `None`: for ever.
+    /// The time that an operation may wait for a path. `None`: forever.
     patience: Option<Duration>,
-    /// The path that was used last.
+    /// The last path used.
     last: usize,
     /// Something other than a completion happened.
     review: bool,
     timer: Option<Instant>,
     meter: Arc<Meter>,
-    /// When it was looked at the clock for the meter, if that was since the last poll began or
-    /// ended.
+    /// The meter's clock reading, if taken since the last poll began or ended.
     looked: Option<Instant>,
     scratch: Vec<Completion>,
     events: Vec<Event>,
@@ -130,7 +128,7 @@ impl DiskQueue {
         }
     }
 
-    /// Gives an operation to a path, or has it wait.
+    /// Gives an operation to a path, or queues it.
     fn start(&mut self, index: u32) {
         match self.choose() {
             Some(path) if self.may_start(index) => self.give(index, path),
@@ -184,12 +182,12 @@ impl DiskQueue {
         }
     }
 
-    /// Takes connections in that the keepers made.
+    /// Accepts connections from the keepers.
     fn take_arrivals(&mut self) {
         for arrival in self.mailbox.take_arrivals() {
             let (path, session) = (arrival.session.path, arrival.session);
             if path >= self.legs.len() {
-                // It was added to the disk after this queue was opened.
+                // This path was added to the disk after this queue was opened.
                 self.legs.resize_with(path + 1, || None);
                 self.refused.resize(path + 1, None);
             }
@@ -202,7 +200,7 @@ impl DiskQueue {
                 Ok(queue) => {
                     let cached = session.namespace.geometry().volatile_cache;
                     let leg = Leg { queue, session, cached, backs_off_until: None };
-                    // The one before may be lost without having been looked at since.
+                    // The previous one may be lost but not yet processed.
                     self.dying.extend(self.legs[path].replace(leg));
                 }
                 Err(error) => session.abort(&error.to_string()),
@@ -236,13 +234,13 @@ impl DiskQueue {
         self.scratch = scratch;
     }
 
-    /// A path that is not lost gives an operation back.
+    /// Handles an operation returned by a path that is not lost.
     fn handle_done(&mut self, path: usize, done: Completion) {
         let index = done.token as u32;
         let leg = self.legs[path].as_mut().expect("it completed something");
         let is_gone = || leg.session.namespace.is_gone();
         let not_now = match done.result {
-            // A path related status, or a controller that is about to end.
+            // A path related status, or a controller that is shutting down.
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
@@ -253,7 +251,7 @@ impl DiskQueue {
         let leg = self.legs[path].as_mut().expect("it completed something");
         if leg.backs_off_until.is_none() {
             leg.backs_off_until = Some(os::now() + limits::BACKOFF);
-            // The access state may be another one than is known here.
+            // The access state known here may be out of date.
             leg.session.inbox.put(Notice::Access);
             self.hub.keepers.notify();
         }
@@ -262,9 +260,9 @@ impl DiskQueue {
         self.review = true;
     }
 
-    /// Paths that do not want an operation, or are lost with it each time, are waited for as long
-    /// as lost ones, by the clock: each of them may take its time, and there may be several. One
-    /// that is usable and has not had it yet gets it even then.
+    /// Whether paths have refused an operation, or been lost with it, for longer than it may wait
+    /// for lost paths. This goes by the clock: each of several paths may take its time. Even then a
+    /// usable path that has not yet had the operation gets it.
     fn is_put_off_for_too_long(&mut self, index: u32, path: usize) -> bool {
         let Some(patience) = self.patience else { return false };
         let now = os::now();
@@ -279,13 +277,13 @@ impl DiskQueue {
         usable.all(|path| self.table.was_put_off_by(index, path))
     }
 
-    /// A lost path gives an operation back, done or not.
+    /// Handles an operation returned by a lost path, completed or not.
     fn handle_lost(&mut self, session: &Arc<Session>, done: Completion) {
         let index = done.token as u32;
         self.review = true;
         let not_done = match done.result {
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
-            // Refused for there is another namespace, which is why the path is lost.
+            // Refused because there is another namespace, which is why the path is lost.
             Err(BlockError::OutOfRange) => session.namespace.is_gone(),
             _ => false,
         };
@@ -320,7 +318,7 @@ impl DiskQueue {
         }
     }
 
-    /// Ends an operation; `lost` is the session that had done it if that is lost.
+    /// Completes an operation. `lost`: the session that completed it, if it is lost.
     fn end(
         &mut self,
         index: u32,
@@ -335,7 +333,7 @@ impl DiskQueue {
         match self.table.nature(index) {
             Some((Command::Flush, _, carries)) => {
                 cache.flush_ends(carries, result);
-                // One that nobody waits for would tell nobody.
+                // An abandoned flush would report the loss to no user.
                 if result.is_ok() && !self.table.is_unwanted(index) && cache.take_loss() {
                     result = Err(BlockError::WriteFailed);
                     self.tells = true;
@@ -363,12 +361,12 @@ impl DiskQueue {
         self.done.push(self.table.complete(index, result, buffer));
     }
 
-    /// The time, for the meter: the same for all that is submitted, or completed, together.
+    /// The time for the meter: read once for all operations submitted, or completed, together.
     fn look(&mut self) -> Instant {
         *self.looked.get_or_insert_with(os::now)
     }
 
-    /// Looks at everything that waits.
+    /// Processes all pending events.
     fn look_around(&mut self) {
         self.take_arrivals();
         for refused in &mut self.refused {
@@ -385,7 +383,8 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Each once: what may not start, a write perhaps, is not to be waited for by the others.
+        // Each once: an operation that may not start yet (such as a write) must not block the
+        // others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
             let index = self.waiting.pop_front().expect("counted");
@@ -403,7 +402,7 @@ impl DiskQueue {
         }
     }
 
-    /// Fails what waits without hope; else says when to look again.
+    /// Fails operations without hope; otherwise returns the time of the next check.
     fn judge(&mut self, now: Instant) -> Option<Instant> {
         if self.waiting.is_empty() && self.held.is_empty() {
             return None;
@@ -437,7 +436,7 @@ impl Queue for DiskQueue {
         }
     }
 
-    /// Only what waits for a path: what was given to one may be on its way.
+    /// Only operations that wait for a path: a path may already have sent the others.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         self.table.note_unwanted(unwanted);
         let mut over = Vec::new();
@@ -474,8 +473,8 @@ impl Queue for DiskQueue {
 }
 
 impl DiskQueue {
-    /// Who polls again, or closes the queue, has done with what the last poll handed out what is
-    /// done with it. A process that is killed before that has told nobody, perhaps.
+    /// When the user polls again or closes the queue, it has processed the completions of the last
+    /// poll. If the process is killed earlier, the user may not know of them.
     fn note_told(&mut self) {
         if std::mem::take(&mut self.tells) {
             self.hub.cache.was_told();
@@ -483,8 +482,8 @@ impl DiskQueue {
         }
     }
 
-    /// Sees to it that no write of a queue that goes away is carried out after those of others:
-    /// nobody waits for its end, which only that of its controllers assures.
+    /// Prevents late writes after this queue is closed: its user no longer waits for them, so only
+    /// the end of their controllers guarantees it.
     fn disown(&mut self) {
         let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
         for (_, _, carries) in flushes {
@@ -512,7 +511,7 @@ impl Drop for DiskQueue {
         self.disown();
         self.legs.clear();
         self.dying.clear();
-        // After its connections, which others may be waiting for.
+        // After its connections, for which other queues may be waiting.
         self.hub.remove_mailbox(self.mailbox.id);
         self.hub.meters.close(&self.meter);
         self.held.clear();
@@ -520,10 +519,10 @@ impl Drop for DiskQueue {
         self.table.abandon().for_each(|buffer| pool.give(buffer));
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
         self.reactor.remove_task(self.task);
-        // The last one to go closes the disk, which takes time that an event loop has not.
+        // Dropping the last reference closes the disk, which takes too long for an event loop.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
-            // Without a thread for it, it is closed here: late is better than never.
+            // If no thread can be started, this closes the disk here, late.
             let _ = os::spawn("farblock-close".to_owned(), move || drop(life));
         }
     }

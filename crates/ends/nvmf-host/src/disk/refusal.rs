@@ -1,13 +1,13 @@
-//! Whether the target refuses what the disk's users ask for, although its paths are live: a fenced
-//! host has every connection and may not write.
+//! Whether the target refuses users' operations although its paths are live: a fenced host keeps
+//! its connections but may not write.
 //!
-//! Queues note every result here. While nothing is refused, that is one relaxed load.
+//! Queues note every result here. While nothing is refused, this costs one relaxed load.
 
 use farblock_block::{BlockError, Command};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Errors that say something about the disk as a whole. A refusal is held as its number in here,
-/// plus 1, times 2, plus 1 if the operation writes. 0: nothing is refused.
+/// Errors that concern the disk as a whole. A refusal is stored as (index here + 1) * 2, plus 1 if
+/// the operation writes. 0: nothing is refused.
 const KINDS: [BlockError; 5] = [
     BlockError::Conflict,
     BlockError::Denied,
@@ -21,14 +21,14 @@ const KINDS: [BlockError; 5] = [
 pub(super) struct Refusal(AtomicU8);
 
 impl Refusal {
-    /// Notes how an operation ended. A refused write stands until another write succeeds: reads may
-    /// succeed all the time.
+    /// Notes an operation's result. A refused write stands until a write succeeds: reads may keep
+    /// succeeding.
     pub(super) fn note(&self, command: Command, result: Result<(), BlockError>) {
         let writes = u8::from(!command.reads());
         match result {
             Ok(()) => {
                 let held = self.0.load(Ordering::Relaxed);
-                // A flush succeeds also for a host that may not write.
+                // A flush succeeds even for a host that may not write.
                 if held != 0 && held & 1 == writes && command != Command::Flush {
                     self.0.store(0, Ordering::Relaxed);
                 }

@@ -1,4 +1,4 @@
-//! One life of a path: a controller that was connected, and its namespace.
+//! One life of a path: a connected controller and its namespace.
 
 use super::fencing::{ControllerLife, Fencing};
 use crate::controller::Controller;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// What happened to a session that its keeper has not looked at yet, as bits.
+/// Events of a session that its keeper has not processed yet, as bits.
 #[derive(Default)]
 pub(super) struct Inbox(AtomicU8);
 
@@ -20,7 +20,7 @@ impl Inbox {
 
     pub(super) fn put(&self, notice: Notice) {
         let bit = match notice {
-            // That can be seen at any time.
+            // The keeper can check this at any time.
             Notice::Lost => return,
             Notice::Namespace(_) => Inbox::NAMESPACE,
             Notice::Access => Inbox::ACCESS,
@@ -28,7 +28,7 @@ impl Inbox {
         self.0.fetch_or(bit, Ordering::AcqRel);
     }
 
-    /// Whether the namespace was read anew, and whether its access state may have changed.
+    /// Whether the namespace was identified again, and whether its access state may have changed.
     pub(super) fn take(&self) -> (bool, bool) {
         let bits = self.0.swap(0, Ordering::AcqRel);
         (bits & Inbox::NAMESPACE != 0, bits & Inbox::ACCESS != 0)
@@ -48,7 +48,7 @@ pub(super) enum Reach {
 
 /// See the module's text.
 pub(super) struct Session {
-    /// The path's place among the disk's.
+    /// The path's number in the disk.
     pub(super) path: usize,
     pub(super) controller: Controller,
     pub(super) namespace: RemoteNamespace,
@@ -101,7 +101,7 @@ impl Session {
         controller.info().queue_depth(controller.options().queue_depth)
     }
 
-    /// Closes every connection of the session at once.
+    /// Closes all connections of the session at once.
     pub(super) fn abort(&self, reason: &str) {
         self.controller.inner().shared().abort(reason);
     }

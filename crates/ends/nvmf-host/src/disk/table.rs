@@ -1,11 +1,11 @@
-//! The operations of a disk's queue: each is here from its submission to its completion, with its
-//! buffer whenever no path has that.
+//! The operations of a disk's queue, from submission to completion, each with its buffer unless a
+//! path has that.
 
 use farblock_block::{BlockError, Command, Completion, Op, Token};
 use farblock_reactor::Buffer;
 use std::time::Instant;
 
-/// An operation that was not completed.
+/// An operation in progress.
 struct Entry {
     command: Command,
     lba: u64,
@@ -14,21 +14,20 @@ struct Entry {
     token: Token,
     /// `None` while a path has it, or if there is none.
     buffer: Option<Buffer>,
-    /// When a path answered that the operation is not for it now, or was lost with it, the first
-    /// time.
+    /// When a path first answered "not now" or was lost with the operation.
     put_off_since: Option<Instant>,
-    /// The paths that did, as bits.
+    /// Those paths, as bits.
     put_off_by: u32,
-    /// It is a flush of something.
+    /// A flush that has data to make durable.
     carries: bool,
-    /// Nobody waits for its end.
+    /// The user has abandoned it.
     unwanted: bool,
-    /// When it was submitted, if that is measured.
+    /// When it was submitted, if measured.
     begun: Option<Instant>,
 }
 
-/// See the module's text. It has its own list of free numbers and is no slab, since which numbers
-/// were ever in use is asked ([`Table::slots`]), also of those that are free.
+/// See the module's text. It is not a slab but has its own free list, because [`Table::slots`]
+/// needs to know which numbers were ever in use, free ones included.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
@@ -36,8 +35,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes an operation in; gives its number, by which it is known from here on.
-    /// `carries`: it is a flush of something. `begun`: as of when its time is measured, if it is.
+    /// Adds an operation and returns its number. `carries`: it is a flush with data to make
+    /// durable. `begun`: when it was submitted, if measured.
     pub(super) fn insert(&mut self, op: Op, carries: bool, begun: Option<Instant>) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
         let (put_off_since, put_off_by, unwanted) = (None, 0, false);
@@ -70,13 +69,13 @@ impl Table {
         self.entries[index as usize].as_mut().expect("an operation is known until it ends")
     }
 
-    /// Whose operation it is.
+    /// The user's token of an operation.
     pub(super) fn token(&self, index: u32) -> u64 {
         let entry = self.entries[index as usize].as_ref();
         entry.expect("an operation is known until it ends").token.value()
     }
 
-    /// The operation as a path is to carry it out.
+    /// The operation, ready to submit to a path.
     pub(super) fn attempt(&mut self, index: u32) -> Op {
         let entry = self.entry(index);
         let Entry { command, lba, blocks, fua, .. } = *entry;
@@ -84,64 +83,64 @@ impl Table {
         Op { fua, ..Op::with(command, lba, blocks, buffer, u64::from(index)) }
     }
 
-    /// A path gives the operation back.
+    /// Takes the operation's buffer back from a path.
     pub(super) fn put_back(&mut self, index: u32, buffer: Option<Buffer>) {
         self.entry(index).buffer = buffer;
     }
 
-    /// Notes that a path has not carried the operation out; gives since when that is so of any.
+    /// Notes that a path has not carried out the operation; returns when one first did not.
     pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
         let entry = self.entry(index);
         entry.put_off_by |= 1 << path;
         *entry.put_off_since.get_or_insert(now)
     }
 
-    /// Whether a path has had the operation and not carried it out.
+    /// Whether a path has failed to carry out the operation.
     pub(super) fn was_put_off_by(&mut self, index: u32, path: usize) -> bool {
         self.entry(index).put_off_by & 1 << path != 0
     }
 
-    /// Notes whose end nobody waits for.
+    /// Marks abandoned operations.
     pub(super) fn note_unwanted(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             entry.unwanted |= unwanted(entry.token.value());
         }
     }
 
-    /// Whether nobody waits for its end.
+    /// Whether the user abandoned the operation.
     pub(super) fn is_unwanted(&self, index: u32) -> bool {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.unwanted)
     }
 
-    /// Carrying the operation out a second time, late, could undo another one.
+    /// Whether a late second execution could undo another write.
     pub(super) fn writes(&mut self, index: u32) -> bool {
         self.entry(index).command.writes()
     }
 
-    /// How many numbers are in use at most.
+    /// The largest number of operations so far.
     pub(super) fn slots(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// There is such an operation, and it changes blocks.
+    /// Whether the operation exists and changes blocks.
     pub(super) fn may_write(&self, index: u32) -> bool {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.command.writes())
     }
 
-    /// What the operation is, whether it is durable when it is done, and whether it is a flush of
-    /// something.
+    /// The command, whether it is durable on completion (FUA), and whether it is a flush with data
+    /// to make durable.
     pub(super) fn nature(&self, index: u32) -> Option<(Command, bool, bool)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.fua, entry.carries))
     }
 
-    /// What the operation is and when it was submitted, if its time is measured.
+    /// The command and its submission time, if measured.
     pub(super) fn measured(&self, index: u32) -> Option<(Command, Instant)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.begun?))
     }
 
-    /// Ends an operation.
+    /// Completes an operation.
     pub(super) fn complete(
         &mut self,
         index: u32,
@@ -158,7 +157,7 @@ impl Table {
         self.entries.len() - self.free.len()
     }
 
-    /// Ends everything without completions: the queue goes away. Gives the buffers that are here.
+    /// Drops all operations without completions, to close the queue. Returns the buffers.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = Buffer> {
         self.free.clear();
         self.entries.drain(..).flatten().filter_map(|entry| {
