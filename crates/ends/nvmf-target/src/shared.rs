@@ -1,6 +1,6 @@
-//! What all cores share: the registry, where queues live, and the mailboxes of the cores.
+//! State that all cores share: the registry, the places of queues, and the cores' mailboxes.
 //!
-//! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
+//! The mutex is taken for Connect, admin commands and teardown, never for I/O.
 
 mod identifiers;
 mod listeners;
@@ -56,7 +56,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Where a connection lives. The serial number tells it from a later one of the same key.
+/// The place of a connection. The serial number distinguishes it from a later one with this key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     pub(crate) core: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Route {
     pub(crate) serial: u64,
 }
 
-/// What one core tells another.
+/// A message to a core.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A new connection, with its serial number.
@@ -78,41 +78,41 @@ pub(crate) enum Message {
     Look(Route),
     /// Complete a held command of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
-    /// Forget a held command of this connection: it is never answered.
+    /// Drop a held command of this connection without a response.
     Forget { route: Route, command: CommandId },
     /// A message of this connection's host was handled; see [`crate::authentication`].
     Authenticated { route: Route, slot: SlotId, machine: Box<Controller> },
     /// The answer to a reservation command of this connection.
     Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
-    /// Abort this command of this connection, and tell whether that was done.
+    /// Abort this command of this connection, and report whether that succeeded.
     Abort { route: Route, command: CommandId, asking: Asking },
     /// The answer to an Abort command of this connection.
     Aborted { route: Route, slot: SlotId, aborted: bool },
-    /// Connections of this subsystem heed this from now on.
+    /// Apply a reservation change to this subsystem's connections.
     Access(Arc<AccessChange>),
-    /// Connections of this subsystem use this table from now on, and what stores its namespaces.
+    /// This subsystem's connections use this table and these stores from now on.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
-    /// Changes of these blocks wait from now on; say when none is under way.
+    /// Park changes of these blocks; report when none is under way.
     Claimed(Arc<Claim>),
-    /// This connection has these blocks for itself.
+    /// This connection now holds its claim.
     Granted(Route, Arc<Claim>),
-    /// Changes of these blocks need not wait any more.
+    /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Nothing is to be left of this store: no list before this message's is used any more.
+    /// Release this store: no list older than this message is used any more.
     Retire(BackingId, Share),
-    /// There is news of an earlier queue that commands of this fenced connection wait for.
+    /// News of an earlier queue for the waiting commands of this fenced connection.
     Ended(Route, EndingId),
-    /// Listen on this, too, and say whether that works.
+    /// Listen on this socket, too, and report the result.
     Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
-    /// Listen there no more, and close the connections that came in there.
+    /// Stop listening there, and close the connections accepted there.
     Unlisten(SocketAddr),
-    /// Close the connections that came in there, and may not stay.
+    /// Close the connections accepted there that may not stay.
     CloseAt(SocketAddr, Whom),
-    /// Finish what was accepted, close everything and end.
+    /// Complete what was accepted, close all connections and end.
     Stop,
 }
 
-/// Whose connections are closed.
+/// Which connections to close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
     All,
@@ -135,9 +135,9 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Tells of a subsystem's namespaces. A list that the core has not looked at yet is out of
-    /// date, and the new one takes its place: however many changes there are in a row, a core looks
-    /// at one list. What is retired behind that place is not in the new one either.
+    /// Posts a subsystem's namespaces. A list that the core has not read yet is outdated, so the
+    /// new one replaces it: after any number of changes, a core reads one list. Stores retired
+    /// after that message are not in the new list either.
     fn post_namespaces(
         &self,
         subsystem: SubsystemId,
@@ -158,7 +158,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Has the core look at its own affairs.
+    /// Wakes the core.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
@@ -175,41 +175,41 @@ pub(crate) struct Management {
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
     discoveries: Discoveries,
-    /// Where the hosts of controllers are; those of ended ones too, until somebody asks.
+    /// Addresses of controllers' hosts; entries of closed controllers stay until the next query.
     origins: HashMap<ControllerId, visitors::Origin>,
-    /// Hosts that are known to be here.
+    /// Hosts that were announced.
     visitors: HashMap<ControllerId, Visitor>,
 }
 
-/// A queue that was connected.
+/// A connected queue.
 pub(crate) struct Admitted {
     pub(crate) connected: Connected,
-    /// What it has to wait for.
+    /// Earlier queues that its commands must wait for.
     pub(crate) fence: Option<Box<Fence>>,
-    /// What stores the namespaces of its table, if it is an I/O queue.
+    /// The stores of its namespaces, if it is an I/O queue.
     pub(crate) backings: Arc<Backings>,
-    /// How its host has to authenticate, if it has to.
+    /// How its host must authenticate; `None`: it need not.
     pub(crate) terms: Option<Arc<ControllerTerms>>,
-    /// It has proved who it is already: its key for TLS came of an authentication.
+    /// Whether its host has authenticated already: its TLS key was generated by an authentication.
     pub(crate) has_proved: bool,
-    /// The secure channel that may come of it.
+    /// The secure channel that authentication may establish.
     pub(crate) offer: Concatenation,
 }
 
 /// Why a queue was not connected.
 pub(crate) struct Denied {
-    /// What the host is told.
+    /// The response to the host.
     pub(crate) refusal: Refusal,
     pub(crate) why: Why,
 }
 
-/// What is said of it here.
+/// The reason for the log.
 pub(crate) enum Why {
-    /// What the host is told says it.
+    /// The same as in the response.
     Told,
-    /// What is wrong about TLS: what is counted, and the sentence.
+    /// A TLS error: the counted reason, and one sentence.
     Tls(Reason, String),
-    /// What is wrong with the host's identifier.
+    /// A host identifier that this host may not use, in one sentence.
     Identifier(String),
 }
 
@@ -219,12 +219,12 @@ impl From<Refusal> for Denied {
     }
 }
 
-/// See the module's text.
+/// State shared by all cores of a target.
 pub(crate) struct TargetShared {
     management: Mutex<Management>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) admissions: Admissions,
-    /// How often hosts were to reach namespaces in another way.
+    /// Changes of ANA states and groups.
     ana_changes: AtomicU64,
     pub(crate) cores_seen: CoresSeen,
     pub(crate) observed: Observed,
@@ -240,14 +240,15 @@ pub(crate) struct TargetShared {
     pub(crate) crowd: Crowd,
     serial: AtomicU64,
     stopping: AtomicBool,
-    /// Cores that serve nobody any more.
+    /// Cores that have no connections left.
     done: AtomicUsize,
     pub(crate) notices: Notices,
-    /// The same of hosts that come and go: it is kept longer, and leaves the others their room.
+    /// Notices of hosts that connect and disconnect, over a longer period, so that they do not
+    /// displace other notices.
     visits: Notices,
     pub(crate) keeper: Keeper,
     pub(crate) budget: Budget,
-    /// What its event loops may spend on latency.
+    /// How long event loops may poll.
     polling: OnceLock<Polling>,
 }
 
@@ -301,7 +302,7 @@ impl TargetShared {
         assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
     }
 
-    /// Sets how much the event loops may spend on latency; once, before any core runs.
+    /// Sets the event loops' polling; once, before any core runs.
     pub(crate) fn set_polling(&self, polling: Polling) {
         assert!(self.polling.set(polling).is_ok(), "it is set once");
     }
@@ -314,7 +315,7 @@ impl TargetShared {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Who may connect.
+    /// The connection slots.
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().expect("no holder panics")
     }
@@ -327,9 +328,9 @@ impl TargetShared {
         self.management.lock().expect("no holder panics")
     }
 
-    /// Connects a queue, and remembers where it lives. What the host sends anew must not be undone
-    /// by what is left of its earlier queues: it may be fenced. A host that has to authenticate is
-    /// told so, and its terms are given.
+    /// Connects a queue and records its place. Its commands must not overtake changes of the host's
+    /// earlier queues, so it may be fenced. Returns the authentication terms if the host must
+    /// authenticate.
     pub(crate) fn connect(
         &self,
         request: &ConnectRequest<'_>,
@@ -338,7 +339,7 @@ impl TargetShared {
         peer: IpAddr,
     ) -> Result<Admitted, Denied> {
         let mut management = self.lock();
-        // Under the same lock as what follows: whoever changes a host's keys finds its controllers.
+        // Under the same lock as the rest: a change of the host's keys must find its controllers.
         self.check_channel(request, shown)?;
         let is_discovery = request.data.subsystem_nqn() == Ok(DISCOVERY_NQN);
         if is_discovery
@@ -349,7 +350,7 @@ impl TargetShared {
             self.tear_down(&mut management, &teardown);
         }
         self.check_identifier(&management, request)?;
-        // Under the same lock: whoever changes a host's keys finds its controllers.
+        // Under the same lock: a change of the host's keys must find its controllers.
         let terms = match (request.data.subsystem_nqn(), request.data.host_nqn()) {
             (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
             _ => None,
@@ -386,15 +387,15 @@ impl TargetShared {
             if terms.is_none() || has_proved {
                 self.host_is_in(connected.controller);
             }
-            // The first core keeps the time; a new controller may have the next deadline.
+            // Core 0 runs the timers; a new controller may have the next deadline.
             self.mailboxes()[0].wake();
         }
         let backings = backings.unwrap_or_default();
         Ok(Admitted { connected, fence, backings, terms, has_proved, offer })
     }
 
-    /// The secure channel that may come of a queue's authentication. A host that has to be in one
-    /// may come without on its admin queue alone.
+    /// The secure channel that a queue's authentication may establish. A host that needs one may
+    /// connect without it on its admin queue only.
     fn offer(
         &self,
         request: &ConnectRequest<'_>,
@@ -417,7 +418,7 @@ impl TargetShared {
         Ok(offer)
     }
 
-    /// Whether what a host has shown in TLS, or that it came without, goes with who it says it is.
+    /// Whether the host's TLS key, or its lack, matches its name.
     fn check_channel(
         &self,
         request: &ConnectRequest<'_>,
@@ -425,7 +426,7 @@ impl TargetShared {
     ) -> Result<(), Denied> {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
-            // Without TLS the registry says what is wrong with them.
+            // Without TLS, the registry reports invalid names.
             let invalid = || not_by_tls(Reason::TlsOtherHost, "its names are none");
             return if shown.is_none() { Ok(()) } else { Err(invalid()) };
         };
@@ -433,12 +434,12 @@ impl TargetShared {
         checked.map_err(|(reason, sentence)| not_by_tls(reason, &sentence))
     }
 
-    /// How many bytes of data an admin command brings.
+    /// Bytes of data that an admin command transfers from the host.
     pub(crate) fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
         self.lock().registry.admin_data_bytes(controller, sqe)
     }
 
-    /// Does an admin command.
+    /// Executes an admin command.
     pub(crate) fn admin(&self, controller: ControllerId, sqe: &Sqe, data: &[u8]) -> AdminOutcome {
         let mut management = self.lock();
         let opcode = AdminOpcode(sqe.opcode);
@@ -448,14 +449,14 @@ impl TargetShared {
         let outcome = management.registry.admin(controller, sqe, data, self.now());
         self.act(&mut management);
         if matches!(opcode, AdminOpcode::SET_FEATURES | AdminOpcode::FABRICS) {
-            // These may have set a deadline that the first core does not know of.
+            // These may have set a deadline that core 0 does not know.
             self.mailboxes()[0].wake();
         }
         outcome
     }
 
-    /// Has a command of a queue aborted. False if there is no such queue any more; otherwise the
-    /// answer comes as a message.
+    /// Asks a queue to abort a command. False if the queue is closed; otherwise the answer arrives
+    /// as a message.
     pub(crate) fn ask_for_abort(
         &self,
         queue: (ControllerId, QueueId),
@@ -469,7 +470,7 @@ impl TargetShared {
         route.is_some()
     }
 
-    /// Does a fabrics command of an I/O queue.
+    /// Executes a fabrics command of an I/O queue.
     pub(crate) fn fabrics_on_io_queue(
         &self,
         controller: ControllerId,
@@ -482,7 +483,7 @@ impl TargetShared {
         outcome
     }
 
-    /// Notes a command that was refused in the controller's error log.
+    /// Adds a refused command to the controller's error log.
     pub(crate) fn record_error(
         &self,
         controller: ControllerId,
@@ -528,7 +529,7 @@ impl TargetShared {
         self.lock().routes.keys().any(|(owner, queue)| *owner == controller && queue.0 != 0)
     }
 
-    /// A queue's connection is gone; these changes of it are still under way.
+    /// A queue's connection has closed with these changes under way.
     pub(crate) fn queue_closed(
         &self,
         controller: ControllerId,
@@ -537,7 +538,7 @@ impl TargetShared {
         changes: Vec<Change>,
     ) {
         let mut management = self.lock();
-        // Another queue may have its name by now.
+        // Another queue may have its identifier by now.
         if management.routes.get(&(controller, queue)) == Some(&route) {
             management.routes.remove(&(controller, queue));
         }
@@ -555,13 +556,13 @@ impl TargetShared {
         self.act(&mut management);
     }
 
-    /// Nothing is left of a closed queue, and of what it had handed to namespaces.
+    /// Neither a closed queue nor its submitted operations are left.
     pub(crate) fn queue_gone(&self, instance: Instance, route: Route) {
         let mut management = self.lock();
         self.settle(&mut management, route.serial, |queues| queues.gone(instance, route.serial));
     }
 
-    /// Notes what became of a queue that ended, and tells those who wait for it.
+    /// Records the state of a closed queue, and notifies the queues that wait for it.
     fn settle(
         &self,
         management: &mut Management,
@@ -579,14 +580,13 @@ impl TargetShared {
         }
     }
 
-    /// Whether nothing is left of any queue of a controller that was ended.
+    /// Whether no queue of a closed controller is left.
     pub(crate) fn is_gone(&self, instance: Instance) -> bool {
         os::has_mistake("target: a controller is gone before its operations")
             || self.lock().queues.is_gone(instance)
     }
 
-    /// Looks at the keep-alive timers, and at what is to be logged; gives the time until the next
-    /// look.
+    /// Checks the keep-alive timers and pending notices; returns the time until the next check.
     pub(crate) fn tick(&self) -> Option<std::time::Duration> {
         let now = os::now();
         let left = |next: std::time::Instant| next.saturating_duration_since(now);
@@ -594,7 +594,7 @@ impl TargetShared {
         [self.tick_registry(), notice, visit].into_iter().flatten().min()
     }
 
-    /// Nothing more will be logged of peers.
+    /// Logs the pending notices; none follow.
     pub(crate) fn finish_notices(&self) {
         self.notices.finish();
         self.visits.finish();
@@ -628,7 +628,7 @@ impl TargetShared {
         }
     }
 
-    /// Does what the registry asks for after a call that changed it.
+    /// Executes the registry's actions after a call that changed it.
     pub(crate) fn act(&self, management: &mut Management) {
         while let Some(action) = management.registry.poll_action() {
             match action {
@@ -676,30 +676,30 @@ impl TargetShared {
         self.claims.claim(self.mailboxes(), route, backing, place, blocks)
     }
 
-    /// A core has nothing under way that changes what is claimed.
+    /// A core has no changes of the claimed blocks under way.
     pub(crate) fn claim_heeded(&self, claim: &Arc<Claim>) {
         self.claims.heeded(self.mailboxes(), claim);
     }
 
-    /// A claim is not needed any more.
+    /// Gives up a claim.
     pub(crate) fn give_up(&self, claim: &Arc<Claim>) {
         self.claims.give_up(self.mailboxes(), claim);
     }
 
-    /// A core has nobody left to serve. It reads its messages until that is so of all: others ask
-    /// it something, and wait for the answer.
+    /// A core has no connections left. It reads messages until no core has: others may ask it and
+    /// wait for the answer.
     pub(crate) fn core_done(&self) {
         if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.mailboxes().len() {
             self.wake_all();
         }
     }
 
-    /// Whether nobody asks a core anything any more.
+    /// Whether all cores have no connections left.
     pub(crate) fn all_done(&self) -> bool {
         self.done.load(Ordering::Acquire) >= self.mailboxes().len()
     }
 
-    /// A core's thread has ended, perhaps by a mistake: nobody waits for it.
+    /// A core's thread has ended, maybe by a panic: do not wait for it.
     pub(crate) fn core_ended(&self) {
         self.done.fetch_max(self.mailboxes().len(), Ordering::AcqRel);
         self.wake_all();
@@ -709,7 +709,7 @@ impl TargetShared {
         self.mailboxes().iter().for_each(Mailbox::wake);
     }
 
-    /// Begins to stop: every core finishes what was accepted and ends.
+    /// Starts to stop: every core completes its accepted work and ends.
     pub(crate) fn stop(&self) {
         if !self.stopping.swap(true, Ordering::Relaxed) {
             for mailbox in self.mailboxes() {
@@ -724,7 +724,7 @@ fn not_by_tls(reason: Reason, sentence: &str) -> Denied {
     Denied { refusal, why: Why::Tls(reason, sentence.to_owned()) }
 }
 
-/// The result of Connect for a host that has to authenticate.
+/// The Connect result for a host that must authenticate.
 fn authentication_required(
     controller: ControllerId,
     terms: &ControllerTerms,

@@ -1,8 +1,9 @@
-//! Abort: ends a command of an I/O queue that waits, or that has steps left. What a namespace has,
-//! or the network brings, cannot be called back, and runs to its end.
+//! Abort: ends a waiting I/O command, or one with steps left. Operations at a namespace and
+//! transfers in the network run to their end.
 //!
-//! The admin queue's core asks the other queue's, which answers when the command has: so a host
-//! that hears of an abort has the aborted command's completion, too, or it is on its way.
+//! The admin queue's core asks the I/O queue, which replies once the command has its response. So
+//! when a host sees the Abort complete, the aborted command's completion has arrived or is on its
+//! way.
 
 use super::{Session, Work};
 use crate::core::Context;
@@ -13,24 +14,24 @@ use farblock_proto::controller::limits::ABORT_COMMANDS;
 use farblock_proto::ids::{CommandId, ControllerId, QueueId};
 use farblock_wire::Status;
 
-/// The Abort command that asks.
+/// The source of an Abort command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking {
     pub(crate) route: Route,
     pub(crate) slot: SlotId,
 }
 
-/// Abort commands that are not answered, of a queue whose commands they are to abort.
+/// Pending Abort commands for this queue's commands.
 #[derive(Default)]
 pub(super) struct Aborts {
-    /// What they wait for to end.
+    /// Those that wait for a command's end.
     waiting: Vec<(SlotId, Asking)>,
-    /// Those that can be told whether their command was aborted.
+    /// Those ready to report whether their command was aborted.
     over: Vec<(Asking, bool)>,
 }
 
 impl Aborts {
-    /// A command is answered.
+    /// A command gets its response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;
@@ -47,7 +48,7 @@ impl Aborts {
 }
 
 impl<T: Transport> Session<T> {
-    /// An Abort command of this admin queue.
+    /// Executes an Abort command of this admin queue.
     pub(super) fn ask_for_abort(
         &mut self,
         cx: &mut Context,
@@ -66,7 +67,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The answer to an Abort command of this admin queue.
+    /// The result of an Abort command of this admin queue.
     pub(crate) fn heard_of_abort(&mut self, cx: &mut Context, slot: SlotId, aborted: bool) {
         let is_asking = matches!(self.request(slot).work, Work::Aborting);
         if is_asking && self.is_serving() {
@@ -75,9 +76,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// A command of this queue is to be aborted.
+    /// Aborts a command of this queue.
     pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
-        // Reads that were put off for a moment only have begun.
+        // Reads deferred within the round count as started.
         self.read_expected(cx, 0);
         match self.find(command).filter(|_| self.is_serving()) {
             Some(slot) => {
@@ -103,10 +104,10 @@ impl<T: Transport> Session<T> {
         let is_under_way = request.operations > 0;
         let is_begun = is_fused || request.awaited || !matches!(request.work, Work::Io(_));
         if is_begun || (is_under_way && !request.has_steps_left()) {
-            // It is not aborted, and nobody waits for that.
+            // It is not aborted, and the Abort does not wait for it.
             self.aborts.ended(slot, Status::SUCCESS);
         } else if is_under_way {
-            // Its step ends, and no other is begun.
+            // Its step ends, and no other follows.
             if request.status.is_success() {
                 request.status = Status::ABORT_REQUESTED;
             }
@@ -116,7 +117,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Tells those that asked, when what was answered is on its way.
+    /// Reports finished aborts, after the responses of their commands are on the way.
     pub(super) fn tell_of_aborts(&mut self, cx: &Context) {
         for (Asking { route, slot }, aborted) in self.aborts.over.drain(..) {
             cx.shared.mailboxes()[route.core].post(Message::Aborted { route, slot, aborted });

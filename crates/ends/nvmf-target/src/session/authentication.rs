@@ -1,5 +1,5 @@
-//! A queue whose host has to prove who it is: until it has, it may do nothing else (Base 2.0c,
-//! "Authentication Send Command", "Authentication Receive Command").
+//! Authentication on a queue: until its host has authenticated, the queue executes nothing else
+//! (Base 2.0c, "Authentication Send Command", "Authentication Receive Command").
 //!
 //! ```text
 //!   Connect (AUTHREQ: ATR)          good
@@ -27,22 +27,22 @@ use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
-/// What a session knows of its host's authentication.
+/// Authentication state of a session.
 pub(super) struct Authentication {
-    /// The host that is to prove that it is it.
+    /// The host name to prove.
     host: String,
-    /// What it wants to use.
+    /// The subsystem to use.
     subsystem: String,
-    /// The other end of the host's; away while it handles a message.
+    /// The controller's protocol state; absent while it handles a message.
     machine: Option<Box<Controller>>,
-    /// Messages that came while the queue was locked.
+    /// Messages received while the queue was locked.
     messages: u32,
-    /// As long as somebody waits for answers.
+    /// Alive while the session waits for replies.
     waits: Arc<()>,
 }
 
 impl Queue {
-    /// The I/O queue that it is, or will be.
+    /// The I/O queue, locked or not.
     pub(super) fn io_mut(&mut self) -> Option<&mut IoQueue> {
         match self {
             Queue::Io(queue) => Some(queue),
@@ -52,7 +52,7 @@ impl Queue {
     }
 }
 
-/// Whether a command is about authentication.
+/// Whether this is an authentication command.
 fn concerns(sqe: &Sqe) -> bool {
     let kinds =
         [FabricsCommandType::AUTHENTICATION_SEND, FabricsCommandType::AUTHENTICATION_RECEIVE];
@@ -60,8 +60,7 @@ fn concerns(sqe: &Sqe) -> bool {
 }
 
 impl<T: Transport> Session<T> {
-    /// The queue is connected by a host that can authenticate, and may have a secure channel come
-    /// of it.
+    /// Prepares the authentication of a connected queue, which may establish a secure channel.
     pub(super) fn prepare(&mut self, terms: Arc<ControllerTerms>, offer: Concatenation) {
         let (host, subsystem) = (terms.host_nqn.clone(), terms.subsystem_nqn.clone());
         let machine = Some(Box::new(Controller::new(terms).offering(offer)));
@@ -70,17 +69,17 @@ impl<T: Transport> Session<T> {
         self.authentication = Some(Box::new(authentication));
     }
 
-    /// The queue's host has to authenticate first.
+    /// Locks the queue until its host has authenticated.
     pub(super) fn lock(&mut self, cx: &mut Context) {
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
-        // One time for all of it, in which data have to come as well.
+        // One timeout for the whole exchange, data included.
         self.arrivals.watched = true;
         cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
     }
 
-    /// The host has proved who it is. What has a secure channel come of that goes on in it, over
-    /// another connection, and does nothing else on this one (TP 8018).
+    /// The host has authenticated. If that generated a TLS key, the host continues on a new
+    /// connection with TLS and may do nothing else on this one (TP 8018).
     fn proved(&mut self, cx: &mut Context) {
         let Some(authentication) = &mut self.authentication else { return };
         let Some(machine) = &mut authentication.machine else { return };
@@ -107,8 +106,8 @@ impl<T: Transport> Session<T> {
         }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
-            // It goes on in plain: a key for TLS that came of authenticating anew would leave this
-            // queue open behind it.
+            // This queue stays without TLS: a TLS key from another authentication would leave it
+            // open.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -128,7 +127,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// The identifier of a host became another's while it authenticated.
+    /// Another host has claimed the host's identifier during the authentication.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
@@ -151,7 +150,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The host took too long.
+    /// The authentication timed out.
     pub(super) fn authentication_late(&mut self, cx: &mut Context) {
         cx.shared.admissions.not_authenticated(None);
         cx.notice(NoticeKind::Late, self.peer.ip(), || {
@@ -162,8 +161,8 @@ impl<T: Transport> Session<T> {
         self.close(cx);
     }
 
-    /// The connection ends. If its host has to prove who it is, was asked, and has not said why it
-    /// goes, nobody else says so: one without a secret hangs up.
+    /// Counts the failure of a connection that closes before its host has authenticated. A host
+    /// without a secret just hangs up, so no other event would report it.
     pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
         let Some(authentication) = &self.authentication else { return };
         let machine = authentication.machine.as_ref().filter(|_| self.is_locked());
@@ -194,8 +193,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Does a command if it is about authentication, and the host has to do with that. On a queue
-    /// that is not locked, it begins anew.
+    /// Executes an authentication command, if the host may authenticate. On an unlocked queue it
+    /// authenticates again.
     pub(super) fn authentication_command(
         &mut self,
         cx: &mut Context,
@@ -218,7 +217,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// The machine, if it is here.
+    /// The protocol state, if no message is being handled.
     fn machine(&mut self) -> Option<&mut Box<Controller>> {
         self.authentication.as_mut()?.machine.as_mut()
     }
@@ -245,7 +244,7 @@ impl<T: Transport> Session<T> {
         self.pull_now(cx, slot, pointer)
     }
 
-    /// A message is here.
+    /// An authentication message has arrived.
     pub(super) fn authenticate(&mut self, cx: &mut Context, slot: SlotId) {
         let message = self.request(slot).buffer.as_deref().unwrap_or(&[]).to_vec();
         let is_locked = self.is_locked();
@@ -253,13 +252,13 @@ impl<T: Transport> Session<T> {
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
         let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {
-            // Another message came between the command and its data, or there are too many.
+            // Another message arrived between the command and its data, or there were too many.
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             self.respond_and_release(cx, slot, status, 0);
             self.close_after_sending(cx);
             return;
         };
-        // It is judged by what is good now, whatever was when the host connected.
+        // Use the current terms instead of those at Connect.
         if let Some(terms) = cx.shared.authenticator.changed(&machine) {
             machine.set_terms(terms);
         }
@@ -272,7 +271,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// A message was handled.
+    /// The authentication thread has handled a message.
     pub(crate) fn authenticated(
         &mut self,
         cx: &mut Context,
@@ -312,7 +311,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The host takes what there is for it.
+    /// The host receives the pending reply.
     fn receive(
         &mut self,
         cx: &mut Context,

@@ -29,7 +29,7 @@ impl<T: Transport> Session<T> {
     pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
         self.submission.head = (self.submission.head + 1) % self.submission.depth;
         self.pending.commands += 1;
-        // Slots are taken from the lowest, so that a queue costs as much as it is really used.
+        // Slots are taken from the lowest, so that a queue costs only the depth it uses.
         self.keep_slot(cx, slot);
         let began = cx.measures_latency.then(|| cx.now());
         *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
@@ -45,7 +45,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The first command of a queue has to be Connect.
+    /// The first command of a queue must be Connect.
     fn first_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         if sqe.opcode != AdminOpcode::FABRICS.0 || sqe.fctype() != FabricsCommandType::CONNECT.0 {
             self.respond(slot, Status::COMMAND_SEQUENCE_ERROR.with_dnr(), 0);
@@ -59,7 +59,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Pulls data that does not wait for other commands' buffers: there is little of it.
+    /// Pulls data without waiting for other commands' buffers: they are small.
     pub(super) fn pull_now(
         &mut self,
         cx: &mut Context,
@@ -70,7 +70,7 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer)
     }
 
-    /// The Connect command's data is here.
+    /// The Connect command's data have arrived.
     pub(super) fn connect(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let command = ConnectCommand::from_sqe(&request.sqe);
@@ -193,7 +193,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// All of an admin command is here.
+    /// An admin command and its data have arrived.
     pub(super) fn admin(&mut self, cx: &mut Context, slot: SlotId) {
         let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
         let request = self.request(slot);
@@ -230,10 +230,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends a page, of which most often little is not zero: only that much is held until the host
-    /// takes it.
+    /// Sends a log page. Mostly zeroes: only the rest needs memory until the host has received it.
     pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
-        // Whole pieces are compared, since there may be a mebibyte of them.
+        // Compare whole pieces, since a page may have a mebibyte.
         const PIECE: usize = limits::BUFFER_BYTES_MIN;
         let is_used = |piece: &[u8]| piece != &[0; PIECE][..piece.len()];
         let used = page.chunks(PIECE).rposition(is_used).map_or(1, |last| last + 1);
@@ -260,7 +259,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Gives up a held asynchronous event request, which its host does not wait for any more.
+    /// Drops a held asynchronous event request that its host no longer expects.
     pub(crate) fn forget_held(&mut self, command: CommandId) {
         let Some(slot) = self.held_command(command) else { return };
         self.pending.held_commands -= 1;
@@ -278,8 +277,8 @@ impl<T: Transport> Session<T> {
         Some(SlotId(index as u16))
     }
 
-    /// A fabrics command on an I/O queue: Disconnect ends it in good order. Nothing else is for an
-    /// I/O queue, and saying so needs no lock.
+    /// A fabrics command on an I/O queue. Disconnect closes the queue gracefully; all others are
+    /// refused without a lock.
     pub(super) fn io_fabrics_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         if self.authentication_command(cx, slot, sqe) {
             return;
@@ -301,7 +300,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Answers a Disconnect command when it is the last: its answer is the queue's last.
+    /// Sends the response of a Disconnect command once it is the last.
     pub(super) fn answer_disconnect(&mut self) {
         if let Some(slot) = self.pending.disconnect
             && self.pending.commands == 1

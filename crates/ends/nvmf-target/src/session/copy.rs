@@ -1,5 +1,5 @@
-//! Copy: a part of a range is read and written in one step, through a buffer that is taken for
-//! that; see [`super::turns`] for how steps take turns, and [`super::paced`] for how each counts.
+//! Copy: each step reads and writes one part of a range via its own buffer; see [`super::turns`]
+//! for the turns of steps, and [`super::paced`] for their costs.
 //!
 //! ```text
 //!   ranges here --> waits for a turn --> reads --> writes --> done
@@ -7,8 +7,8 @@
 //!                        +---------------------------+
 //! ```
 //!
-//! A step waits in the line of the namespace that it reads, and counts there until it writes: so
-//! whatever is closed in the meantime, what is under way counts where an operation is.
+//! A step waits in its source's line, and is charged there until it writes. So when either
+//! namespace closes, the step is charged where its operation is.
 
 use super::{Queue, Session, Work};
 use crate::core::Context;
@@ -21,30 +21,30 @@ use farblock_proto::controller::{CopyPart, CopyPlan, CopyRanges, IoCommand};
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::Status;
 
-/// How far a Copy is.
+/// Progress of a Copy.
 pub(super) struct Copying {
     ranges: CopyRanges,
-    /// What is being read.
+    /// The part being read.
     reading: Option<CopyPart>,
 }
 
 impl Copying {
-    /// Whether something is left to write that was not begun.
+    /// Whether parts are left to start.
     pub(super) fn has_more(&self) -> bool {
         self.ranges.has_more()
     }
 
-    /// Whether its step under way reads, and changes nothing yet.
+    /// Whether the step under way still reads, and changes nothing yet.
     pub(super) fn is_reading(&self) -> bool {
         self.reading.is_some()
     }
 
-    /// The lowest range that is not copied.
+    /// The index of the first range that is not copied.
     pub(super) fn copied(&self) -> usize {
         self.ranges.copied()
     }
 
-    /// The namespaces that are still to be read.
+    /// The namespaces still to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = NamespaceId> {
         self.ranges.sources().map(|source| source.namespace)
     }
@@ -61,7 +61,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Reads the list of ranges to copy, and puts the command in line.
+    /// Parses the ranges to copy, and queues the command.
     pub(super) fn prepare_copy(
         &mut self,
         cx: &mut Context,
@@ -81,7 +81,7 @@ impl<T: Transport> Session<T> {
         self.wait_to_copy(cx, slot)
     }
 
-    /// Waits for the next step's turn, in the line of what it reads.
+    /// Waits for the next step's turn, in its source's line.
     pub(super) fn wait_to_copy(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
         let source = self.copying(slot).and_then(|copying| copying.sources().next());
         self.wait_for_turn(cx, slot, source.expect("a part is left"))
@@ -91,14 +91,14 @@ impl<T: Transport> Session<T> {
         self.request(slot).progress.copying.as_deref_mut()
     }
 
-    /// What the next step copies, for namespaces that take any number of blocks at once.
+    /// The next step's part, for namespaces that take any number of blocks at once.
     fn next_part(&mut self, slot: SlotId) -> Option<CopyPart> {
         let Work::Io(IoCommand::Copy { plan, .. }) = self.request(slot).work else { return None };
         let block_size = self.namespace_info(plan.namespace)?.block_size;
         self.copying(slot)?.ranges.peek(limits::STEP_BYTES as u32 / block_size)
     }
 
-    /// What the next step costs where it writes, and where it reads.
+    /// The next step's costs at its destination and at its source.
     pub(super) fn copy_costs(&mut self, slot: SlotId) -> Option<(Cost, Cost)> {
         let part = self.next_part(slot)?;
         let block_size = self.namespace_info(part.namespace)?.block_size;
@@ -107,7 +107,7 @@ impl<T: Transport> Session<T> {
         Some((cost(part.namespace, PaceKind::Write), cost(part.from.namespace, PaceKind::Read)))
     }
 
-    /// Reads what the next step copies.
+    /// Reads the next step's part.
     pub(super) fn read_to_copy(
         &mut self,
         cx: &mut Context,
@@ -137,7 +137,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// An operation of a command ended. True if it has read for a Copy, and writes that now.
+    /// An operation of a command ended. True if it was a Copy's read, whose write now starts.
     pub(super) fn writes_what_it_read(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);
@@ -167,7 +167,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), Status> {
         let Work::Io(command) = self.request(slot).work else { unreachable!("it is a Copy") };
         self.check_access(slot, &command)?;
-        // The namespaces may be others, or smaller, than when it was read.
+        // The namespaces may have been replaced or shrunk since the read.
         self.check_part(part)?;
         let IoCommand::Copy { fua, .. } = command else { unreachable!("it is a Copy") };
         let volume = self.volume(cx, part.namespace)?;
@@ -180,7 +180,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Whether a part can be carried out with the namespaces as they are now.
+    /// Whether a part fits the current namespaces.
     fn check_part(&self, part: &CopyPart) -> Result<(), Status> {
         match &self.queue {
             Queue::Io(queue) => part.check(&queue.table),
@@ -188,7 +188,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether reservations let the host read a namespace that its command does not name.
+    /// Whether reservations let the host read a source namespace.
     fn check_read_access(&self, namespace: NamespaceId) -> Result<(), Status> {
         self.limits.as_ref().map_or(Ok(()), |limits| limits.check_read(namespace))
     }

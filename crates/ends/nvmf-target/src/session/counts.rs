@@ -1,4 +1,4 @@
-//! What a queue counts: every I/O command once, when it is answered.
+//! I/O counters of a queue: every command counts once, at its response.
 
 use super::{IoQueue, Queue, Session, Work};
 use crate::meter::{Answered, MeterKind, Wait};
@@ -10,14 +10,14 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl IoQueue {
-    /// Whether there is such a namespace, or it stands for all: the host may have made it up.
+    /// Whether the namespace exists or means all: a host may send any number.
     fn has_meter(&self, nsid: NamespaceId) -> bool {
         nsid == NamespaceId::ALL || self.meters.knows(nsid) || self.table.find(nsid).is_some()
     }
 }
 
 impl<T: Transport> Session<T> {
-    /// Counts a command that is about to be answered, if it is one of an I/O queue.
+    /// Counts a command of an I/O queue before its response.
     pub(super) fn count(&mut self, slot: SlotId, status: Status) {
         let Queue::Io(queue) = &mut self.queue else { return };
         let request = &self.requests[usize::from(slot.0)];
@@ -25,7 +25,7 @@ impl<T: Transport> Session<T> {
             Work::Io(IoCommand::Read { data, .. }) => (MeterKind::Read, data.length()),
             Work::Io(IoCommand::Write { data, .. }) => (MeterKind::Write, data.length()),
             Work::Io(_) | Work::Reserving { .. } => (MeterKind::Other, 0),
-            // Refused before it was known what it is.
+            // Refused before it was parsed.
             Work::None if !status.is_success() => (MeterKind::Other, 0),
             _ => return,
         };
@@ -36,7 +36,7 @@ impl<T: Transport> Session<T> {
         queue.meters.count(namespace, &answered);
     }
 
-    /// Counts that something waited so long.
+    /// Counts a wait.
     pub(super) fn count_wait(&mut self, nsid: Option<NamespaceId>, wait: Wait, ns: u64) {
         if let Queue::Io(queue) = &mut self.queue {
             let namespace = nsid.filter(|nsid| queue.has_meter(*nsid));
@@ -44,7 +44,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Counts an operation of a command that failed in what stores the namespace.
+    /// Counts a failed operation of the namespace's store.
     pub(super) fn count_storage_error(&mut self, slot: SlotId, is_media_error: bool) {
         let Queue::Io(queue) = &mut self.queue else { return };
         let nsid = NamespaceId(self.requests[usize::from(slot.0)].sqe.nsid.get());

@@ -1,4 +1,4 @@
-//! Memory and data: what commands may hold, how data come and go, and answers.
+//! Memory and data: admission of buffers, transfers, and responses.
 
 use super::{Session, SessionRequest, SessionState, Submission, Work};
 use crate::admissions::Reason;
@@ -12,24 +12,24 @@ use farblock_reactor::{Buffer, copy_anywhere, os};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
-    /// Whether more commands, which may have data with them, are not to be taken before some of
-    /// those that are here are done. What was asked for is always taken: others wait for that.
+    /// Whether to take no more commands, which may bring data, until others have completed.
+    /// Requested data are always taken, since commands wait for them.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
     }
 
-    /// Has this session looked at again when buffers come back.
+    /// Lists this session again once buffers are released.
     pub(crate) fn starve(&mut self, cx: &mut Context) {
         cx.starve(self.route.key, &mut self.starving);
     }
 
-    /// Buffers have come back: it may try again.
+    /// Buffers were released: it may retry.
     pub(crate) fn feed(&mut self, cx: &mut Context) {
         self.starving = false;
         self.list(cx);
     }
 
-    /// Takes buffers for a command, if the limits let it. Otherwise the command has to wait.
+    /// Takes buffers for a command within the limits. Otherwise the command must wait.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
         let fits = self.may_hold(cx, bytes);
         if fits {
@@ -38,7 +38,7 @@ impl<T: Transport> Session<T> {
         fits
     }
 
-    /// Whether commands may hold so many bytes more.
+    /// Whether the limits allow `bytes` more.
     pub(super) fn may_hold(&self, cx: &Context, bytes: usize) -> bool {
         let bytes = footprint(bytes);
         let fits = self.held.bytes + bytes <= limits::CONNECTION_BUFFER_BYTES;
@@ -51,13 +51,13 @@ impl<T: Transport> Session<T> {
         self.hold_besides(cx, bytes);
     }
 
-    /// Counts what is held and is no command's.
+    /// Charges memory that belongs to no command.
     pub(crate) fn hold_besides(&mut self, cx: &mut Context, bytes: usize) {
         self.held.bytes += bytes;
         cx.memory.hold(self.holder(), bytes);
     }
 
-    /// It is not held any more.
+    /// Releases such memory.
     pub(crate) fn release_besides(&mut self, cx: &mut Context, bytes: usize) {
         if bytes > 0 {
             self.held.bytes -= bytes;
@@ -69,7 +69,7 @@ impl<T: Transport> Session<T> {
         self.held.holder.expect("from the start to the end")
     }
 
-    /// The host is known: what this connection holds is its.
+    /// Moves this connection's memory to its host, now known.
     pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
         let bytes = self.held.bytes + self.held.kept_bytes;
         self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
@@ -86,7 +86,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Gives back what is only kept for comfort.
+    /// Frees cached memory.
     pub(crate) fn save_memory(&mut self, cx: &mut Context) {
         if self.pending.commands == 0 && self.pending.operations == 0 && self.held.kept_bytes > 0 {
             self.requests.truncate(1);
@@ -98,8 +98,8 @@ impl<T: Transport> Session<T> {
         self.transport.save_memory();
     }
 
-    /// If this connection's host keeps it waiting for too long, what it makes the core hold: in all
-    /// its connections, and in this one.
+    /// If this connection's host has delayed a command for too long, the bytes held in all its
+    /// connections and in this one.
     pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
         let memory = &cx.memory;
         let is_overdue =
@@ -123,7 +123,7 @@ impl<T: Transport> Session<T> {
         self.end(cx);
     }
 
-    /// Nothing of it is left.
+    /// Ends its memory account.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
         debug_assert_eq!(self.held.bytes, 0, "all was given back");
         let Some(holder) = self.held.holder.take() else { return };
@@ -131,7 +131,7 @@ impl<T: Transport> Session<T> {
         cx.memory.leave(holder);
     }
 
-    /// Lets commands start that waited for buffers, in their order.
+    /// Starts commands that waited for buffers, in order.
     pub(super) fn start_waiting(&mut self, cx: &mut Context) {
         while let Some(&slot) = self.waiting.for_buffers.front() {
             let Work::Io(command) = self.request(slot).work else {
@@ -146,7 +146,7 @@ impl<T: Transport> Session<T> {
         self.read_expected(cx, 0);
     }
 
-    /// Begins to bring the command's data here, into a buffer that is already admitted.
+    /// Starts the transfer of a command's data into an admitted buffer.
     pub(super) fn pull(
         &mut self,
         cx: &mut Context,
@@ -171,22 +171,22 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Bytes of data that come from the host for a command.
+    /// Bytes of data that a command transfers from the host.
     pub(crate) fn pulled_bytes(&mut self, slot: SlotId) -> usize {
         self.request(slot).pulled_bytes
     }
 
-    /// Whether a command's data come because the host was asked for them.
+    /// Whether a command's data were requested (R2T).
     pub(crate) fn was_asked_for(&mut self, slot: SlotId) -> bool {
         self.request(slot).asked_for
     }
 
-    /// Bytes of answers that this round's reads will bring to the transport.
+    /// Response bytes that this round's reads will add.
     pub(crate) fn coming_bytes(&self) -> usize {
         self.tick.bytes
     }
 
-    /// Sees to it that data which are to come do come.
+    /// Starts the timer for expected data.
     pub(crate) fn watch_data(&mut self, cx: &Context) {
         if self.state == SessionState::Open && !std::mem::replace(&mut self.arrivals.watched, true)
         {
@@ -195,46 +195,46 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Data came. Those in capsules do not excuse those that the host was asked for.
+    /// Notes that data arrived. In-capsule data do not excuse missing requested data.
     pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
             self.note_progress(cx);
         }
     }
 
-    /// For the timer, if it looks.
+    /// Notes progress, if the timer runs.
     fn note_progress(&mut self, cx: &Context) {
         if self.arrivals.watched {
             self.arrivals.last_data = cx.now();
         }
     }
 
-    /// Where the data that is pulled goes. The buffer is taken when the data comes, not when it is
-    /// asked for: most often it is the one that the last command has just given back, and still in
-    /// the processor's cache.
+    /// The destination of pulled data. The buffer is taken when the data arrive instead of when
+    /// they are requested: mostly it is the buffer that the last command has just released, still
+    /// in the processor's cache.
     pub(crate) fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
         let SessionRequest { buffer, pulled_bytes, .. } = self.request(slot);
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 
-    /// Takes [`Self::landing`] along, to be filled elsewhere.
+    /// Takes [`Self::landing`] out, to be filled elsewhere.
     pub(crate) fn take_landing(&mut self, cx: &Context, slot: SlotId) -> Buffer {
         self.landing(cx, slot);
         self.request(slot).buffer.take().expect("taken just now")
     }
 
-    /// Gives it back.
+    /// Puts it back.
     pub(crate) fn put_landing(&mut self, slot: SlotId, buffer: Buffer) {
         self.request(slot).buffer = Some(buffer);
     }
 
-    /// Some of the data of a command are here.
+    /// Part of a command's data has arrived.
     pub(crate) fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
         let buffer = self.landing(cx, slot);
         copy_anywhere(&mut buffer[offset as usize..][..bytes.len()], bytes);
     }
 
-    /// All data of a command are here: in its buffer, or `whole` where they were received.
+    /// All data of a command have arrived: in its buffer, or in `whole` where they were received.
     pub(crate) fn pulled(
         &mut self,
         cx: &mut Context,
@@ -253,7 +253,7 @@ impl<T: Transport> Session<T> {
         }
         let status = self.request(slot).status;
         if !status.is_success() {
-            // Its namespace went, or changed, while its data came.
+            // Its namespace was removed or changed while its data arrived.
             self.respond_and_release(cx, slot, status, 0);
             return;
         }
@@ -275,13 +275,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Answers a command and frees its slot.
+    /// Sends a command's response and frees its slot.
     pub(super) fn respond(&mut self, slot: SlotId, status: Status, result: u64) {
         let cqe = self.end_command(slot, status, result);
         self.transport.respond(slot, &cqe);
     }
 
-    /// Answers a command, frees its slot and gives back what it held.
+    /// Sends a command's response, frees its slot and releases its resources.
     pub(super) fn respond_and_release(
         &mut self,
         cx: &mut Context,
@@ -293,7 +293,7 @@ impl<T: Transport> Session<T> {
         self.release(cx, slot);
     }
 
-    /// Gives back the buffers that a command holds.
+    /// Releases a command's buffers.
     pub(super) fn release(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let buffers = [request.buffer.take(), request.second.take()];
@@ -308,8 +308,8 @@ impl<T: Transport> Session<T> {
         self.release_besides(cx, held);
     }
 
-    /// Sends `length` bytes of data to the host, which may be in parts, and ends the command. What
-    /// it holds is held until they are sent.
+    /// Sends `length` bytes of data to the host, maybe in parts, and ends the command. Its memory
+    /// stays charged until they are sent.
     pub(super) fn push(
         &mut self,
         slot: SlotId,
@@ -323,7 +323,7 @@ impl<T: Transport> Session<T> {
         self.transport.push(slot, length, parts, held, &cqe);
     }
 
-    /// The answer to a command, which from now on is none of ours.
+    /// The response of a command, which leaves this session.
     fn end_command(&mut self, slot: SlotId, status: Status, result: u64) -> Cqe {
         self.count(slot, status);
         self.aborts.ended(slot, status);
@@ -341,7 +341,7 @@ impl<T: Transport> Session<T> {
         Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
     }
 
-    /// Data that were pushed have left, or never will: their buffer, and what it counted for.
+    /// Pushed data were sent or dropped: takes back their buffer and its charge.
     pub(crate) fn give_back(&mut self, cx: &mut Context, held_bytes: usize, buffer: Buffer) {
         self.release_besides(cx, held_bytes);
         cx.reactor.buffers().give(buffer);

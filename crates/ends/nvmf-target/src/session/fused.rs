@@ -1,5 +1,5 @@
-//! Fused Compare and Write: two commands, one after the other in the queue, of which the second is
-//! carried out if the first finds what it expects, and nothing changes in between.
+//! Fused Compare and Write: two adjacent commands of a queue. The write executes if the compare
+//! succeeds, and nothing changes the blocks in between.
 //!
 //! ```text
 //!   first --> both --> data here --> limits, fence --> in line --> claims --> compares --> writes
@@ -9,9 +9,9 @@
 //!   Missing Fused            Failed Fused for the other                             both answered
 //! ```
 //!
-//! Each half is an ordinary command with a slot of its own, and whatever ends one of them (an
-//! Abort, a namespace that goes, a preempt) ends it alone; the other follows at the tick's end.
-//! One pair of a queue claims its blocks at a time; see [`crate::claims`].
+//! Each half is an ordinary command with its own slot. An Abort, a removed namespace or a preempt
+//! ends one half alone; the other follows at the tick's end. A queue claims blocks for one pair at
+//! a time; see [`crate::claims`].
 
 use super::{Queue, Session, Work};
 use crate::claims::Claim;
@@ -31,15 +31,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum First {
     Here(SlotId),
-    /// It is answered already, with an error.
+    /// It has failed already.
     Failed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Data come, or it waits for its limits or for an earlier queue.
+    /// Waits for data, limits or an earlier queue.
     Waiting,
-    /// It can be carried out when it has its blocks for itself.
+    /// Waits for its claim.
     InLine,
     Comparing,
     Writing,
@@ -49,9 +49,9 @@ struct Pair {
     first: SlotId,
     second: SlotId,
     stage: Stage,
-    /// Which of them are answered.
+    /// Whether each has its response.
     ended: [bool; 2],
-    /// One has failed, so that the other does.
+    /// Whether one has failed, so that the other must.
     broken: bool,
 }
 
@@ -61,14 +61,14 @@ impl Pair {
     }
 }
 
-/// See the module's text. A queue that has never had a pair has none of this.
+/// Fused commands of a queue; allocated with the first pair.
 #[derive(Default)]
 pub(super) struct Fused {
     last: Option<First>,
     pairs: Vec<Pair>,
-    /// What is claimed, and the second command of the pair that it is for.
+    /// The active claim, and the second command of its pair.
     claim: Option<(Arc<Claim>, SlotId)>,
-    /// A half has ended since it was looked after the others.
+    /// Whether a half has ended since the last check.
     is_news: bool,
 }
 
@@ -77,7 +77,7 @@ impl Fused {
         self.pairs.iter_mut().find(|pair| pair.has(slot))
     }
 
-    /// A command is answered.
+    /// A command gets its response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.last == Some(First::Here(slot)) {
             self.last = Some(First::Failed);
@@ -89,13 +89,13 @@ impl Fused {
         }
     }
 
-    /// Whether the other halves are to be looked after.
+    /// Whether to check the other halves.
     pub(super) fn is_news(&self) -> bool {
         self.is_news
     }
 
-    /// Whether an Abort, or a namespace that goes, comes too late for a command: its pair is with
-    /// the namespace.
+    /// Whether it is too late to abort a command or remove its namespace, since its pair is being
+    /// executed.
     pub(super) fn is_begun(&mut self, slot: SlotId) -> bool {
         let begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
         self.pair_of(slot).is_some_and(begun)
@@ -103,7 +103,7 @@ impl Fused {
 }
 
 impl<T: Transport> Session<T> {
-    /// A command has come: is it what the last one needs? `None`: it is answered.
+    /// Whether a new command fits the last one. `None`: it has failed.
     pub(super) fn fuse(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) -> Option<Fuse> {
         let fuse = Fuse::of(sqe);
         if fuse == Fuse::Alone && self.fused.is_none() {
@@ -141,7 +141,7 @@ impl<T: Transport> Session<T> {
         Some(fuse)
     }
 
-    /// No second command comes any more.
+    /// No second command can follow.
     pub(super) fn expect_no_second(&mut self, cx: &mut Context) {
         let last = self.fused.as_mut().and_then(|fused| fused.last.take());
         if let Some(First::Here(alone)) = last {
@@ -149,19 +149,19 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Ends a command that is not with a namespace.
+    /// Ends a half that is not being executed.
     fn end_half(&mut self, cx: &mut Context, slot: SlotId, status: Status) {
         let request = self.request(slot);
         if !request.awaited {
             self.withdraw(cx, slot);
             self.respond_and_release(cx, slot, status, 0);
         } else if request.status.is_success() {
-            // It is answered when its data have come.
+            // Its response follows its data.
             request.status = status;
         }
     }
 
-    /// Has the data of a half come: there are few, which do not wait for other commands' buffers.
+    /// Starts the data transfer of a half: small, so it does not wait for buffers.
     pub(super) fn start_half(&mut self, cx: &mut Context, slot: SlotId, command: &IoCommand) {
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(slot));
         let first = pair.filter(|pair| pair.second == slot).map(|pair| pair.first);
@@ -182,7 +182,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Data of a half are here, or it need not wait any more: when that is so of both, they go on.
+    /// A half has its data or need not wait any more: once both are ready, the pair continues.
     pub(super) fn go_on_fused(&mut self, cx: &mut Context, slot: SlotId) {
         let Some(fused) = &mut self.fused else { return };
         let Some(pair) = fused.pair_of(slot) else { return };
@@ -217,7 +217,7 @@ impl<T: Transport> Session<T> {
         self.claim_next(cx);
     }
 
-    /// What a pair writes costs besides what it compares.
+    /// The write and read costs of a pair.
     pub(super) fn fused_costs(
         &mut self,
         slot: SlotId,
@@ -226,11 +226,11 @@ impl<T: Transport> Session<T> {
         let pair = self.fused.as_mut()?.pair_of(slot)?;
         let second = pair.second;
         let Work::Io(write) = self.request(second).work else { return None };
-        // Neither looks at the size of a block.
+        // Neither depends on the block size.
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
-    /// Claims the blocks of the first pair that is in line, unless there is a claim.
+    /// Claims the blocks of the first pair in line, unless a claim is active.
     fn claim_next(&mut self, cx: &mut Context) {
         let Queue::Io(queue) = &self.queue else { return };
         let Some(fused) = &mut self.fused else { return };
@@ -240,14 +240,14 @@ impl<T: Transport> Session<T> {
         };
         let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
         let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
-        // Without one, it has ended or is about to.
+        // If the namespace is missing, the command has ended or is about to.
         let Some(backing) = queue.backings.find(namespace) else { return };
         let place = (queue.subsystem, namespace);
         let claim = cx.shared.claim(self.route, backing.id, place, blocks);
         fused.claim = Some((claim, pair.second));
     }
 
-    /// The pair for which the blocks were claimed is over, or never begins.
+    /// Gives up the claim of a pair that is over or will not start.
     fn give_up_claim(&mut self, cx: &mut Context) {
         let claim = self.fused.as_mut().and_then(|fused| fused.claim.take());
         if let Some((claim, _)) = claim {
@@ -255,7 +255,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Nobody else changes these blocks now.
+    /// The claim is granted.
     pub(crate) fn granted(&mut self, cx: &mut Context, claim: &Claim) {
         let Some(fused) = &mut self.fused else { return };
         let Some((_, second)) = fused.claim.as_ref().filter(|(own, _)| **own == *claim) else {
@@ -271,7 +271,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Reads what the first command compares with.
+    /// Reads the data for the first command's compare.
     fn compare_fused(
         &mut self,
         cx: &mut Context,
@@ -314,7 +314,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// An operation of a half has ended. True if nothing else is to be done with it.
+    /// An operation of a half has ended. True if the half needs nothing more.
     pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
             return false;
@@ -331,7 +331,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// What the first command compares with is here: the second writes, or both have failed.
+    /// The compare data have arrived: the second writes, or both fail.
     fn compared(&mut self, cx: &mut Context, first: SlotId, second: SlotId) {
         let is_broken = |pair: &Pair| pair.broken || pair.ended[1];
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
@@ -372,7 +372,7 @@ impl<T: Transport> Session<T> {
             unreachable!("it is a Write")
         };
         let volume = self.volume(cx, namespace).map_err(failed)?;
-        // From here on it is written, whatever becomes of the host.
+        // From here on, the write executes even if the connection closes.
         self.respond_and_release(cx, first, Status::SUCCESS, 0);
         self.set_stage(second, Stage::Writing);
         let buffer = self.request(second).buffer.take().expect("pulled into a buffer");
@@ -383,7 +383,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Ends what is left of pairs of which one command has failed, and claims for the next.
+    /// Ends the other halves of failed pairs, and claims for the next pair.
     pub(super) fn settle_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         fused.is_news = false;
@@ -408,7 +408,7 @@ impl<T: Transport> Session<T> {
         self.claim_next(cx);
     }
 
-    /// The connection ends: what is not with a namespace is not begun.
+    /// The connection closes: pairs that are not being executed end.
     pub(super) fn close_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         let is_begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
@@ -421,9 +421,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Appends the commands that are changing these blocks.
+    /// Appends the commands under way that change the claimed blocks.
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
-        // Known even when the queue is closed.
+        // Known even after the queue has closed.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
         if !is_its || self.pending.operations == 0 {
             return;
@@ -431,7 +431,7 @@ impl<T: Transport> Session<T> {
         for (request, index) in self.requests.iter().zip(0..) {
             let Work::Io(command) = &request.work else { continue };
             let copying = request.progress.copying.as_ref();
-            // What it reads it writes later, and then that waits.
+            // While it reads, its later write will be parked.
             let only_reads = copying.is_some_and(|copying| copying.is_reading());
             let Some(change) = Change::of(command).filter(|_| !only_reads) else { continue };
             if request.operations > 0

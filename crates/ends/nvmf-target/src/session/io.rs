@@ -33,8 +33,8 @@ impl<T: Transport> Session<T> {
             Ok(command) if write_through => command.written_through(),
             Ok(command) => command,
             Err(status) => {
-                // One a tick: the log is behind the registry's lock, which a host that sends
-                // nothing but bad commands must not hold all the time.
+                // Once a tick: the log is behind the registry's lock, which a host that sends only
+                // bad commands must not hold all the time.
                 if !std::mem::replace(&mut self.tick.logged_error, true) {
                     let (controller, queue) = (queue.controller, queue.id);
                     cx.shared.record_error(controller, queue, sqe, status);
@@ -58,14 +58,14 @@ impl<T: Transport> Session<T> {
         if fuse != Fuse::Alone {
             return self.start_half(cx, slot, &command);
         }
-        // Data in the capsule comes now or never; all else keeps its turn.
+        // In-capsule data cannot wait; all other commands keep their turn.
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         if in_capsule || !self.holds_back(cx, slot, &command) {
             self.start_in_turn(cx, slot, command);
         }
     }
 
-    /// Starts a command behind those that wait for buffers.
+    /// Starts a command after those that wait for buffers.
     pub(super) fn start_in_turn(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         let waits = !in_capsule && !self.waiting.for_buffers.is_empty();
@@ -75,14 +75,14 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts a command: its data transfer if it brings data, else its block operations. False if
-    /// it has to wait for buffers.
+    /// Starts a command: its data transfer if it has data from the host, else its block operations.
+    /// False if it must wait for buffers.
     pub(super) fn start_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> bool {
         let from_host = command.data_from_host();
         let bytes = self.buffer_bytes(&command);
         if from_host.is_some_and(DataPointer::is_in_capsule) {
             if !cx.memory.has_room(footprint(bytes)) {
-                // It comes now or never. Another try is let in when others have what they need.
+                // In-capsule data cannot wait. A retry succeeds once others have released memory.
                 self.respond_and_release(cx, slot, Status::COMMAND_INTERRUPTED, 0);
                 return true;
             }
@@ -101,7 +101,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// Bytes of buffers that a command needs until it is answered.
+    /// Bytes of buffers that a command needs until its response.
     pub(super) fn buffer_bytes(&self, command: &IoCommand) -> usize {
         let bytes = match *command {
             IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
@@ -113,12 +113,13 @@ impl<T: Transport> Session<T> {
         bytes as usize
     }
 
-    /// Hands a command whose data is here to the namespace.
+    /// Submits a command whose data have arrived to the namespace.
     pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
         if self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone {
             return self.go_on_fused(cx, slot);
         }
-        // What the host was asked for asked when it came: it has its data, and is not begun again.
+        // Commands with requested data passed the limits before their transfer, and do not start
+        // again.
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         if in_capsule && self.holds_back(cx, slot, &command) {
             return;
@@ -177,7 +178,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Carries out the reads that were put off the longest, until `left` are.
+    /// Executes the longest deferred reads until `left` remain.
     pub(crate) fn read_expected(&mut self, cx: &mut Context, left: usize) {
         while self.waiting.for_a_moment.len() > left
             && let Some((slot, volume)) = self.waiting.for_a_moment.pop_front()
@@ -208,7 +209,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Answers a read whose data, or the reason why there are none, the namespace gave at once.
+    /// Responds to a read that the namespace completed at once, with data or an error.
     fn answer_lent(
         &mut self,
         cx: &mut Context,
@@ -225,8 +226,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Carries a write out and answers it, if the namespace can do that at once: its data need not
-    /// be copied into a buffer first. False if it cannot.
+    /// Executes a write and responds, if the namespace can do that at once: this saves a copy into
+    /// a buffer. False if it cannot.
     pub(super) fn store_at_once(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
         let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
             self.request(slot).work
@@ -276,7 +277,7 @@ impl<T: Transport> Session<T> {
             Queue::Io(queue) => Arc::clone(&queue.table),
             _ => return Err(Status::ABORTED_SQ_DELETION),
         };
-        // Every queue is opened before anything is submitted, so that an error leaves nothing open.
+        // Open every queue before submitting anything, so that an error leaves no operation behind.
         let volumes: Result<Vec<_>, _> = table.iter().map(|(id, _)| self.volume(cx, id)).collect();
         let volumes = volumes?;
         if volumes.is_empty() {
@@ -289,7 +290,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Counts and logs what went wrong in the storage.
+    /// Counts and logs storage errors.
     fn note_result(&mut self, cx: &Context, slot: SlotId, result: Result<(), BlockError>) {
         if let Err(error) = result
             && is_trouble(error)
@@ -350,9 +351,9 @@ impl<T: Transport> Session<T> {
         }
         if request.operations == 0 {
             if self.fused.is_some() && self.ends_half(cx, slot) {
-                // The other half goes on, or both have ended.
+                // The other half continues, or both have ended.
             } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
-                // It goes on, or its next turn comes.
+                // It continues, or waits for its next turn.
             } else if gone {
                 self.release(cx, slot);
             } else {
@@ -362,8 +363,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// A flush that failed is the affair of every host of the namespace, and of its own as well if
-    /// that does not hear the answer.
+    /// A failed flush concerns every host of the namespace, including its own if that host does not
+    /// get the response.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -375,26 +376,26 @@ impl<T: Transport> Session<T> {
         let told = queue.filter(|_| self.is_serving()).map(|queue| queue.host.as_str());
         match (losses, queue) {
             (Some(losses), _) => losses.add(told),
-            // Of all namespaces; which it was is not known here.
+            // A Flush of all namespaces; the failing one is not known here.
             (None, Some(queue)) => queue.backings.iter().for_each(|(_, it)| it.losses.add(told)),
             (None, None) => {}
         }
     }
 
-    /// Whether the host of a flush that has succeeded has to hear that another one failed.
+    /// Whether a successful flush must report another one's failure to this host.
     fn hears_of_loss(&mut self, slot: SlotId) -> bool {
         let losses = self.request(slot).losses.take();
         let Queue::Io(queue) = &self.queue else { return false };
         match losses {
             Some(losses) => losses.take(&queue.host),
             None => queue.backings.iter().fold(false, |any, (_, it)| {
-                // Each of them has been heard of then.
+                // Every loss counts as reported then.
                 it.losses.take(&queue.host) || any
             }),
         }
     }
 
-    /// Every block operation of a command ended: answer it.
+    /// Responds to a command whose block operations have all ended.
     fn finish(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let status = request.status;
@@ -421,7 +422,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// News of an earlier queue of the host: what waited only for that goes on.
+    /// Handles news of an earlier queue: starts the commands that waited only for that.
     pub(crate) fn hear(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, command) in fence.hear(news) {
@@ -431,7 +432,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// What operations under way change.
+    /// The changes of operations under way.
     pub(super) fn changes_under_way(&self) -> Vec<Change> {
         let change = |request: &SessionRequest| match &request.work {
             Work::Io(command) if request.operations > 0 => Change::of(command),
@@ -445,15 +446,15 @@ fn is_media_error(error: BlockError) -> bool {
     matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
 }
 
-/// Whether somebody has to look after the storage; what else goes wrong is the host's affair.
+/// Whether the storage needs attention; other errors concern the host.
 fn is_trouble(error: BlockError) -> bool {
     use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
     let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);
-    // Only a namespace that is itself a remote one knows these: this target is not let in there.
+    // Only a namespace on a remote target returns these: that target refuses this one.
     is_media_error(error) || of_storage || matches!(error, Conflict | Denied)
 }
 
-/// Which namespace a command is for, and what it does, for messages.
+/// A command's namespace and action, for messages.
 fn describe(command: &IoCommand) -> (NamespaceId, String) {
     let blocks = |what: &str, lba: Lba, blocks: BlockCount| {
         let plural = if blocks.0 == 1 { "" } else { "s" };

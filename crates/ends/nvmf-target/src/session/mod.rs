@@ -1,5 +1,5 @@
-//! A session: one queue pair, from accept to the last buffer's return. It knows commands, their
-//! data, their answers and the limits; how they travel is its [`Transport`]'s.
+//! A session: one queue pair, from accept until the last buffer returns. It handles commands, their
+//! data, responses and limits; its [`Transport`] carries them.
 //!
 //! ```text
 //!            Connect accepted        shutdown of the target
@@ -70,33 +70,33 @@ fn token(key: ConnectionKey, slot: SlotId) -> u64 {
     u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
 }
 
-/// Whose operation has `token`.
+/// The owner of the operation with `token`.
 pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
     (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
 }
 
-/// Life of a session; see the module's diagram.
+/// State of a session; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionState {
-    /// Its Connect command was not accepted yet.
+    /// Waits for a Connect command that succeeds.
     Waiting,
-    /// It serves commands.
+    /// Executes commands.
     Open,
-    /// It finishes what it has accepted and accepts nothing new.
+    /// Completes accepted commands, and accepts no new ones.
     Draining,
-    /// It only sends what was emitted.
+    /// Only sends its remaining output.
     Closing,
-    /// It neither sends nor receives; the transport is on its way out.
+    /// Neither sends nor receives; the transport is closing.
     Closed,
-    /// The transport is gone.
+    /// The transport has closed.
     Gone,
 }
 
-/// What the Connect command made of the session.
+/// The queue that Connect established.
 pub(crate) enum Queue {
-    /// It was not accepted yet, or the queue is closed.
+    /// None yet, or the queue is closed.
     None,
-    /// Its host has to authenticate before it is this queue.
+    /// A queue whose host must authenticate first.
     Locked(Box<Queue>),
     /// The admin queue of a controller.
     Admin { controller: ControllerId },
@@ -111,70 +111,70 @@ pub(crate) struct IoQueue {
     pub(crate) subsystem: SubsystemId,
     /// How its namespaces are reached; see [`NamespaceTable::seen_from`].
     pub(crate) port: Option<PortId>,
-    /// Whose it is, for messages and what it sees; see [`NamespaceTable::seen_by`].
+    /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
     pub(crate) table: Arc<NamespaceTable>,
-    /// What stores the namespaces of the table.
+    /// The stores of the table's namespaces.
     pub(crate) backings: Arc<Backings>,
-    /// What the host may do with all of them in a second, if that is limited.
+    /// The host's rate limits over all of them.
     pub(crate) pace: Option<Arc<Pace>>,
     /// The core's queues into namespaces used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// Marked for the keep-alive timer when commands arrive.
+    /// Marked when commands arrive, for the keep-alive timer.
     pub(crate) traffic: Arc<Traffic>,
 }
 
-/// What a command in a slot is.
+/// The kind of a slot's command.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// No command, or one that is already answered.
+    /// No command, or one with a response.
     None,
-    /// The Connect command, whose data is being pulled.
+    /// The Connect command; its data are being pulled.
     Connect,
-    /// An admin command, whose data is being pulled.
+    /// An admin command; its data are being pulled.
     Admin,
-    /// A message of an authentication, which is being pulled or handled.
+    /// An authentication message, being pulled or handled.
     Authentication,
-    /// An asynchronous event request, held until there is an event.
+    /// An asynchronous event request, held until an event occurs.
     Held,
     /// An I/O command.
     Io(IoCommand),
-    /// A reservation command that the registry has; a report of so many bytes is the answer.
+    /// A reservation command at the registry; a report returns up to `report_bytes`.
     Reserving { report_bytes: usize },
-    /// An Abort command that the queue of the command to abort has.
+    /// An Abort command at the queue of the command to abort.
     Aborting,
 }
 
-/// A slot's command and what it holds.
+/// A slot's command and its resources.
 struct SessionRequest {
     work: Work,
     sqe: Sqe,
-    /// When it came, if it is to be known how long it takes.
+    /// When it arrived, if latency is measured.
     began: Option<Instant>,
-    /// Data from the host or for it.
+    /// Data from or for the host.
     buffer: Option<Buffer>,
-    /// What a Compare reads.
+    /// The data that a Compare reads.
     second: Option<Buffer>,
-    /// Bytes of data that come from the host.
+    /// Bytes of data from the host.
     pulled_bytes: usize,
-    /// They come because the host was asked for them, and not in the command's capsule.
+    /// Whether the host sends them on request (R2T) instead of in the capsule.
     asked_for: bool,
-    /// They have not all come.
+    /// Whether some of them are still missing.
     awaited: bool,
-    /// When that began, as the core's account of memory counts.
+    /// The memory epoch in which the wait started.
     epoch: u32,
-    /// Bytes that the buffers count for.
+    /// Bytes charged for the buffers.
     held_bytes: usize,
-    /// Block operations that have not ended.
+    /// Block operations under way.
     operations: u32,
     /// The first error, or success.
     status: Status,
-    /// What a flush of one namespace may lose.
+    /// The loss record of the one namespace that a Flush is for.
     losses: Option<Arc<Losses>>,
-    /// It was asked whether it may begin now, if that is limited.
+    /// Whether it has passed the rate limits.
     has_passed: bool,
-    /// How far it is, if it takes turns.
+    /// The progress of a command in steps.
     progress: turns::Progress,
 }
 
@@ -200,116 +200,115 @@ impl SessionRequest {
     }
 }
 
-/// The submission queue as the answers tell of it.
+/// Submission queue state for responses.
 struct Submission {
-    /// Entries; one more than a host may use, unless it disabled flow control.
+    /// Entries; a host may use one fewer, unless it disabled flow control.
     depth: u16,
-    /// The next entry to be taken.
+    /// The next entry to take.
     head: u16,
-    /// Answers tell the head.
+    /// Whether responses carry the head.
     flow_control: bool,
 }
 
-/// Data on their way from the host, and the timer that looks whether they do come.
+/// Data under way from the host, and the timer that watches them.
 struct Arrivals {
-    /// Transfers that the host was asked for and that are under way.
+    /// Requested transfers under way.
     asked_for: usize,
-    /// When data last came for a transfer that is under way, asked for or not, while it is watched.
+    /// When data last arrived for a watched transfer, requested or not.
     last_data: Instant,
-    /// The timer is set that looks at it.
+    /// Whether the watching timer is set.
     watched: bool,
 }
 
-/// What has to end before the session can.
+/// Work that must end before the session can.
 #[derive(Default)]
 struct Pending {
-    /// Commands that are not answered.
+    /// Commands without a response.
     commands: usize,
     /// Held commands (asynchronous event requests), which draining does not wait for.
     held_commands: usize,
-    /// Block operations in flight, of all slots.
+    /// Block operations in flight over all slots.
     operations: usize,
-    /// A Disconnect command, answered when nothing else is in flight.
+    /// A Disconnect command, whose response follows all others.
     disconnect: Option<SlotId>,
 }
 
-/// What is put off, commands in order.
+/// Deferred commands, in order.
 #[derive(Default)]
 struct Waiting {
     for_buffers: VecDeque<SlotId>,
-    /// Reads of a round that is large enough.
+    /// Reads deferred within a round, for prefetching.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
-    /// What came and is not taken apart, until its host's part of the core is there again.
+    /// Unparsed input waits for the host's share since this time.
     for_share: Option<Instant>,
 }
 
-/// Memory on somebody's account.
+/// Memory charged to a holder.
 #[derive(Default)]
 struct Held {
-    /// In buffers.
+    /// For buffers.
     bytes: usize,
-    /// For as many commands as there were at once.
+    /// For slots of the most concurrent commands so far.
     kept_bytes: usize,
-    /// Whose account that is, from the start to the end.
+    /// The charged holder, from start to end.
     holder: Option<HolderId>,
 }
 
-/// What is of one tick of the core only.
+/// State of the current tick.
 #[derive(Default)]
 struct Tick {
-    /// Listed in the core's list of connections with something to do at the tick's end.
+    /// Whether the core has listed this connection for the tick's end.
     listed: bool,
-    /// A refused command is in the error log already.
+    /// Whether a refused command was logged in this tick.
     logged_error: bool,
-    /// Bytes that the reads of this round will push.
+    /// Bytes that the reads of this round will send.
     bytes: usize,
 }
 
-/// See the module's text.
+/// A session; see the module's documentation.
 pub(crate) struct Session<T> {
     pub(crate) transport: T,
     route: Route,
     task: TaskId,
     /// The host's address, for messages.
     pub(crate) peer: SocketAddr,
-    /// Where it came in.
+    /// The listen address.
     entrance: SocketAddr,
     state: SessionState,
     queue: Queue,
-    /// Only of hosts that have to authenticate.
+    /// Only for hosts that must authenticate.
     authentication: Option<Box<authentication::Authentication>>,
-    /// The controller that its queue was connected to, even when that is gone.
+    /// The controller of its queue, even after the queue has closed.
     instance: Option<Instance>,
-    /// Earlier queues of the host have changes under way.
+    /// Set while earlier queues of the host have changes under way.
     fence: Option<Box<Fence>>,
-    /// Whose its queue was, even when that is closed; `None` before it was connected.
+    /// The owner of its queue, even after that has closed; `None` before Connect.
     owner: Option<Owner>,
-    /// Others have reserved namespaces that this host uses.
+    /// Set while other hosts have reserved namespaces.
     limits: Option<Box<Limits>>,
     requests: Vec<SessionRequest>,
     submission: Submission,
     pending: Pending,
     waiting: Waiting,
-    /// Commands that wait since they are too many.
+    /// Commands that wait for rate limits.
     paced: paced::Paced,
-    /// Fused commands, if there have been any.
+    /// Fused commands, once there were any.
     fused: Option<Box<fused::Fused>>,
-    /// Commands that wait for their turn.
+    /// Commands that wait for their turn to execute in place.
     turns: turns::Turns,
-    /// Who wants commands aborted.
+    /// Abort commands for this queue.
     aborts: abort::Aborts,
     held: Held,
     arrivals: Arrivals,
-    /// Listed in the core's list of connections that wait for buffers, or for their turn to
-    /// receive.
+    /// Whether the core has listed it as waiting for buffers, or for its turn to receive.
     pub(crate) starving: bool,
     tick: Tick,
-    /// Its host's part of the core, if it is an I/O queue.
+    /// Its host's share of the core, if it is an I/O queue.
     share: Option<ShareId>,
 }
 
 impl<T: Transport> Session<T> {
-    /// A session whose transport was just accepted.
+    /// A session on a newly accepted transport.
     pub(crate) fn new(
         route: Route,
         task: TaskId,
@@ -350,7 +349,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts receiving; the first thing that a session does.
+    /// Starts receiving; always the first call.
     pub(crate) fn start(&mut self, cx: &mut Context) {
         self.held.holder = Some(cx.memory.join(self.peer.ip()));
         cx.reactor
@@ -358,37 +357,36 @@ impl<T: Transport> Session<T> {
         T::start(self, cx);
     }
 
-    /// Whether nothing of it is left anywhere.
+    /// Whether the transport is gone and all operations have ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.state == SessionState::Gone && self.pending.operations == 0
     }
 
-    /// Whether commands are carried out and answered.
+    /// Whether commands are executed and get responses.
     fn is_serving(&self) -> bool {
         matches!(self.state, SessionState::Open | SessionState::Draining)
     }
 
-    /// Whether the transport is closed or about to be: nobody is left to answer.
+    /// Whether the transport is closed or closing, so that no response can be sent.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// The controller that its queue was connected to, even when that is gone.
+    /// The controller of its queue, even after the queue has closed.
     pub(crate) fn instance(&self) -> Option<Instance> {
         self.instance
     }
 
-    /// Where it lives.
     pub(crate) fn route(&self) -> Route {
         self.route
     }
 
-    /// The reactor task whose events are this connection's.
+    /// The reactor task of its events.
     pub(crate) fn task(&self) -> TaskId {
         self.task
     }
 
-    /// Whether its host has shown a key for TLS.
+    /// Whether its host has shown a TLS key.
     pub(crate) fn uses_tls(&self) -> bool {
         self.transport.peer().is_some()
     }
@@ -397,7 +395,7 @@ impl<T: Transport> Session<T> {
         &mut self.requests[usize::from(slot.0)]
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     pub(crate) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Timer => self.timer(cx),
@@ -405,28 +403,28 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether its Connect command was not accepted yet.
+    /// Whether it waits for a Connect command that succeeds.
     pub(crate) fn is_waiting(&self) -> bool {
         self.state == SessionState::Waiting
     }
 
-    /// Whether what the host sends is still looked at.
+    /// Whether it still parses input.
     pub(crate) fn takes_commands(&self) -> bool {
         matches!(self.state, SessionState::Waiting | SessionState::Open | SessionState::Draining)
     }
 
-    /// Has [`Self::finish_tick`] called at the end of this tick.
+    /// Schedules [`Self::finish_tick`] for the end of this tick.
     pub(crate) fn list(&mut self, cx: &mut Context) {
         cx.list(self.route.key, &mut self.tick.listed);
     }
 
-    /// Whether more of what it has sent is for a later round, since its host has had its part.
+    /// Whether further input must wait for a later round, since the host has used its share.
     #[inline]
     pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
         cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
     }
 
-    /// Something came: whose it is.
+    /// Notes for the host's share that input has arrived.
     #[inline]
     pub(crate) fn note_arrival(&self, cx: &mut Context) {
         if let Some(share) = self.share {
@@ -434,7 +432,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Counts a command as its host's part.
+    /// Charges a command to its host's share.
     #[cold]
     fn take_share(&self, cx: &mut Context, command: &IoCommand) {
         if let Some(share) = self.share {
@@ -442,7 +440,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// What it has sent waits until it is its host's turn.
+    /// Defers its input until its host's turn.
     pub(crate) fn wait_for_share(&mut self, cx: &mut Context) {
         if let Some(share) = self.share
             && self.waiting.for_share.is_none()
@@ -452,12 +450,12 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether it waits for that.
+    /// Whether its input waits for its host's turn.
     pub(crate) fn waits_for_share(&self) -> bool {
         self.waiting.for_share.is_some()
     }
 
-    /// Its turn has come.
+    /// Its host's turn has come.
     pub(crate) fn resume(&mut self, cx: &mut Context) {
         if let Some(since) = self.waiting.for_share.take() {
             let waited = cx.now().saturating_duration_since(since).as_nanos();
@@ -466,7 +464,7 @@ impl<T: Transport> Session<T> {
         T::resume(self, cx);
     }
 
-    /// What is left to do once everything of this tick was handled: send, and go on or close.
+    /// Ends a tick in which all events were handled: sends, and continues or closes.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.tick = Tick::default();
         if self.is_serving() {
@@ -489,8 +487,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Nothing that was accepted is left to do. An admin queue stays for as long as its
-    /// controller has I/O queues, which its end would end.
+    /// Whether all accepted work is done. An admin queue stays while its controller has I/O queues,
+    /// which would close with it.
     fn is_drained(&self, cx: &Context) -> bool {
         let idle = self.pending.commands <= self.pending.held_commands;
         match self.queue {
@@ -527,7 +525,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Ends the connection in good order: what was accepted is finished, then it is closed.
+    /// Closes the connection gracefully: completes what was accepted first.
     pub(crate) fn drain(&mut self, cx: &mut Context) {
         match self.state {
             SessionState::Open => {
@@ -543,7 +541,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Held asynchronous event requests are answered, so that the host hears of the end.
+    /// Completes held asynchronous event requests, so that the host learns of the close.
     fn answer_held_commands(&mut self) {
         for index in 0..self.requests.len() {
             let slot = SlotId(index as u16);
@@ -554,7 +552,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends what was emitted and then closes.
+    /// Sends the remaining output, then closes.
     pub(crate) fn close_after_sending(&mut self, cx: &mut Context) {
         if self.takes_commands() {
             self.state = SessionState::Closing;
@@ -563,13 +561,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes at once, since the target wants it: the host has not left in the middle of anything.
+    /// Closes at once on the target's decision: not counted as a host that disconnected midway.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;
         self.close(cx);
     }
 
-    /// Closes at once. Operations that were handed to a namespace go on; nobody hears of them.
+    /// Closes at once. Submitted operations continue, and their results are dropped.
     pub(crate) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
@@ -601,17 +599,17 @@ impl<T: Transport> Session<T> {
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
         }
-        // Not before: the host's next queue is fenced only if it is known that this one has ended.
+        // Close last: the host's next queue is fenced only if this one is known to have closed.
         self.transport.close(cx);
         self.list(cx);
     }
 
-    /// Nothing is left of the transport.
+    /// The transport has closed.
     pub(crate) fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
         self.state = SessionState::Gone;
         T::abandon(self, cx);
-        // What a namespace still works on is given back when that ends.
+        // Buffers that a namespace still uses return when its operation ends.
         for index in 0..self.requests.len() {
             if self.requests[index].operations == 0 {
                 self.release(cx, SlotId(index as u16));

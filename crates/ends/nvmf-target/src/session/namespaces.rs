@@ -1,4 +1,4 @@
-//! The namespaces of a queue, and what becomes of its commands when they change.
+//! A queue's namespaces, and its commands when those change.
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -13,7 +13,7 @@ use farblock_wire::Status;
 use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
-    /// What the queue's table of namespaces says about one.
+    /// The properties of a namespace in the queue's table.
     pub(super) fn namespace_info(&self, nsid: NamespaceId) -> Option<NamespaceInfo> {
         let Queue::Io(queue) = &self.queue else { return None };
         queue.table.find(nsid).copied()
@@ -43,9 +43,8 @@ impl<T: Transport> Session<T> {
         Ok(volume)
     }
 
-    /// New namespaces of a subsystem. What was judged by the old ones and is not with a namespace
-    /// yet is judged again, so that nothing is begun that the new ones do not allow, and nothing
-    /// that was meant for one namespace reaches the next one of its number.
+    /// Applies a subsystem's new namespaces. Commands not yet submitted are checked again: they
+    /// must not exceed the new properties, nor reach a new namespace with the old number.
     pub(crate) fn set_namespaces(
         &mut self,
         cx: &mut Context,
@@ -54,12 +53,12 @@ impl<T: Transport> Session<T> {
         backings: &Arc<Backings>,
     ) {
         let Some(queue) = self.queue.io_mut() else { return };
-        // A queue that was connected meanwhile knows more than an old message.
+        // A queue connected meanwhile has a newer table than an old message.
         let is_news = table.generation() > queue.table.generation();
         if queue.subsystem != subsystem || !is_news {
             return;
         }
-        // Reads that were put off for a moment only have begun.
+        // Reads deferred within the round count as started.
         self.read_expected(cx, 0);
         let Some(queue) = self.queue.io_mut() else { return };
         queue.table = table.seen_by(&queue.host).seen_from(queue.port);
@@ -87,7 +86,7 @@ impl<T: Transport> Session<T> {
         let Err(status) = self.judge(slot, &command, before) else { return };
         let request = self.request(slot);
         if is_under_way || request.awaited {
-            // It is answered when that step has ended, or its data have come.
+            // Its response follows the end of this step, or its data.
             request.status = status;
             return;
         }
@@ -95,7 +94,7 @@ impl<T: Transport> Session<T> {
         self.respond_and_release(cx, slot, status, 0);
     }
 
-    /// A command does not wait any more, whatever for.
+    /// Removes a command from every queue in which it may wait.
     pub(super) fn withdraw(&mut self, cx: &mut Context, slot: SlotId) {
         self.waiting.for_buffers.retain(|waits| *waits != slot);
         if let Some(line) = self.turns.withdraw(slot) {
@@ -123,7 +122,7 @@ impl<T: Transport> Session<T> {
         }
         let again = IoCommand::parse(&sqe, &queue.table, T::REMOTE)?;
         debug_assert_eq!(again.data_from_host(), command.data_from_host());
-        // What is left to deallocate was within the namespace as it was.
+        // The remaining ranges were checked against the old namespace.
         let info = queue.table.find(NamespaceId(sqe.nsid.get()));
         info.map_or(Ok(()), |info| progress.ranges.check(info))
     }

@@ -1,6 +1,5 @@
-//! Commands that wait since their host, or their namespace's hosts, may do only so much in a
-//! second. They wait before their data are asked for, and hold no memory; those that bring it in
-//! their capsules hold that.
+//! Commands that wait for the rate limits of their host or namespace. They wait before their data
+//! are requested, and hold no memory; only in-capsule data hold some.
 
 use super::{Queue, Session, SessionState, Work};
 use crate::backings::Backings;
@@ -15,11 +14,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is booked for one command.
+/// The booked costs of one command.
 #[derive(Clone, Copy)]
 struct Booking {
     cost: Cost,
-    /// What a Copy or a fused pair reads, besides what it writes.
+    /// The read cost of a Copy or fused pair, in addition to its write cost.
     read: Option<Cost>,
 }
 
@@ -29,21 +28,21 @@ impl Booking {
     }
 }
 
-/// Commands of one kind for one namespace, in order.
+/// Waiting commands of one kind for one namespace, in order.
 struct Lane {
-    /// What is booked for the first, which says whose lane this is.
+    /// The first command's booking, which also identifies the lane.
     booked: Booking,
     /// When the first may start.
     start: Instant,
-    /// What that is up to.
+    /// The limit that sets this time.
     by: Wait,
-    /// Up to when it is counted how long they wait.
+    /// The time up to which its waits are counted.
     counted: Instant,
     slots: VecDeque<SlotId>,
 }
 
 impl Lane {
-    /// How long all of them have waited since this was last asked, in nanoseconds.
+    /// The sum of waits since the last call, in nanoseconds.
     fn waited(&mut self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.counted).as_nanos();
         self.counted = self.counted.max(now);
@@ -51,19 +50,19 @@ impl Lane {
     }
 }
 
-/// See the module's text.
+/// All lanes of a session.
 #[derive(Default)]
 pub(super) struct Paced {
     lanes: Vec<Lane>,
 }
 
 impl<T: Transport> Session<T> {
-    /// Whether limits are heeded at all.
+    /// Whether any rate limit applies.
     pub(super) fn is_paced(&self) -> bool {
         matches!(&self.queue, Queue::Io(queue) if queue.backings.is_paced() || queue.pace.is_some())
     }
 
-    /// Whether a command has to wait; then it goes on by itself.
+    /// Whether a command must wait; it continues later on its own.
     pub(super) fn holds_back(
         &mut self,
         cx: &mut Context,
@@ -109,7 +108,7 @@ impl<T: Transport> Session<T> {
         Some(Booking { cost: self.cost(slot, command)?, read })
     }
 
-    /// When a command may start, and whose limit says so, if anything is said of that.
+    /// When a command may start and by which limit; `None`: no limit.
     fn book(&self, booking: Booking, now: Instant) -> Option<(Instant, Wait)> {
         let starts = self.booked_with(booking).map(|(cost, pace, by)| (pace.book(cost, now), by));
         starts.max_by_key(|(start, _)| *start)
@@ -124,7 +123,7 @@ impl<T: Transport> Session<T> {
         booking.costs().flat_map(with)
     }
 
-    /// What a command for a namespace is booked with: its host's budgets and its namespace's.
+    /// The budgets of a command for a namespace: its host's and the namespace's.
     fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = (&Pace, Wait)> {
         let host = match &self.queue {
             Queue::Io(queue) => queue.pace.as_deref(),
@@ -134,14 +133,14 @@ impl<T: Transport> Session<T> {
         namespaces.into_iter().chain(host.map(|pace| (pace, Wait::HostLimit)))
     }
 
-    /// Counts how long those in a lane have waited up to now.
+    /// Counts the waits of a lane up to `now`.
     fn count_lane(&mut self, index: usize, now: Instant) {
         let lane = &mut self.paced.lanes[index];
         let (waited, by, namespace) = (lane.waited(now), lane.by, lane.booked.cost.namespace);
         self.count_wait(Some(namespace), by, waited);
     }
 
-    /// The same of all lanes.
+    /// Counts the waits of all lanes up to `now`.
     fn count_lanes(&mut self, now: Instant) {
         (0..self.paced.lanes.len()).for_each(|index| self.count_lane(index, now));
     }
@@ -151,7 +150,7 @@ impl<T: Transport> Session<T> {
         queue.backings.find(namespace)?.pace.as_deref()
     }
 
-    /// A command does not wait any more, if it did.
+    /// Removes a command that no longer waits.
     pub(super) fn withdraw_paced(&mut self, cx: &mut Context, slot: SlotId) {
         let waits = |lane: &Lane| lane.slots.contains(&slot);
         let Some(index) = self.paced.lanes.iter().position(waits) else { return };
@@ -168,16 +167,16 @@ impl<T: Transport> Session<T> {
         if self.paced.lanes[index].slots.is_empty() {
             self.paced.lanes.remove(index);
         } else {
-            // What was booked for it is not the next one's, which may be larger.
+            // The next command may be larger, so book it anew.
             self.book_first(index, cx.now());
         }
-        // Another lane may wait for the same moment.
+        // Another lane may wait for the same time.
         for lane in &self.paced.lanes {
             cx.alarms.set(lane.start, self.route.key);
         }
     }
 
-    /// Books what is the first of a lane now.
+    /// Books the first command of a lane.
     fn book_first(&mut self, index: usize, now: Instant) {
         let Some(&first) = self.paced.lanes[index].slots.front() else { return };
         let Work::Io(command) = self.request(first).work else {
@@ -190,7 +189,7 @@ impl<T: Transport> Session<T> {
         (lane.start, lane.by, lane.booked) = (start, by, booking.unwrap_or(lane.booked));
     }
 
-    /// What waits that its host may not do any more ends now: its time may be far off.
+    /// Ends waiting commands that the host may no longer send: their start may be far off.
     pub(super) fn end_forbidden(&mut self, cx: &mut Context) {
         let slots = self.paced.lanes.iter().flat_map(|lane| &lane.slots);
         for slot in slots.copied().collect::<Vec<_>>() {
@@ -203,7 +202,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The connection ends: nothing of it waits any more.
+    /// The connection closes: drops all waiting commands.
     pub(super) fn stop_waiting(&mut self, cx: &mut Context) {
         self.count_lanes(cx.now());
         for lane in &mut self.paced.lanes {
@@ -213,7 +212,7 @@ impl<T: Transport> Session<T> {
         self.give_back_booked();
     }
 
-    /// What is booked for lanes in which nothing waits any more is there for others.
+    /// Returns the bookings of empty lanes.
     fn give_back_booked(&mut self) {
         let is_empty = |lane: &mut Lane| lane.slots.is_empty();
         let ended: Vec<_> = self.paced.lanes.extract_if(.., is_empty).collect();
@@ -222,17 +221,17 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Has those go on whose time has come.
+    /// Starts the commands whose time has come.
     pub(crate) fn go_on(&mut self, cx: &mut Context) {
         if !self.is_serving() {
-            // Nothing is begun for a connection that is only told why it ends.
+            // A closing connection starts no commands.
             return;
         }
         let now = cx.now();
         let mut free = Vec::new();
         for index in 0..self.paced.lanes.len() {
             if self.paced.lanes[index].start > now {
-                // Its alarm is set still.
+                // Its alarm is still set.
                 continue;
             }
             self.count_lane(index, now);
@@ -251,15 +250,15 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Namespaces are others now: what waits for limits that are others, too, asks anew. All else
-    /// keeps its turn, which it would lose by that.
+    /// The namespaces have changed: commands whose limits changed book again. All others keep their
+    /// turn, which booking again would lose.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
         self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
         let backings = Arc::clone(&queue.backings);
         let pace = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
         let is_host_changed = pace(&backings) != pace(before);
-        // A Copy waits for what it reads, too.
+        // A Copy also waits for its source.
         let copies = |slot: &SlotId| self.requests[usize::from(slot.0)].progress.copying.is_some();
         let changed = |lane: &mut Lane| {
             is_host_changed
@@ -280,7 +279,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// What was booked with budgets that are as they were is booked anew.
+    /// Returns the part of a booking that was made with unchanged budgets.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
@@ -293,14 +292,14 @@ impl<T: Transport> Session<T> {
             .for_each(|pace| pace.give_back(booked));
     }
 
-    /// The target stops, and finishes what it has accepted: there is nobody left to leave room for.
+    /// The target stops: accepted commands start without waiting.
     pub(super) fn wait_no_longer(&mut self, cx: &mut Context) {
         for lane in std::mem::take(&mut self.paced.lanes) {
             lane.slots.into_iter().for_each(|slot| self.pass(cx, slot));
         }
     }
 
-    /// A command need not wait any more.
+    /// Starts a command that need not wait any more.
     fn pass(&mut self, cx: &mut Context, slot: SlotId) {
         let Work::Io(command) = self.request(slot).work else {
             unreachable!("only I/O commands are paced")

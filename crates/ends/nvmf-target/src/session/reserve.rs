@@ -1,4 +1,4 @@
-//! Reservations: commands on their way to the registry and back, and what they forbid.
+//! Reservations: commands to the registry and back, and their restrictions.
 
 use super::{Queue, Session, Work};
 use crate::core::Context;
@@ -13,7 +13,7 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl<T: Transport> Session<T> {
-    /// Hands a reservation command of an I/O queue, whose keys are here, to the registry.
+    /// Submits a reservation command of an I/O queue, with its keys, to the registry.
     pub(super) fn reserve(
         &mut self,
         cx: &mut Context,
@@ -35,7 +35,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// The same for what an admin command asks for.
+    /// Submits the same for an admin command.
     pub(super) fn reserve_by_admin(
         &mut self,
         cx: &mut Context,
@@ -77,11 +77,11 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Whether a command may touch its namespace now. Without reservations it may.
+    /// Whether reservations allow a command to access its namespace.
     pub(super) fn check_access(&mut self, slot: SlotId, command: &IoCommand) -> Result<(), Status> {
         let aborted = self.request(slot).status;
         let Some(limits) = &self.limits else { return Ok(()) };
-        // What a Preempt and Abort has ended says so, although it is a conflict by now as well.
+        // A command that a Preempt and Abort ended reports that, although it now conflicts as well.
         if !aborted.is_success() {
             return Err(aborted);
         }
@@ -91,8 +91,8 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// From now on, the host may do what the change lets it. What it forbids or aborts is not begun
-    /// any more; appends what was.
+    /// Applies a reservation change to the host's rights. Commands that it forbids or aborts do not
+    /// start; those under way are appended.
     pub(crate) fn heed(
         &mut self,
         cx: &mut Context,
@@ -127,10 +127,10 @@ impl<T: Transport> Session<T> {
             if request.operations > 0 {
                 under_way.push((self.route.key, SlotId(index)));
             }
-            // What is with the namespace ends as it ends, unless there are more steps of it.
+            // An operation at the namespace runs to its end, but no further step follows.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
-                // Its host has no key any more: tried again, it is a conflict.
+                // Its host is no longer registered, so a retry would conflict.
                 request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }

@@ -1,14 +1,13 @@
-//! What a small command can make a namespace do much of: Compare, Verify, Write Zeroes,
-//! deallocation and Copy.
+//! Commands executed in steps: Compare, Verify, Write Zeroes, deallocation and Copy. A small
+//! capsule can make a namespace do much work, which the network does not pace.
 //!
-//! None of it is paced by the network, so it takes turns: each command is cut into steps, the
-//! connections of a core have their turns one after the other, and only so much of it is with
-//! the namespaces at once, or begun in one tick. Buffers are taken for a step when it begins: who
-//! asks for much waits, and holds no memory for it. What belongs to a connection that was closed is
-//! not begun any more.
+//! Each command is cut into steps, and the connections of a core take turns. The core bounds the
+//! work at namespaces at once, and the work started in one tick. A step takes its buffers when it
+//! starts, so a waiting command holds no memory. Commands of closed connections start no further
+//! step.
 //!
-//! Each namespace has a line of its own, and one step of it may always be under way: a slow disk
-//! that has all the room stops no other.
+//! Each namespace has its own line, and may always have one step under way, so that a slow disk
+//! cannot stop the others by using up all the room.
 
 use super::copy::Copying;
 use super::{ConnectionKey, Session, SessionRequest, Work};
@@ -23,34 +22,34 @@ use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_wire::Status;
 use std::collections::{HashMap, VecDeque};
 
-/// How far a command is that is carried out in steps.
+/// Progress of a command in steps.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Blocks that a Verify has read, or is reading.
     verified_blocks: u32,
-    /// What is left to deallocate.
+    /// Ranges left to deallocate.
     pub(super) ranges: DeallocateRanges,
-    /// What a Copy copies.
+    /// State of a Copy.
     pub(super) copying: Option<Box<Copying>>,
-    /// In which line it waits for its turns.
+    /// The line in which it waits.
     line: Option<VolumeId>,
-    /// What the step under way counts for.
+    /// Bytes charged for the step under way.
     step_bytes: usize,
 }
 
-/// Commands of a connection that wait for their turn, by line.
+/// A connection's commands that wait for their turn, by line.
 #[derive(Default)]
 pub(super) struct Turns {
     waiting: Vec<(VolumeId, VecDeque<SlotId>)>,
 }
 
 impl Turns {
-    /// Nothing waits any more; gives the lines in which something did.
+    /// Drops all waiting commands; returns their lines.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = VolumeId> {
         self.waiting.drain(..).map(|(line, _)| line)
     }
 
-    /// A command does not wait any more, if it did. Gives the line in which nothing does then.
+    /// Removes a waiting command. Returns its line if that is now empty.
     pub(super) fn withdraw(&mut self, slot: SlotId) -> Option<VolumeId> {
         let place = self.waiting.iter().position(|(_, slots)| slots.contains(&slot))?;
         let slots = &mut self.waiting[place].1;
@@ -59,7 +58,7 @@ impl Turns {
         is_left.then(|| self.waiting.swap_remove(place).0)
     }
 
-    /// Puts a command into a line. True if it is the connection's first there.
+    /// Appends a command to a line. True if it is the connection's first there.
     fn push(&mut self, line: VolumeId, slot: SlotId) -> bool {
         if let Some((_, slots)) = self.waiting.iter_mut().find(|(other, _)| *other == line) {
             slots.push_back(slot);
@@ -69,7 +68,7 @@ impl Turns {
         true
     }
 
-    /// Takes the first of a line, and says whether there are more.
+    /// Takes the first command of a line; also returns whether more follow.
     fn pop(&mut self, line: VolumeId) -> Option<(SlotId, bool)> {
         let place = self.waiting.iter().position(|(other, _)| *other == line)?;
         let slots = &mut self.waiting[place].1;
@@ -86,24 +85,24 @@ impl Turns {
 #[derive(Default)]
 struct Line {
     queue: VecDeque<ConnectionKey>,
-    /// What its steps under way count for, in bytes.
+    /// Bytes charged for its steps under way.
     under_way_bytes: usize,
 }
 
-/// The connections of a core that wait for a turn, and what is under way.
+/// Waiting connections of a core, and its steps under way.
 #[derive(Default)]
 pub(crate) struct InPlace {
     lines: HashMap<VolumeId, Line>,
-    /// Lines that somebody waits in, the next one's turn first.
+    /// Lines with waiting connections, in order of turns.
     turns: VecDeque<VolumeId>,
-    /// What the steps that are with namespaces count for, in bytes.
+    /// Bytes charged for all steps under way.
     under_way_bytes: usize,
-    /// What the steps count for that were begun in this tick, in bytes.
+    /// Bytes charged for steps started in this tick.
     begun_bytes: usize,
 }
 
 impl InPlace {
-    /// A new tick begins.
+    /// Starts a tick.
     pub(crate) fn tick(&mut self) {
         self.begun_bytes = 0;
     }
@@ -116,8 +115,8 @@ impl InPlace {
         queue.push_back(key);
     }
 
-    /// A connection has nothing more in a line: its place is not to be its next command's, which
-    /// gets one of its own.
+    /// Removes a connection without commands left in a line: its next command gets a new place at
+    /// the end.
     pub(super) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
         let Some(left) = self.lines.get_mut(&line) else { return };
         left.queue.retain(|waits| *waits != key);
@@ -131,9 +130,9 @@ impl InPlace {
         self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
     }
 
-    /// The connection whose turn it is, and in which line, if there is room for a step.
+    /// The connection and line whose turn it is, if there is room for a step.
     pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
-        // First what is so in each round of a target that does nothing but read and write.
+        // The common case first: a target that only reads and writes.
         if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {
             return None;
         }
@@ -147,12 +146,12 @@ impl InPlace {
         Some((id, key))
     }
 
-    /// Whether somebody's turn only waits for the next tick.
+    /// Whether some connection only waits for the next tick.
     pub(crate) fn is_put_off(&self) -> bool {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }
 
-    /// Nobody waits in this line any more, and nothing of it is under way: its volume is closed.
+    /// Removes an idle line whose volume has closed.
     pub(crate) fn forget(&mut self, line: VolumeId) {
         let left = self.lines.remove(&line);
         debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");
@@ -172,7 +171,7 @@ impl InPlace {
 }
 
 impl SessionRequest {
-    /// Whether there are steps that it has not begun.
+    /// Whether steps are left to start.
     pub(super) fn has_steps_left(&self) -> bool {
         match self.work {
             Work::Io(IoCommand::Verify { blocks, .. }) => self.progress.verified_blocks < blocks.0,
@@ -186,7 +185,7 @@ impl SessionRequest {
 }
 
 impl<T: Transport> Session<T> {
-    /// Puts a command into the line of those that are carried out in steps.
+    /// Queues a command that executes in steps.
     pub(super) fn wait_for_turn(
         &mut self,
         cx: &mut Context,
@@ -205,7 +204,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Has one step of one command carried out.
+    /// Executes one step of one command.
     pub(crate) fn take_turn(&mut self, cx: &mut Context, line: VolumeId) {
         let Some((slot, more)) = self.turns.pop(line) else { return };
         if more {
@@ -247,7 +246,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The step goes on with another namespace.
+    /// Moves the step under way to another namespace.
     pub(super) fn move_step(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) {
         let progress = &mut self.request(slot).progress;
         let line = progress.line.replace(volume).expect("it waited for its turn");
@@ -262,7 +261,7 @@ impl<T: Transport> Session<T> {
         cx.in_place.begin(line, bytes);
     }
 
-    /// A step of a command ended. True if it has more of them, and waits for its next turn.
+    /// A step of a command ended. True if the command waits for another turn.
     pub(super) fn ends_step(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);
@@ -270,7 +269,7 @@ impl<T: Transport> Session<T> {
         let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
         cx.in_place.end(line, step_bytes);
         let goes_on = request.has_steps_left() && is_serving && request.status.is_success();
-        // Who waits holds no memory for that.
+        // A waiting command holds no memory.
         let spent = request.buffer.take_if(|_| goes_on);
         spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
         if goes_on && request.progress.copying.is_some() {
@@ -287,7 +286,7 @@ impl<T: Transport> Session<T> {
         self.request(slot).status = status;
     }
 
-    /// Reads the next part of what a Verify covers.
+    /// Reads the next part of a Verify.
     fn verify(
         &mut self,
         cx: &mut Context,
@@ -314,7 +313,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Reads the list of ranges to deallocate, and puts the command in line.
+    /// Parses the ranges to deallocate, and queues the command.
     pub(super) fn prepare_deallocation(
         &mut self,
         cx: &mut Context,
@@ -336,7 +335,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Deallocates the next parts of a command's ranges.
+    /// Deallocates the next part of a command's ranges.
     fn deallocate(
         &mut self,
         cx: &mut Context,

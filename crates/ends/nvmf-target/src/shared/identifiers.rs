@@ -1,5 +1,5 @@
-//! Whose the identifier is that a host gives: the configuration's word, else that of the host that
-//! has proved who it is.
+//! Ownership of host identifiers: by configuration, else by the first host that authenticates with
+//! one.
 
 use super::{Denied, Management, TargetShared, Why};
 use crate::identity;
@@ -9,7 +9,7 @@ use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
 impl TargetShared {
-    /// Whether a host may give this identifier. An I/O queue has to have its controller's.
+    /// Whether a host may use this identifier. An I/O queue must use its controller's.
     pub(super) fn check_identifier(
         &self,
         management: &Management,
@@ -26,10 +26,10 @@ impl TargetShared {
         self.judge(management, subsystem, host, request.data.hostid).map_err(not_its_identifier)
     }
 
-    /// The host of a controller has proved who it is: its identifier is its own from now on.
+    /// The host of a controller has authenticated: the identifier belongs to it from now on.
     ///
     /// # Errors
-    /// One sentence why it is not. Another host has proved that it is its meanwhile.
+    /// One sentence, if another host has claimed the identifier meanwhile.
     pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
         let mut management = self.lock();
         let Some(found) = management.registry.controller(controller) else { return Ok(()) };
@@ -41,7 +41,7 @@ impl TargetShared {
         Ok(())
     }
 
-    /// The same where it was judged under this lock.
+    /// The same where the identifier was checked under this lock.
     pub(super) fn takes_identifier(&self, management: &mut Management, controller: ControllerId) {
         let Some(found) = management.registry.controller(controller) else { return };
         let mark = identity::mark(found.host_nqn);

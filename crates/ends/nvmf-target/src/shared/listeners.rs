@@ -1,4 +1,4 @@
-//! Listeners that come and go while the target runs. The first core has them all.
+//! Listeners added and removed while the target runs. Core 0 accepts on all of them.
 
 use super::{Message, TargetShared, Whom};
 use crate::config::TlsPolicy;
@@ -16,17 +16,17 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What is listened on, and what was at the start: hosts know the target by that, see
+/// Current and initial listeners. The initial ones identify the target to hosts, see
 /// [`origin`](crate::identity::origin).
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// Held while a listener comes or goes, which takes its time.
+    /// Locked while a listener is added or removed, which may block.
     all: Mutex<Vec<Listened>>,
-    /// The same for cores, which must not wait for that.
+    /// The same listeners for cores, which must not wait for that.
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
-    /// What was listened on at the start.
+    /// The listeners at the start.
     first: OnceLock<Vec<SocketAddr>>,
-    /// Ports that were given up, and when: their sockets are closed a moment later.
+    /// Ports of removed listeners, and when: their sockets close a moment later.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
@@ -38,7 +38,7 @@ struct Listened {
 }
 
 impl Listening {
-    /// Notes what is listened on from the start.
+    /// Sets the initial listeners.
     pub(crate) fn begin(&self, addresses: &[SocketAddr]) {
         let port = |index| PortId(index as u16 + 1);
         let listened = addresses.iter().enumerate().map(|(index, &address)| Listened {
@@ -52,25 +52,24 @@ impl Listening {
         let _ = self.first.set(addresses.to_vec());
     }
 
-    /// Whether it was listened on there at the start; one that was given up and taken again is as
-    /// good as it was.
+    /// Whether this is an initial listener, or one removed and added again.
     fn is_from_start(&self, address: SocketAddr) -> bool {
         self.first.get().is_some_and(|all| all.contains(&address))
     }
 
-    /// By which listener a connection to `local` came in.
+    /// The listener that accepted a connection to `local`.
     pub(crate) fn port_of(&self, local: SocketAddr) -> Option<PortId> {
         let entrances = self.entrances();
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
     }
 
-    /// How long a port that is in use is waited for: it may be in use by what was given up.
+    /// How long to retry a port in use: a removed listener may still have it.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
         if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }
     }
 
-    /// What was given up so late that it may be in use.
+    /// Ports removed so recently that they may still be in use.
     fn given_up(&self) -> MutexGuard<'_, Vec<(u16, Instant)>> {
         let mut all = self.given_up.lock().expect("no holder panics");
         all.retain(|(_, at)| os::elapsed(*at) < limits::LISTEN_TIME);
@@ -81,7 +80,7 @@ impl Listening {
         self.entrances.lock().expect("no holder panics")
     }
 
-    /// Who has to use TLS where.
+    /// The TLS policies by address.
     pub(crate) fn policies(&self, tls: &TlsTerms) -> BTreeMap<SocketAddr, TlsPolicy> {
         let all = self.all.lock().expect("no holder panics");
         all.iter().map(|one| (one.address, tls.policy(one.port))).collect()
@@ -93,7 +92,7 @@ impl Listening {
     }
 }
 
-/// What the discovery log page says of a listener.
+/// The discovery log entry of a listener.
 pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     Listener {
         port,
@@ -103,7 +102,7 @@ pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     }
 }
 
-/// To require TLS is to shut everybody out without a library.
+/// Without a library, requiring TLS would refuse every host.
 fn has_library(policy: TlsPolicy) -> Result<(), ChangeError> {
     match policy {
         TlsPolicy::Required => farblock_tls::available().map_err(ChangeError::Tls),
@@ -116,7 +115,7 @@ fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
 }
 
 impl TargetShared {
-    /// Says how namespaces can be reached by a listener from now on.
+    /// Sets how hosts reach namespaces via a listener.
     pub(crate) fn set_access(
         &self,
         address: SocketAddr,
@@ -136,8 +135,7 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Says who has to use TLS where a listener is from now on. Once everybody has to, who came in
-    /// there without is disconnected.
+    /// Sets who must use TLS on a listener. If everyone must, connections without TLS close.
     pub(crate) fn set_tls(
         &self,
         address: SocketAddr,
@@ -159,7 +157,7 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Listens on what was just bound to `address`.
+    /// Listens on `socket`, bound to `address`.
     pub(crate) fn listen(
         &self,
         socket: ListenSocket,
@@ -185,7 +183,7 @@ impl TargetShared {
         self.listening.entrances().push((address, port));
         let (sender, receiver) = mpsc::channel();
         self.mailboxes()[0].post(Message::Listen(socket, address, sender));
-        // A core that has ended drops what was posted.
+        // A core that has ended drops its messages.
         let heard = os::recv(&receiver);
         let mut management = self.lock();
         match heard {
@@ -210,7 +208,7 @@ impl TargetShared {
         }
     }
 
-    /// Listens there no more, and closes the connections that came in there.
+    /// Stops listening there, and closes the connections accepted there.
     pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.address == address) else {
@@ -240,7 +238,7 @@ impl TargetShared {
 mod tests {
     use super::*;
 
-    /// Each has its own word on TLS: what is said of one is not said of the other.
+    /// Each listener has its own TLS policy, which must not apply to the other.
     #[test]
     fn every_address_of_one_family_has_nobody_of_the_other() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
@@ -259,7 +257,7 @@ mod tests {
             ("[::1]:2", Some(3)),
             ("127.0.0.1:2", Some(4)),
             ("127.0.0.2:2", None),
-            // By a socket that is for both families.
+            // Via a socket for both families.
             ("[::ffff:127.0.0.1]:3", Some(5)),
             ("127.0.0.1:4", None),
         ] {

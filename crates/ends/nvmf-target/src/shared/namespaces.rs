@@ -1,4 +1,4 @@
-//! What the target shares, and changes to that while it runs.
+//! The shared namespaces, and changes to them while the target runs.
 
 use super::{Management, Message, TargetShared};
 use crate::backings::{Backing, BackingId, Backings, HostTerms};
@@ -18,22 +18,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-/// A namespace that is shared.
+/// A shared namespace.
 struct Exported {
     backing: Backing,
-    /// What it is by itself.
+    /// Its own properties.
     info: NamespaceInfo,
-    /// Its NGUID, if it was given one.
+    /// Its NGUID, if set.
     nguid: Option<[u8; 16]>,
-    /// Its EUI-64, if it was given one.
+    /// Its EUI-64, if set.
     eui64: Option<[u8; 8]>,
-    /// How many of its blocks are shared, if not all.
+    /// The number of shared blocks; `None`: all.
     blocks: Option<u64>,
-    /// It is not to be written to, whether it can be or not.
+    /// Whether it is write-protected, even if its store is writable.
     protected: bool,
-    /// What its pace was made of.
+    /// The rates of its pace.
     rates: Rates,
-    /// Its changes are heard of.
+    /// The subscription to its changes.
     watch: Option<Watch>,
 }
 
@@ -46,7 +46,7 @@ impl Exported {
         new
     }
 
-    /// Is shared like this from now on; the registry knows which hosts see it.
+    /// Applies new settings; the registry knows which hosts see it.
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
         self.nguid = sharing.nguid;
@@ -56,8 +56,8 @@ impl Exported {
         self.limit(&sharing.rates);
     }
 
-    /// False if it is limited like this already: its limits made anew would allow all of their
-    /// burst again.
+    /// Sets rate limits; false if they are the same already. New ones would allow their whole burst
+    /// again.
     fn limit(&mut self, rates: &Rates) -> bool {
         let is_new = self.rates != *rates;
         if is_new {
@@ -67,7 +67,7 @@ impl Exported {
         is_new
     }
 
-    /// How it is shared, but for whoever sees it.
+    /// Its settings, except for the hosts that see it.
     fn sharing(&self) -> Sharing {
         Sharing {
             ana_group: self.info.ana_group,
@@ -80,23 +80,23 @@ impl Exported {
         }
     }
 
-    /// What hosts are told of it.
+    /// The properties that hosts see.
     fn offered(&self) -> NamespaceInfo {
         self.sharing().of(self.info)
     }
 }
 
-/// Everything that is shared. Changed only together with the registry.
+/// All shared namespaces. Changed only together with the registry.
 #[derive(Default)]
 pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
-    /// Limits of hosts by name, and what they have spent of them.
+    /// Rate limits of hosts by name, and their consumption.
     hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
     last_id: u64,
 }
 
 impl Exports {
-    /// Adds what the registry has already: what it is by itself, and how it is shared.
+    /// Adds a namespace that the registry has already.
     pub(crate) fn insert(
         &mut self,
         subsystem: SubsystemId,
@@ -128,7 +128,7 @@ impl Exports {
         self.of(subsystem).get_mut(&nsid).ok_or(missing)
     }
 
-    /// What stores a namespace now.
+    /// A namespace's store now.
     pub(crate) fn storage(
         &self,
         subsystem: SubsystemId,
@@ -138,7 +138,7 @@ impl Exports {
         Some(&*exported.backing.namespace)
     }
 
-    /// What stores a subsystem's namespaces now.
+    /// A subsystem's stores now.
     pub(crate) fn snapshot(&self, subsystem: SubsystemId) -> Arc<Backings> {
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
         let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
@@ -147,8 +147,8 @@ impl Exports {
         Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
     }
 
-    /// Limits a host; false if it is limited like this already: its limits made anew would allow
-    /// all of their burst again.
+    /// Limits a host; false if the limits are the same already. New ones would allow their whole
+    /// burst again.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         let hosts = self.hosts.entry(subsystem).or_default();
         let known = hosts.get(host);
@@ -157,7 +157,7 @@ impl Exports {
             return false;
         }
         let pace = match known {
-            // Another weight gives nobody its burst again.
+            // A change of weight alone keeps the consumption.
             Some((_, terms)) if before.limit_alike(rates) => terms.pace.clone(),
             _ => Pace::new(rates, os::now()).map(Arc::new),
         };
@@ -173,19 +173,19 @@ impl Exports {
         true
     }
 
-    /// Limits hosts of a subsystem that nobody uses yet.
+    /// Limits hosts of a subsystem that no host uses yet.
     pub(crate) fn limit_hosts(&mut self, subsystem: SubsystemId, hosts: &BTreeMap<String, Rates>) {
         for (host, rates) in hosts {
             self.limit_host(subsystem, host, rates);
         }
     }
 
-    /// A subsystem is not shared any more.
+    /// Removes a subsystem.
     pub(crate) fn forget_hosts(&mut self, subsystem: SubsystemId) {
         self.hosts.remove(&subsystem);
     }
 
-    /// Everything that is shared, by subsystem and number.
+    /// All namespaces by subsystem and number.
     fn keys(&self) -> Vec<(SubsystemId, NamespaceId)> {
         let subsystems = self.subsystems.iter();
         subsystems
@@ -193,7 +193,7 @@ impl Exports {
             .collect()
     }
 
-    /// All of it, to be opened.
+    /// All stores, to be opened.
     pub(crate) fn snapshots(&self) -> Vec<Arc<Backings>> {
         self.subsystems.keys().map(|subsystem| self.snapshot(*subsystem)).collect()
     }
@@ -203,7 +203,7 @@ impl Exports {
     }
 }
 
-/// What a registry is to say about `export` as number `nsid` of `nqn`.
+/// The registry's description of `export` as number `nsid` of `nqn`.
 pub(crate) fn describe(nqn: &str, nsid: NamespaceId, export: &Export) -> NamespaceInfo {
     let identity = identity::namespace(nqn, nsid.0, &export.identity);
     let info = NamespaceInfo {
@@ -231,28 +231,28 @@ fn with_geometry(info: NamespaceInfo, geometry: &Geometry) -> NamespaceInfo {
 
 /// Changes while the target runs; see [`Control`](crate::control::Control).
 impl TargetShared {
-    /// Everything that is shared, to be opened.
+    /// All stores, to be opened.
     pub(crate) fn all_backings(&self) -> Vec<Arc<Backings>> {
         self.lock().exports.snapshots()
     }
 
-    /// The target has ended: nothing is shared any more, and nobody reads what was posted.
+    /// Drops all namespaces and unread messages once the target has ended.
     pub(crate) fn forget_exports(&self) {
         let exports = std::mem::take(&mut self.lock().exports);
-        // Without the lock: closing them may take long, and some may just tell of a change.
+        // Without the lock: closing may take long, and some namespaces may be reporting a change.
         drop(exports);
         for mailbox in self.mailboxes() {
             mailbox.take();
         }
     }
 
-    /// Hears of the changes of everything that is shared.
+    /// Subscribes to the changes of all namespaces.
     pub(crate) fn watch_exports(self: &Arc<Self>) {
         let keys = self.lock().exports.keys();
         keys.into_iter().for_each(|(subsystem, nsid)| self.watch_export(subsystem, nsid));
     }
 
-    /// Hears of a namespace's changes from now on, and looks at what changed before.
+    /// Subscribes to a namespace's changes, and checks for earlier ones.
     fn watch_export(self: &Arc<Self>, subsystem: SubsystemId, nsid: NamespaceId) {
         let mut management = self.lock();
         let Ok(exported) = management.exports.find(subsystem, nsid) else { return };
@@ -267,7 +267,7 @@ impl TargetShared {
         self.look_again(subsystem, nsid, backing);
     }
 
-    /// A namespace says that it has changed.
+    /// A namespace reports a change.
     fn look_again(&self, subsystem: SubsystemId, nsid: NamespaceId, backing: BackingId) {
         let mut management = self.lock();
         let found = management.exports.find(subsystem, nsid);
@@ -280,7 +280,7 @@ impl TargetShared {
         self.act(&mut management);
     }
 
-    /// Makes a change, which may take a namespace away, and does what follows from it.
+    /// Makes a change, which may remove a namespace, and applies its consequences.
     fn change(
         &self,
         nqn: &str,
@@ -297,8 +297,8 @@ impl TargetShared {
         Ok(removed.map(|exported| self.retire(exported.backing)))
     }
 
-    /// Has every core close its queue into what no list has any more: behind the new list in the
-    /// mailbox, so that nobody there can reach it then.
+    /// Lets every core close its queue into a store that no list has any more. The message follows
+    /// the new list in the mailbox, so that no connection can reach the store then.
     fn retire(&self, backing: Backing) -> Removal {
         let (share, shares) = mpsc::channel();
         for mailbox in self.mailboxes() {
@@ -462,7 +462,7 @@ impl TargetShared {
             check_blocks(nsid, sharing.blocks, &info)?;
             let (before, offered) = (exported.offered(), sharing.of(info));
             let hosts = sharing.visible_to.clone();
-            // Hosts are not told of what is no change to them.
+            // Hosts are not notified of changes that they cannot see.
             let changed_too = match offered == before {
                 true => registry.set_visible_to(subsystem, nsid, hosts),
                 false => registry.replace_namespace_for(subsystem, nsid, offered, hosts),
@@ -534,7 +534,7 @@ impl TargetShared {
     }
 }
 
-/// What hosts see of a namespace is what there is; what that changed.
+/// Applies a change to a namespace; returns the event if hosts see a difference.
 fn adjusted(
     management: &mut Management,
     subsystem: SubsystemId,
@@ -547,8 +547,8 @@ fn adjusted(
     Ok(Some(changed(nqn, nsid, &offered)))
 }
 
-/// Changes how a namespace is shared, and looks at what it is. Hosts are told if that makes a
-/// difference to them; gives what it is now then.
+/// Changes a namespace's settings and rereads its geometry. Notifies hosts if they see a
+/// difference, and returns the new properties then.
 fn adjust(
     management: &mut Management,
     subsystem: SubsystemId,
@@ -564,7 +564,7 @@ fn adjust(
     let offered = exported.offered();
     if offered != before {
         registry.replace_namespace(subsystem, nsid, offered).map_err(|error| {
-            // Hosts go on with what they know.
+            // Hosts keep the old properties.
             exported.info = info;
             (exported.blocks, exported.protected) = (blocks, protected);
             ChangeError::Namespace(nsid, error)
@@ -574,7 +574,7 @@ fn adjust(
     Ok(None)
 }
 
-/// Whether a namespace has as many blocks as are to be shared.
+/// Whether a namespace has as many blocks as requested.
 fn check_blocks(
     namespace: NamespaceId,
     wanted: Option<u64>,

@@ -1,4 +1,4 @@
-//! What a running target says of itself, to people and programs.
+//! A running target's state for people and programs.
 
 use super::{Management, TargetShared};
 use crate::budget::Budget;
@@ -15,38 +15,37 @@ use std::time::Duration;
 /// A running target at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Where it listens.
     pub addresses: Vec<SocketAddr>,
-    /// How long it has been running.
+    /// Time since the start.
     pub uptime: Duration,
-    /// Connections, those of which nothing is known yet included.
+    /// Connections, including those that have not completed Connect.
     pub connections: usize,
-    /// Who has to use TLS there, by address.
+    /// Who must use TLS, by listen address.
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
-    /// What its event loops may spend on latency.
+    /// How long event loops may poll.
     pub polling: Polling,
-    /// Memory, cores and connections that it may take.
+    /// Memory, cores and connections that it may use.
     pub budget: Budget,
     /// Its subsystems.
     pub subsystems: Vec<SubsystemReport>,
-    /// The controllers that hosts have on it.
+    /// The controllers of its hosts.
     pub controllers: Vec<ControllerReport>,
 }
 
-/// A subsystem, and what was read and written there.
+/// A subsystem and its I/O counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemReport {
     /// Its name.
     pub nqn: String,
-    /// Whether hosts may connect that are not listed.
+    /// Whether hosts that are not listed may connect.
     pub allow_any_host: bool,
-    /// Those that may.
+    /// The listed hosts.
     pub hosts: Vec<String>,
-    /// Those that have to authenticate, with the fingerprints of the secrets that are good.
+    /// Hosts that must authenticate, with the fingerprints of their valid secrets.
     pub keys: BTreeMap<String, Vec<String>>,
-    /// Those that have to use TLS.
+    /// Hosts that must use TLS.
     pub tls_hosts: Vec<String>,
-    /// Commands, bytes and errors since it is shared.
+    /// Commands, bytes and errors since the subsystem was added.
     pub counters: SmartCounters,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceReport>,
@@ -67,9 +66,9 @@ pub struct NamespaceReport {
     pub uuid: [u8; 16],
     /// Its NGUID.
     pub nguid: [u8; 16],
-    /// What its storage said when it failed last, and how long ago.
+    /// Its store's last error, and the age of that.
     pub last_failure: Option<(Duration, String)>,
-    /// What is wrong with its storage at present, and what to do, if the storage knows.
+    /// The present fault of its store and the remedy, if the store knows.
     pub trouble: Option<String>,
     /// Whether its storage can carry out operations at present.
     pub availability: Availability,
@@ -86,15 +85,15 @@ pub struct ControllerReport {
     pub host_nqn: String,
     /// The host's identifier.
     pub host_id: [u8; 16],
-    /// Where the host is.
+    /// The host's address.
     pub peer: Option<IpAddr>,
-    /// The address that it connected to.
+    /// The local address of its connection.
     pub local: String,
     /// Whether the host has enabled it.
     pub is_ready: bool,
     /// Connected I/O queues.
     pub io_queues: usize,
-    /// Commands that were refused.
+    /// Refused commands.
     pub errors: u64,
 }
 

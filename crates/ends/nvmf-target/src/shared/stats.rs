@@ -1,4 +1,4 @@
-//! Everything that a running target counts, at one moment.
+//! A snapshot of all counters of a running target.
 
 use super::TargetShared;
 use crate::admissions::AdmissionCounts;
@@ -10,21 +10,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a target has counted since it started. No count ever becomes less, but those of what is
-/// not there any more are gone.
+/// A target's counters since it started. No counter decreases; those of removed objects disappear.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stats {
-    /// How long the target has been running: the time of these counts.
+    /// Time since the start, at which these counters were read.
     pub uptime: Duration,
-    /// Whether it is measured how long commands take.
+    /// Whether command latency is measured.
     pub measures_latency: bool,
-    /// Connections, those of which nothing is known yet included.
+    /// Connections, including those that have not completed Connect.
     pub connections: usize,
-    /// Who came, and who was not let in.
+    /// Accepted and refused connections.
     pub admissions: AdmissionCounts,
-    /// How often an ANA state of a listener, or the ANA group of a namespace, became another.
+    /// Changes of listeners' ANA states and of namespaces' ANA groups.
     pub ana_changes: u64,
-    /// I/O commands that did not succeed, by Status Code Type and Status Code.
+    /// Failed I/O commands, by Status Code Type and Status Code.
     pub by_status: BTreeMap<u16, u64>,
     /// All I/O.
     pub total: IoCounts,
@@ -32,44 +31,44 @@ pub struct Stats {
     pub cores: Vec<CoreStats>,
     /// By subsystem.
     pub subsystems: Vec<SubsystemStats>,
-    /// By host, those that have gone included.
+    /// By host, including disconnected ones.
     pub hosts: Vec<HostStats>,
-    /// Of hosts that are too many to be told apart, or whose place others needed.
+    /// I/O of hosts beyond the limit of separate counters, or replaced by newer ones.
     pub other_hosts: IoCounts,
 }
 
-/// What a core did.
+/// Counters of a core.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreStats {
-    /// Connections that it serves at the moment.
+    /// Current connections.
     pub connections: usize,
-    /// Processor time of its thread, where the system tells that.
+    /// Processor time of its thread, where the system reports that.
     pub processor_time: Option<Duration>,
     /// I/O of its connections.
     pub io: IoCounts,
 }
 
-/// What was done in a subsystem.
+/// Counters of a subsystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemStats {
     /// Its name.
     pub nqn: String,
-    /// All of it, namespaces that it had before included.
+    /// All I/O, including removed namespaces.
     pub io: IoCounts,
     /// By namespace.
     pub namespaces: Vec<(NamespaceId, IoCounts)>,
-    /// By namespace, in the same order, the cores whose queues have used it and may do so still.
+    /// Cores whose queues have used each of `namespaces`, and may still do so; in the same order.
     pub used_on: Vec<Vec<usize>>,
 }
 
-/// What a host did.
+/// Counters of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostStats {
     /// Its name.
     pub nqn: String,
-    /// Controllers that it has at the moment.
+    /// Current controllers.
     pub controllers: usize,
-    /// I/O queues that it has at the moment.
+    /// Current I/O queues.
     pub io_queues: usize,
     /// All its I/O.
     pub io: IoCounts,

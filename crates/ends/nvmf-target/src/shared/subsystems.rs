@@ -1,4 +1,4 @@
-//! Subsystems, hosts and referrals that come and go while the target runs.
+//! Subsystems, hosts and referrals added and removed while the target runs.
 
 use super::{Management, TargetShared};
 use crate::authentication::HostKeys;
@@ -13,7 +13,7 @@ use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Two subsystems may have one serial number, but hosts tell disks by it.
+/// Two subsystems may have one serial number, but hosts distinguish disks by it.
 pub(crate) fn warn_of_same_serial(registry: &Registry, added: &SubsystemConfig) {
     let mut others = registry.subsystems().map(|(_, config)| config);
     if let Some(other) = others.find(|config| config.serial == added.serial) {
@@ -39,7 +39,7 @@ impl TargetShared {
         if config.flush_on_shutdown || config.in_capsule_bytes != IN_CAPSULE_BYTES {
             return Err(wrong(ConfigError::OutOfRange("flush_on_shutdown or in_capsule_bytes")));
         }
-        // They come one by one, each with its store.
+        // Namespaces are added one by one, each with its store.
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
@@ -49,7 +49,7 @@ impl TargetShared {
                 management.registry.set_host_channel(Some(id), host, keys.channel());
             }
             management.exports.limit_hosts(id, &subsystem.host_rates);
-            // Before anybody can have connected.
+            // Before any host can connect.
             self.authenticator.require(subsystem);
             for (host, keys) in &subsystem.keys {
                 self.tls.set_keys(&nqn, host, &keys.tls);
@@ -61,7 +61,7 @@ impl TargetShared {
             let sharing = subsystem.sharing(nsid);
             let store = subsystem.reservations.get(&nsid);
             if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing, store) {
-                // Its stores are closed when their queues are, whoever waits for that.
+                // Its stores close with their queues; there is no need to wait.
                 let _ = self.remove_subsystem(&nqn);
                 return Err(error);
             }
@@ -69,8 +69,8 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Hosts hear of the namespaces first, and of the subsystem's end by the end of their
-    /// connections.
+    /// Hosts learn of the namespaces first, and of the subsystem's removal when their connections
+    /// close.
     pub(crate) fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         let namespaces: Vec<_> = {
             let management = self.lock_running()?;
@@ -167,7 +167,7 @@ impl TargetShared {
         found.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))
     }
 
-    /// Makes a change, and ends the connections that it leaves no right to be.
+    /// Makes a change, and closes the connections that it disallows.
     fn change_registry(
         &self,
         nqn: &str,
@@ -185,7 +185,7 @@ impl TargetShared {
     }
 }
 
-/// Keys for TLS are nothing without a library.
+/// TLS keys require a library.
 fn has_library<'a>(keys: impl IntoIterator<Item = &'a HostKeys>) -> Result<(), ChangeError> {
     match keys.into_iter().any(|keys| !keys.tls.is_empty()) {
         true => farblock_tls::available().map_err(ChangeError::Tls),

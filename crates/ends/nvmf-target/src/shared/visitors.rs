@@ -1,4 +1,4 @@
-//! Hosts that come and go, as those who look after the target are told of them.
+//! Hosts that connect and disconnect, as reported to operators.
 
 use super::{Management, TargetShared};
 use crate::events::{Event, Visitor};
@@ -8,11 +8,11 @@ use farblock_proto::ids::ControllerId;
 use farblock_reactor::os;
 use std::net::IpAddr;
 
-/// Where the host of a controller is.
+/// The address of a controller's host.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
-    /// It was told that it is here: it has authenticated, if it has to.
+    /// Whether it was announced: it has authenticated, if it must.
     pub(crate) is_told: bool,
 }
 
@@ -30,9 +30,9 @@ impl TargetShared {
         }
     }
 
-    /// A controller has ended.
+    /// A controller was closed.
     pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
-        // A controller that its host has disabled goes on.
+        // A controller that its host has disabled remains.
         if teardown.reason == TeardownReason::Disabled {
             return;
         }
@@ -41,17 +41,17 @@ impl TargetShared {
         }
     }
 
-    /// Tells of it, and logs it if there was not much of that.
+    /// Reports the event, and logs it unless there were many.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
-            // The first core keeps the time.
+            // Core 0 runs the timers.
             self.mailboxes()[0].wake();
         }
         self.observed.tell(event);
     }
 }
 
-/// None for discovery: it is asked for something, and gone.
+/// `None` for discovery controllers, which are short-lived.
 fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor> {
     let address = management.origins.get(&controller)?.address;
     let summary = management.registry.controller(controller)?;

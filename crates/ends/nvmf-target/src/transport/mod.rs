@@ -1,7 +1,7 @@
-//! What carries a session: the transport under it.
+//! The transport under a session.
 //!
-//! A [`Session`](crate::session::Session) knows commands, data and answers; a [`Transport`] knows
-//! how they travel. The session names no PDU, and the transport no opcode:
+//! A [`Session`](crate::session::Session) handles commands, data and responses; a [`Transport`]
+//! carries them. The session uses no PDU, and the transport no opcode:
 //!
 //! ```text
 //!   session                                     transport
@@ -15,7 +15,7 @@
 //!   gone()                                <---  it has ended
 //! ```
 //!
-//! Which transport it is, is known when the program is compiled: nothing of this is a virtual call.
+//! The transport is a type parameter: no call is virtual.
 
 #[cfg(test)]
 pub(crate) mod memory;
@@ -29,29 +29,29 @@ use farblock_reactor::{Buffer, Event};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
-/// See the module's text.
+/// The transport of a session.
 pub(crate) trait Transport: Sized {
-    /// How its commands name data outside their capsules.
+    /// The SGL form of its commands for data outside the capsule.
     const REMOTE: RemoteForm;
 
-    /// Begins to bring what the host sends.
+    /// Starts receiving from the host.
     fn start(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Does what an event of the session's task asks for. The timer is the session's own.
+    /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Everything of this tick was handled: sends what there is to send, and goes on with what had
-    /// to wait for room.
+    /// Ends a tick in which all events were handled: sends the output, and continues what waited
+    /// for room.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
-    /// It is the session's turn to have looked at what came and was left for later.
+    /// Parses deferred input, since it is the session's turn.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Begins to bring a command's data, and calls [`Session::pulled`] when they are there; not
-    /// from within this call, unless it is an error.
+    /// Starts a command's data transfer, and calls [`Session::pulled`] once the data have arrived;
+    /// only for an error from within this call.
     ///
     /// # Errors
-    /// The status to answer the command with.
+    /// The status for the command.
     fn pull(
         session: &mut Session<Self>,
         cx: &mut Context,
@@ -59,11 +59,11 @@ pub(crate) trait Transport: Sized {
         pointer: DataPointer,
     ) -> Result<(), Status>;
 
-    /// Whether a command's data have begun to come and their end has not.
+    /// Whether it is in the middle of a command's data.
     fn is_in_data(&self) -> bool;
 
-    /// Sends `length` bytes of data, which may be in parts, and ends the command with `cqe`. They
-    /// come back with [`Session::give_back`], with `held_bytes` once.
+    /// Sends `length` bytes of data, maybe in parts, and ends the command with `cqe`. Buffers
+    /// return by [`Session::give_back`], `held_bytes` with one of them.
     fn push(
         &mut self,
         slot: SlotId,
@@ -73,33 +73,33 @@ pub(crate) trait Transport: Sized {
         cqe: &Cqe,
     );
 
-    /// Ends a command; `cqe` is without the command's identifier.
+    /// Ends a command; `cqe` has no command identifier yet.
     fn respond(&mut self, slot: SlotId, cqe: &Cqe);
 
-    /// Gives up a command that is never answered.
+    /// Drops a command that never gets a response.
     fn forget(&mut self, slot: SlotId);
 
-    /// The queue is connected: from now on it is as deep and as wide as that says.
+    /// The queue is connected: applies its depth and sizes.
     fn connected(&mut self, connected: &Connected);
 
-    /// For whom the key is that the host has proved to have, if it did.
+    /// The owner of the key that the host has shown, if any.
     fn peer(&self) -> Option<&Named> {
         None
     }
 
-    /// Since when the host has not taken what is being sent to it, as the core's account of memory
-    /// counts; none if nothing is.
+    /// The memory epoch since which the host has not received the current output; `None`: no
+    /// output.
     fn sending_since(&self) -> Option<u32>;
 
-    /// Gives back what is only kept for comfort.
+    /// Frees cached memory.
     fn save_memory(&mut self);
 
-    /// Whether nothing waits to be sent.
+    /// Whether no output waits.
     fn is_idle(&self) -> bool;
 
-    /// Ends the connection at once; [`Session::gone`] is called when nothing is left of it.
+    /// Closes the connection at once; [`Session::gone`] follows once it has closed.
     fn close(&mut self, cx: &mut Context);
 
-    /// Gives back every buffer that is not under way any more; called once, at the end.
+    /// Returns every idle buffer; called once, at the end.
     fn abandon(session: &mut Session<Self>, cx: &mut Context);
 }

@@ -1,5 +1,5 @@
-//! TCP: a stream of PDUs. One send carries all that a tick produced; large payloads are received
-//! straight into their place.
+//! TCP: a stream of PDUs. One send carries all output of a tick; large payloads are received
+//! directly into their destination.
 
 mod guard;
 
@@ -21,12 +21,12 @@ use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
-/// Whether the target receives so many bytes of payload straight into their place.
+/// Whether the rest of a payload of this size is received directly.
 fn is_direct(bytes: u32) -> bool {
     bytes >= limits::DIRECT_RECEIVE_BYTES
 }
 
-/// Lets proto emit into a send batch.
+/// Adapts a send batch to proto's output.
 struct Out<'a>(&'a mut SendBatch);
 
 impl Sink for Out<'_> {
@@ -35,36 +35,35 @@ impl Sink for Out<'_> {
     }
 }
 
-/// One connection's stream. See the module's text.
+/// One connection's stream.
 pub(crate) struct Tcp {
     stream: StreamId,
     end: ControllerEnd,
     outbox: SendBatch,
     spare: SendBatch,
     sending: bool,
-    /// When that began, as the core's account of memory counts.
+    /// The memory epoch in which that send started.
     sending_since: u32,
-    /// What its headers and answers count for.
+    /// Bytes charged for its headers and responses.
     sending_bytes: usize,
     receiving: bool,
-    /// What the records that are received straight count for.
+    /// Bytes charged for records that are received directly.
     receiving_bytes: usize,
-    /// Payloads to be received straight that the host was asked for.
+    /// Requested payloads to receive directly.
     direct_pulls: usize,
-    /// The last payload was received straight: the next may be, too.
+    /// Whether the last payload was received directly: the next may be, too.
     expects_direct: bool,
     /// The last payload was large: the next receive may bring several.
     expects_large: bool,
-    /// What was received and not taken apart yet: bytes from this offset on.
+    /// Received bytes not parsed yet, from this offset.
     unread: Option<(Buffer, usize)>,
-    /// What that counts for.
+    /// Bytes charged for `unread`.
     unread_bytes: usize,
-    /// TLS, if there is any; see [`guard`].
+    /// TLS, if used; see [`guard`].
     guard: Option<Box<Guard>>,
 }
 
 impl Tcp {
-    /// A connection that was just accepted.
     pub(crate) fn new(stream: StreamId, guard: Option<Box<Guard>>) -> Self {
         Self {
             stream,
@@ -85,13 +84,13 @@ impl Tcp {
         }
     }
 
-    /// Whether more answers may be made before some are sent; `coming` bytes are on their way.
+    /// Whether more responses fit before some are sent; `coming` more bytes are expected.
     fn has_room(&self, coming: usize) -> bool {
         let answers_fit = !self.is_sending() || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
         answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
     }
 
-    /// Whether something that was begun is not sent to its end.
+    /// Whether a started send is not complete.
     fn is_sending(&self) -> bool {
         self.sending || self.has_more()
     }
@@ -131,7 +130,7 @@ impl Transport for Tcp {
             }
         }
         if !session.starving {
-            // It may have stopped because there was too much here.
+            // It may have stopped because it held too much.
             session.arm_receive(cx);
         }
         let tcp = &session.transport;
@@ -170,7 +169,7 @@ impl Transport for Tcp {
     ) {
         let mut held = held_bytes as u64;
         let mut left = length as usize;
-        // The SUCCESS flag stands for a response with nothing in it.
+        // The SUCCESS flag replaces an empty response.
         let is_plain = cqe.status().is_success() && cqe.result() == 0;
         let part = if is_plain { PushPart::Final } else { PushPart::Last };
         let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
@@ -183,7 +182,7 @@ impl Transport for Tcp {
             left = left.checked_sub(buffer.len()).expect("no more than was announced");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        // The host would take what comes next for the rest.
+        // The host would take the next bytes for the missing ones.
         assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());
@@ -249,9 +248,9 @@ impl Transport for Tcp {
     }
 }
 
-/// What a stream brings, and when it is asked for more.
+/// Sending, receiving and parsing.
 impl Session<Tcp> {
-    /// Sends what there is.
+    /// Sends the pending output.
     fn send(&mut self, cx: &mut Context) {
         let goes_on = self.transport.has_more();
         let (batch, bytes) = if self.transport.guard.is_some() {
@@ -266,7 +265,7 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        // A host that takes little at a time holds all of it as long.
+        // A host that receives slowly holds the whole batch.
         if !goes_on {
             tcp.sending_since = cx.memory.epoch();
         }
@@ -287,7 +286,7 @@ impl Session<Tcp> {
                 self.transport.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The host closed its side or the network did: nothing more can come or go.
+            // The host or the network has closed the stream.
             _ => self.close(cx),
         }
     }
@@ -311,13 +310,13 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Takes what was received apart, as far as the answers find room, and asks for more.
+    /// Parses received bytes as far as responses fit, and receives more.
     fn process_unread(&mut self, cx: &mut Context) {
         if let Some((buffer, start)) = self.transport.unread.take() {
             let counted = std::mem::take(&mut self.transport.unread_bytes);
             let left = self.process(cx, &buffer[start..]);
             if left > 0 && self.takes_commands() && self.has_had_its_part(cx) {
-                // Where it is: the next round is near.
+                // Keep it in place: the next round is near.
                 let start = buffer.len() - left;
                 self.transport.unread_bytes = footprint(buffer.len());
                 self.hold_besides(cx, self.transport.unread_bytes);
@@ -334,7 +333,7 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Keeps what could not be taken apart, in a buffer of its size.
+    /// Keeps unparsed bytes in a buffer of their size.
     fn keep_unread(&mut self, cx: &mut Context, buffer: Buffer, start: usize) {
         let left = &buffer[start..];
         let bytes = if left.len() > limits::SMALL_RECEIVE_BYTES as usize {
@@ -354,13 +353,13 @@ impl Session<Tcp> {
         cx.reactor.buffers().give(buffer);
     }
 
-    /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives the
-    /// number of bytes that are left. Data that are in it as a whole stay there until their end,
-    /// which most often is in it as well.
+    /// Parses `input` until it is empty or too much output waits; returns the number of remaining
+    /// bytes. A payload that arrived complete stays there until its end, which mostly arrived with
+    /// it.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
         let mut whole = None;
         self.note_arrival(cx);
-        // Without input there is at most the end of a transfer, received straight, to be told.
+        // Without input, at most the end of a directly received transfer remains.
         while self.takes_commands() && (input.is_empty() || self.may_take_more(cx)) {
             let tcp = &mut self.transport;
             let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {
@@ -402,7 +401,7 @@ impl Session<Tcp> {
             }
         }
         self.read_expected(cx, 0);
-        // Its digest is still to come.
+        // Its digest is still missing.
         if let Some((slot, bytes)) = whole {
             self.land(cx, slot, 0, bytes);
         }
@@ -413,15 +412,14 @@ impl Session<Tcp> {
         input.len()
     }
 
-    /// Whether what was received is looked at further: there is room for answers, and commands
-    /// are not for a later round.
+    /// Whether to parse on: there is room for responses, and the host's share is not used up.
     #[inline]
     fn may_take_more(&self, cx: &mut Context) -> bool {
         let is_its_turn = !self.has_had_its_part(cx) || self.transport.end.is_in_data();
         self.transport.has_room(self.coming_bytes()) && is_its_turn
     }
 
-    /// Tells the host what it did wrong, and closes.
+    /// Reports the host's fault (C2HTermReq), and closes.
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
         cx.shared.admissions.fault(fault);
         cx.notice(NoticeKind::Fault, self.peer.ip(), || {
@@ -441,7 +439,7 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// Asks for more bytes, unless there is a reason not to.
+    /// Receives more, unless it must wait.
     fn arm_receive(&mut self, cx: &mut Context) {
         let tcp = &self.transport;
         if !self.takes_commands() || tcp.receiving || tcp.unread.is_some() || !tcp.has_room(0) {
@@ -458,13 +456,13 @@ impl Session<Tcp> {
             && is_direct(left)
         {
             let buffer = self.take_landing(cx, slot);
-            // Not all of a long transfer at once: its progress is what the timer looks at.
+            // In parts: the timer watches the progress of a long transfer.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
             self.transport.expects_direct = true;
             cx.reactor.recv_into(self.transport.stream, buffer, range);
         } else if too_much {
-            // To the end of these data, their digest with it, and no further.
+            // To the end of these data and their digest, and no further.
             let left = wanted.map_or(size_of::<u32>() as u32, |(_, _, left)| left);
             cx.reactor.recv_at_most(self.transport.stream, left);
         } else {
@@ -493,16 +491,17 @@ impl Session<Tcp> {
 }
 
 impl Tcp {
-    /// Whether there is nothing to send.
+    /// Whether nothing is left to send.
     fn is_silent(&self) -> bool {
         self.outbox.is_empty() && self.guard.as_ref().is_none_or(|guard| guard.is_silent())
     }
 
-    /// Receives what comes next, of which `left` bytes belong to a payload.
+    /// Receives the next bytes, of which `left` belong to a payload.
     fn receive_next(&mut self, cx: &Context, left: u32) {
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) || self.direct_pulls > 0 {
-            // Little more than the next headers, so that the payload is not in two places.
+            // Only a few headers beyond the payload, so that the next payload is received directly,
+            // too.
             cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
         } else if cx.memory.is_pressed() {
             cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES.max(left));

@@ -11,10 +11,9 @@
 //!    Over: the alert is sent, and the connection closed
 //! ```
 //!
-//! What a tick produced is sealed when it is sent, in full records: a portion, which is sent while
-//! it is still in the processor's cache, and then the next one. What comes is opened into a buffer
-//! of the pool, and goes the way of what comes in plain; records that have nothing but data of a
-//! large payload are opened straight into its place.
+//! Output is encrypted at send time in full records: one portion at a time, sent while it is in the
+//! processor's cache. Input is decrypted into a pool buffer and then handled like plain input.
+//! Records that hold only data of a large payload are decrypted directly into its destination.
 
 use super::Tcp;
 use crate::admissions::Reason;
@@ -35,26 +34,26 @@ use std::sync::Arc;
 /// The type of the record that TLS begins with: a handshake.
 const HANDSHAKE: u8 = 22;
 
-/// See the module's text.
+/// TLS state of a connection.
 pub(crate) struct Guard {
     stage: Stage,
-    /// What is sealed and sent, a portion at a time.
+    /// Output being encrypted and sent in portions.
     plain: SendBatch,
-    /// How far.
+    /// The position in `plain`.
     sealed: Cursor,
-    /// What is left of it.
+    /// Bytes left in `plain`.
     left_bytes: usize,
 }
 
 enum Stage {
-    /// Nothing has come yet.
+    /// No input yet.
     Undecided {
         keys: Arc<ServerKeys>,
         policy: TlsPolicy,
     },
     Handshake(Box<dyn Tls>),
     Open(Box<dyn Tls>),
-    /// It has failed, and may have an alert to send.
+    /// Failed; may have an alert to send.
     Over(Option<Box<dyn Tls>>),
 }
 
@@ -64,7 +63,7 @@ impl Guard {
         Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
-    /// For whom the host's key is.
+    /// The owner of the host's key.
     pub(super) fn peer(&self) -> Option<&Named> {
         match &self.stage {
             Stage::Open(tls) => tls.peer().map(|named| &**named),
@@ -72,30 +71,30 @@ impl Guard {
         }
     }
 
-    /// Whether some of what was begun is sealed and sent later.
+    /// Whether a started output has unsent portions.
     pub(super) fn has_more(&self) -> bool {
         self.left_bytes > 0
     }
 
-    /// Whether it has nothing to send: of what was begun, and of its own.
+    /// Whether nothing is left to send, TLS messages included.
     pub(super) fn is_silent(&self) -> bool {
         !self.has_more() && self.stage.is_silent()
     }
 
-    /// Takes what was sealed, or is not any more.
+    /// Takes back output that was sent or dropped.
     fn take_plain(&mut self) -> SendBatch {
         (self.sealed, self.left_bytes) = (Cursor::default(), 0);
         std::mem::take(&mut self.plain)
     }
 
-    /// Gives back what it keeps beyond so many bytes, if it is not in use.
+    /// Shrinks the unused output buffer to `bytes`.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         if self.left_bytes == 0 {
             self.plain.shrink_to(bytes);
         }
     }
 
-    /// Begins with what an outbox has, if nothing is left of what was in one before.
+    /// Starts the output in `outbox`, if the previous one is complete.
     fn begin(&mut self, outbox: &mut SendBatch) {
         if self.left_bytes == 0 {
             std::mem::swap(&mut self.plain, outbox);
@@ -103,7 +102,7 @@ impl Guard {
         }
     }
 
-    /// Puts the next portion, in records, into a batch: in a buffer of a size that the pool keeps.
+    /// Encrypts the next portion into a batch, in a pooled buffer size.
     fn seal(&mut self, pool: &BufferPool, batch: &mut SendBatch) -> Result<(), TlsError> {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let tls = self.stage.tls().ok_or(TlsError::Closed)?;
@@ -134,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Takes what came, as far as to a handshake's end; true if it is not TLS and need not be.
+    /// Handles input up to the handshake's end; true if the connection is plain and may be.
     fn feed(&mut self, bytes: &[u8]) -> Result<bool, TlsError> {
         if let Stage::Undecided { keys, policy } = self {
             let is_tls = bytes.first() == Some(&HANDSHAKE);
@@ -155,7 +154,7 @@ impl Stage {
         Ok(false)
     }
 
-    /// It has failed: only an alert is left to be sent.
+    /// TLS has failed: only an alert is left to send.
     fn end(&mut self) {
         let is = std::mem::replace(self, Stage::Over(None));
         if let Stage::Handshake(tls) | Stage::Open(tls) = is {
@@ -165,8 +164,8 @@ impl Stage {
 }
 
 impl Session<Tcp> {
-    /// Asks for more records: for as many as there are certain to come of a large payload, which
-    /// end with a record if all are full; else for whatever comes.
+    /// Receives more records: as many as a large payload surely has, which end on a record boundary
+    /// if all are full; otherwise any input.
     pub(super) fn receive_sealed(&mut self, cx: &mut Context) {
         let tcp = &mut self.transport;
         let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
@@ -191,7 +190,7 @@ impl Session<Tcp> {
         }
     }
 
-    /// What was asked for came, or some of it and then the end.
+    /// The requested bytes arrived, or part of them before the stream's end.
     pub(super) fn received_sealed(
         &mut self,
         cx: &mut Context,
@@ -213,7 +212,7 @@ impl Session<Tcp> {
         }
     }
 
-    /// Takes what came through TLS.
+    /// Handles input through TLS.
     pub(super) fn unseal(&mut self, cx: &mut Context, buffer: Buffer) {
         let guard = self.transport.guard.as_mut().expect("checked by the caller");
         if let Stage::Open(_) = guard.stage {
@@ -237,7 +236,7 @@ impl Session<Tcp> {
             let identity = &named.psk.identity;
             tracing::debug!(peer = %self.peer, %identity, key = %named.psk.derivation, "TLS");
         }
-        // Alerts, answers to key updates, and what a handshake has to say.
+        // Alerts, key update responses, and handshake messages.
         self.list(cx);
         self.open_records(cx, None);
     }
@@ -275,8 +274,8 @@ impl Session<Tcp> {
         }
     }
 
-    /// Opens what records have nothing but data of a large payload straight into its place; gives
-    /// how many bytes of it.
+    /// Decrypts records that hold only data of a large payload directly into its destination;
+    /// returns the number of bytes.
     fn open_into_place(
         &mut self,
         cx: &mut Context,
@@ -285,7 +284,7 @@ impl Session<Tcp> {
         let Some((slot, offset, left)) = self.transport.end.data_wanted() else {
             return (0, None);
         };
-        // What is over has no place any more, and where no full record fits none is needed.
+        // A closed session has no destination, and less than a full record needs none.
         if (left as usize) < OPENED_BYTES || !self.takes_commands() {
             return (0, None);
         }
@@ -305,13 +304,13 @@ impl Session<Tcp> {
         (count, ended)
     }
 
-    /// Says why there is no TLS with this host, and ends its connection.
+    /// Reports why TLS failed with this host, and closes the connection.
     fn refuse_tls(&mut self, cx: &mut Context, error: &TlsError) {
         cx.shared.admissions.refused(Reason::from(error));
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // Of a host that was let in, it is told that it has left.
+            // A connected host is reported as disconnected instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -329,21 +328,21 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// The next of what is to be sent, in records; none if that fails.
+    /// The next portion of output in records; `None` if that fails.
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
         let Tcp { guard, outbox, spare, .. } = &mut self.transport;
         let guard = guard.as_mut().expect("checked by the caller");
         guard.begin(outbox);
         let mut batch = std::mem::take(spare);
         let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();
-        // Whoever has failed says no more than why.
+        // After a failure, only the alert follows.
         if guard.left_bytes == 0 || matches!(guard.stage, Stage::Over(_)) {
             self.give_back_sealed(cx);
         }
         is_sealed.then_some(batch)
     }
 
-    /// Gives back what was sealed, or is not any more.
+    /// Takes back output that was sent or dropped.
     pub(super) fn give_back_sealed(&mut self, cx: &mut Context) {
         let Some(guard) = &mut self.transport.guard else { return };
         let mut plain = guard.take_plain();
@@ -357,15 +356,15 @@ impl Session<Tcp> {
     }
 }
 
-/// What is received at once while memory is short: one record of a large payload, which is opened
-/// as a whole, and into its place, so that nothing of it is kept; else little.
+/// Receive size while memory is short: one record of a large payload, which is decrypted directly
+/// into its destination and needs no buffer; otherwise little.
 fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     let of_payload = kept.filter(|_| left >= SEALED_BYTES as u32);
     let record_bytes = of_payload.map_or(0, |kept| SEALED_BYTES.saturating_sub(kept) as u32);
     record_bytes.max(limits::SMALL_RECEIVE_BYTES)
 }
 
-/// A host that came to nothing by TLS, with the names that it gave there, if it gave some.
+/// A host whose TLS handshake failed, and the names it offered.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity { offered, .. } => offered.first(),
