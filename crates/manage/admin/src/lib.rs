@@ -1,20 +1,19 @@
 //! Steers a running target.
 //!
-//! **What it is.** [`Steering`] has a running target, the document that says what it shares, and
-//! where that is kept; everybody who changes something goes through it. [`serve`] offers it as an
-//! HTTP interface on a Unix socket that only its owner can open, with what the target does
-//! ([`Status`]) and the counters in Prometheus' format; [`Client`] is the other end.
-//! `docs/openapi.json` describes the interface. [`Remote`] is the same on TCP, for those who have a
-//! token, by HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the same interface
-//! behind a token, on TCP; `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is
-//! for clients that speak SPDK's JSON-RPC.
+//! **Purpose.** [`Steering`] holds a running target, its document (the settings of everything it
+//! shares) and their store; all changes go through it. [`serve`] provides it as an HTTP interface
+//! on a Unix socket that only its owner can open, with the target's [`Status`] and its counters in
+//! Prometheus' format. [`Client`] is the client side, and `docs/openapi.json` describes the
+//! interface. [`Remote`] is the interface on TCP, for clients with a token, over HTTPS with a
+//! [`Certificate`]. [`Ui`] is the dashboard: a page and the interface behind a token, on TCP;
+//! `dashboard/` has its sources, `ui/` the build output. [`serve_spdk`] serves clients that speak
+//! SPDK's JSON-RPC.
 //!
-//! **Contract.** A change is made whole or not at all, and one after the other. What an answer says
-//! has happened, and with a store it is durable. Nothing here runs on a target's cores: they only
-//! have their mailboxes.
+//! **Contract.** Each change is atomic, and changes are serialized. An answer reports only what has
+//! happened, and with a store the change is durable then. Nothing here runs on a target's cores: it
+//! only sends to their mailboxes.
 //!
-//! **Not implemented.** Users other than the owner and those who have a token, certificates of
-//! clients.
+//! **Not implemented.** Users other than the owner and token holders; client certificates.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The management thread: tokio lives here and nowhere else.
+//! The management thread, the only one that uses tokio.
 
 use crate::api;
 use crate::audit::{AUDIT, Peer};
@@ -23,24 +23,24 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Connections to the control socket at once, and the longest that one may be silent.
+/// Maximum number of connections to the control socket, and their idle limit.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same for the counters: anybody may come.
+/// The same for the counters, which are open to every client.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
-/// Whoever does not ask for so long does not want to know any more.
+/// Latency measurement stops this long after the last request for it.
 const ASKED_FOR: Duration = Duration::from_secs(120);
-/// The same for the dashboard. A page uses up to six.
+/// The same for the dashboard. A page uses up to six connections.
 const UI_CONNECTIONS: usize = 64;
 const UI_IDLE: Duration = Duration::from_secs(15);
 /// The same for the interface on TCP.
 const API_CONNECTIONS: usize = 64;
 const API_IDLE: Duration = Duration::from_secs(10);
-/// How often it is seen whether there is a new certificate.
+/// Interval between checks for a new certificate.
 const RENEWED: Duration = Duration::from_secs(10);
 
-/// A management thread. Dropping it ends it, and removes its socket.
+/// A management thread. Dropping it stops the thread and removes its socket.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -51,28 +51,28 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where the counters are offered, with the port that was taken.
+    /// The address of the counters, with the actual port.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Where the dashboard is, with the port that was taken.
+    /// The address of the dashboard, with the actual port.
     pub fn ui(&self) -> Option<SocketAddr> {
         self.ui
     }
 
-    /// Where the interface is on TCP, with the port that was taken.
+    /// The address of the interface on TCP, with the actual port.
     pub fn api(&self) -> Option<SocketAddr> {
         self.api
     }
 
-    /// One that has a socket at `path`, which goes with it.
+    /// A server with a socket at `path`, which it removes on drop.
     pub(crate) fn at(path: &Path) -> Server {
         let path = Some(path.to_owned());
         Server { stop: None, thread: None, path, metrics: None, ui: None, api: None }
     }
 
-    /// Begins the thread that does this work until the server is dropped.
+    /// Starts the thread, which does this work until the server is dropped.
     pub(crate) fn begin<Work: Future<Output = ()>>(
         mut self,
         name: &str,
@@ -110,23 +110,23 @@ impl Drop for Server {
     }
 }
 
-/// What is offered besides the control socket, on TCP.
+/// TCP services besides the control socket.
 #[derive(Default)]
 pub struct OnTcp {
-    /// The counters.
+    /// The address for the counters.
     pub metrics: Option<SocketAddr>,
     /// The dashboard.
     pub ui: Option<Ui>,
     /// The interface.
     pub api: Option<Remote>,
-    /// What has all of them be HTTPS.
+    /// Turns all of them into HTTPS.
     pub certificate: Option<Certificate>,
 }
 
-/// Offers a target's steering on a Unix socket at `control`, and what there is to be on TCP.
+/// Serves a target's interface on a Unix socket at `control`, and the given services on TCP.
 ///
 /// # Errors
-/// What could not be bound, and why.
+/// The address or path that could not be bound, and why.
 pub fn serve(
     steering: Arc<Steering>,
     control: Option<&Path>,
@@ -135,7 +135,7 @@ pub fn serve(
     let named = |path: &Path, error| (path.display().to_string(), error);
     let bind = |path: &Path| socket::bind(path).map_err(|error| named(path, error));
     let socket = control.map(bind).transpose()?;
-    // What was bound is removed whatever fails from here on.
+    // From here on, `server` removes the socket if a step fails.
     let path = control.map(Path::to_owned);
     let mut server = Server { stop: None, thread: None, path, metrics: None, ui: None, api: None };
     let OnTcp { metrics, ui, api, certificate } = on_tcp;
@@ -163,11 +163,10 @@ pub fn serve(
     server.begin("control", work)
 }
 
-/// Offers the dashboard of several targets, and of what is `beside` them; by HTTPS if there is a
-/// certificate.
+/// Serves the dashboard of several targets and of `beside`, over HTTPS if there is a certificate.
 ///
 /// # Errors
-/// What could not be bound, and why.
+/// The address that could not be bound, and why.
 pub fn serve_cluster(
     ui: Ui,
     nodes: Vec<Node>,
@@ -225,7 +224,7 @@ async fn answer(
     }
 }
 
-/// Takes a new certificate when there is one.
+/// Checks for a new certificate at intervals.
 async fn renew(certificate: Option<&Certificate>) {
     let Some(certificate) = certificate else { return std::future::pending().await };
     let mut trouble = None;
@@ -240,7 +239,7 @@ async fn renew(certificate: Option<&Certificate>) {
                 }
                 trouble = None;
             }
-            // Once is enough.
+            // Log each problem only once.
             Ok(Err(problem)) if trouble.as_ref() != Some(&problem) => {
                 tracing::warn!("the certificate stays as it is: {problem}");
                 trouble = Some(problem);
@@ -250,7 +249,7 @@ async fn renew(certificate: Option<&Certificate>) {
     }
 }
 
-/// Has nothing measured that nobody asks for any more.
+/// Stops latency measurement that no client requests any more.
 async fn rest(steering: Arc<Steering>) {
     loop {
         tokio::time::sleep(ASKED_FOR).await;
@@ -264,9 +263,9 @@ async fn count(
     steering: Arc<Steering>,
 ) {
     let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
-    // What only this machine reaches, a page in its browser is not to reach by a name of its own
-    // (DNS rebinding). What others reach they may call what they like, and where there is a
-    // certificate, that says what the name is.
+    // On loopback, require an address as Host: otherwise a page in a local browser could reach it
+    // by a name of its own (DNS rebinding). Other addresses are public anyway, and with TLS the
+    // certificate proves the name.
     let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
     let router = if is_here && certificate.is_none() {
         router.layer(from_fn(ui::by_address))
@@ -310,7 +309,7 @@ async fn offer(
     ended(axum::serve(listener, router).await);
 }
 
-/// What whoever connects comes to; if nobody is to, this waits for ever.
+/// A limited listener; without an address this waits for ever.
 async fn tcp(
     listening: Option<Listening>,
     certificate: Option<&Certificate>,
@@ -346,7 +345,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Says that it opens, and waits until it may.
+    /// Reports each open, and waits for permission.
     struct Stuck(Sender<()>, Mutex<Receiver<()>>);
 
     impl Open for Stuck {
@@ -355,7 +354,7 @@ mod tests {
                 return trial::Opener.open(namespace);
             }
             let _ = self.0.send(());
-            // It goes on as well when nobody is there any more who would have it go on.
+            // It also continues if the sender is gone.
             let _ = self.1.lock().unwrap().recv();
             trial::Opener.open(namespace)
         }
@@ -387,7 +386,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let _server = serve(steering, Some(&path), OnTcp::default()).unwrap();
-        // If this fails, the disk goes on before the server ends.
+        // Shadowed, so that after a failed assertion it is dropped first, and the disk opens before
+        // the server stops.
         let go_on = go_on;
         let body = r#"{"namespaces": {"1": {"path": "mem:1MiB"}}}"#;
         let change = ask(&path, "PUT /v1/subsystems/nqn.2026-11.org.farblock:slow", body);
@@ -443,21 +443,21 @@ mod tests {
             refused(put("stuck", "mem:1MiB"), "mem:1MiB does not answer");
             opening.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{count}"));
         }
-        // What hangs is not tried without end.
+        // The number of hanging opens is limited.
         refused(put("stuck", "mem:1MiB"), "already");
         answered(&ask(&path, "GET /v1/state", ""));
         for _ in 0..crate::patience::STUCK_MAX {
             go_on.send(()).unwrap();
         }
         drop(go_on);
-        // Nothing is left of it, and other disks come and go.
+        // Afterwards other disks can be opened again.
         loop {
             let mut answer = String::new();
             let mut stream = put("good", "mem:2MiB");
             stream.read_to_string(&mut answer).expect("an answer");
             match answer.starts_with("HTTP/1.1 200") {
                 true => break,
-                // As long as the others hang, and while a busy machine is slow to begin.
+                // While the others hang, and while a busy machine is slow to start.
                 false => assert!(
                     answer.contains("already") || answer.contains("does not answer"),
                     "{answer}"

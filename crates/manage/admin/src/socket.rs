@@ -10,17 +10,18 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
-/// Links on the way to a folder, as many as Linux follows.
+/// Maximum number of links on a path, as in Linux.
 const MAX_LINKS: usize = 40;
-/// Bits of a mode: the group and everybody may write.
+/// Mode bits: group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Of a folder: only its owner and theirs take away what is in it.
+/// Mode bit of a folder: only owners may remove entries.
 const STICKY: u32 = 0o1000;
 
-/// A socket that listens at `path`. What a dead process left there is replaced; a living one's is
-/// not. It is made under another name and for its owner alone before anybody can find it.
+/// Creates a listening socket at `path`. Replaces a dead process's socket, but not a live one's.
+/// The socket is created under a temporary name and restricted to its owner before it becomes
+/// visible.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -43,7 +44,7 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     let _ = fs::remove_file(&new);
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(&new)?)?;
-    // It listens only when nobody else can open it, whatever the umask is.
+    // Restrict it before listening, whatever the umask is.
     let placed = fs::set_permissions(&new, fs::Permissions::from_mode(0o600))
         .and_then(|()| socket.listen(BACKLOG))
         .and_then(|()| fs::rename(&new, path))
@@ -57,7 +58,7 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Removes what the dead left of this socket while they made it.
+/// Removes temporary sockets for this path that dead processes left.
 fn remove_unfinished(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     for left in unfinished_in(folder) {
@@ -68,8 +69,8 @@ fn remove_unfinished(path: &Path) {
     }
 }
 
-/// Whoever may write to a folder may put another socket in this one's place, and be told what is
-/// meant for us; not where only owners may take things away, as in /tmp.
+/// Refuses a folder in which other users could replace the socket and receive requests meant for
+/// us. Sticky folders such as /tmp are fine.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     let (mode, shown) = (found.mode(), folder.display());
@@ -90,7 +91,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same of each folder on the way there.
+/// The same for each folder on the path.
 fn check_way(folder: &Path) -> io::Result<()> {
     match step_of_others(folder)? {
         None => Ok(()),
@@ -100,19 +101,19 @@ fn check_way(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The step on the way to a folder, itself among them, that others than we and root can exchange:
-/// they lead whoever follows it elsewhere. Links are followed one by one, as the kernel does, since
-/// whoever can exchange one in the middle leads elsewhere as well.
+/// The first component of a path that users other than us and root could exchange, to lead us
+/// elsewhere. Resolves links one by one, as the kernel does, because every folder on the way
+/// counts.
 ///
 /// # Errors
-/// If a step cannot be looked at.
+/// If a component cannot be inspected.
 pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     let us = rustix::process::geteuid().as_raw();
     let (mut at, mut links) = (PathBuf::new(), 0);
     let mut ahead = parts_reversed(&std::path::absolute(folder)?);
     while let Some(part) = ahead.pop() {
         if part == ".." {
-            // What is in front of it is no link any more.
+            // The path before ".." is free of links by now.
             at.pop();
         }
         if part == ".." || part == "." {
@@ -137,25 +138,24 @@ pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     Ok(None)
 }
 
-/// What is on the way by which a path leads, the first last; a root leads back to the beginning.
+/// A path's components in reverse order; an absolute path restarts at the root.
 fn parts_reversed(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// A step on the way to a folder that others can exchange. It shows itself as a sentence that says
-/// what would mend it.
+/// A path component that other users can exchange. `Display` says how to fix it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct OthersStep {
     path: PathBuf,
     by: By,
 }
 
-/// How others can exchange a step.
+/// Why others can exchange it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// It is this user's.
+    /// This user owns it.
     Owning(u32),
-    /// They can write to it: the mode.
+    /// Others can write to it; its mode.
     Writing(u32),
 }
 
@@ -178,10 +178,10 @@ impl fmt::Display for OthersStep {
     }
 }
 
-/// How others than we and root can exchange what this is, or is in this folder, if they can. A
-/// group is others, whoever is in it today; an entry of an access control list that lets somebody
-/// write shows as the group's. A link's mode says nothing; an owner that is unknown here (in a
-/// container) is nobody. Where a folder is sticky (/tmp), only owners take their own things away.
+/// Whether users other than us and root can exchange this file or the entries of this folder. The
+/// group counts as others, whoever is in it today; write entries of an ACL show up as group
+/// permissions. A link's mode is ignored. An owner unknown here (in a container) counts as no user.
+/// In a sticky folder (/tmp), only owners can remove their entries.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;
@@ -193,8 +193,8 @@ fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     may_write.then_some(By::Writing(mode))
 }
 
-/// What is in a folder of sockets, living or not, without those that are being made: nobody answers
-/// there yet, which is no sign that their process is dead.
+/// The sockets in a folder, live or dead, except those being created: a temporary socket without a
+/// listener does not mean that its process is dead.
 #[must_use]
 pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -202,8 +202,7 @@ pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.path()).collect()
 }
 
-/// The sockets in a folder that were being made by processes which are dead: these were killed
-/// before anybody could find them, and nobody else knows these names.
+/// Temporary sockets of dead processes, which were killed before the sockets became visible.
 #[must_use]
 pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -214,7 +213,7 @@ pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
     unfinished.map(|entry| entry.path()).collect()
 }
 
-/// What a socket with this name is to become, and who makes it, as [`beside`] has it.
+/// The final name and the creating process of a temporary socket, as named by [`beside`].
 fn made(name: &OsStr) -> Option<(&str, Pid)> {
     let (name, process) = name.to_str()?.strip_prefix('.')?.rsplit_once('.')?;
     let process: u32 = process.parse().ok()?;
@@ -225,7 +224,7 @@ fn is_dead(process: Pid) -> bool {
     rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH)
 }
 
-/// Where a socket is made: [`sockets_in`] does not name it.
+/// The temporary name of a socket; [`sockets_in`] skips it.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -269,19 +268,19 @@ mod tests {
         symlink(path("real"), path("link")).unwrap();
         bind(&path("link/control")).unwrap();
         assert_eq!(fs::metadata(path("real/control")).unwrap().mode() & 0o777, 0o600);
-        // Whoever's file a link in the socket's place leads to stays as it is.
+        // A link in the socket's place: the file it points to stays unchanged.
         fs::write(path("victim"), "a").unwrap();
         symlink(path("victim"), path("real/other")).unwrap();
         let refused = bind(&path("real/other")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
-        // Nobody that looks for sockets takes one that is being made for one that is left behind.
+        // A socket being created does not count as a left one.
         let made = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         made.bind(&SockAddr::unix(beside(&path("real/second"))).unwrap()).unwrap();
         let mut found = sockets_in(&path("real"));
         found.sort();
         assert_eq!(found, [path("real/control"), path("real/other")]);
-        // The same of the name under which it is made.
+        // The same for a link in place of the temporary name.
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
@@ -289,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_the_dead_were_making_is_found() {
-        // No kernel counts that far.
+        // Above every kernel's maximum process ID.
         const NOBODY: i32 = i32::MAX;
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
@@ -309,13 +308,13 @@ mod tests {
         let mut found = unfinished_in(place.path());
         found.sort();
         assert_eq!(found, [left, other.clone()]);
-        // Who makes the same socket removes it.
+        // Binding the same path removes the temporary socket.
         chmod(place.path(), 0o700);
         bind(&path("127.0.0.1:4420")).unwrap();
         assert_eq!(unfinished_in(place.path()), [other]);
     }
 
-    /// A place with folders, each with a mode, whatever the umask is.
+    /// Creates folders with these modes, whatever the umask is.
     fn place(folders: &[(&str, u32)]) -> tempfile::TempDir {
         let place = tempfile::tempdir().unwrap();
         for (name, mode) in folders {
@@ -354,7 +353,7 @@ mod tests {
         ];
         let place = place(&folders);
         let path = |name: &str| place.path().join(name);
-        // One link after the other; each is in a folder that no other way leads through.
+        // A chain of links; each lies in a folder that is on no other path.
         symlink(path("first/link"), path("link")).unwrap();
         symlink("../open/ours/link", path("first/link")).unwrap();
         symlink("../../up/../last", path("open/ours/link")).unwrap();
@@ -363,7 +362,7 @@ mod tests {
         for (name, mode) in folders {
             chmod(&path(name), 0o775);
             let found = step("link");
-            // A folder that is left by ".." has been on the way.
+            // A folder that ".." leaves is still on the path.
             assert_eq!(found, Some(path(name)), "{name}");
             chmod(&path(name), mode);
         }

@@ -1,4 +1,4 @@
-//! What a target has counted, for programs. A client asks again and again and takes differences.
+//! A target's counters, for programs. Clients poll and compute differences.
 
 use farblock_target::{
     AdmissionCounts, ByReason, CoreStats as Core, ErrorCounts, HostStats as Host, IoCounts,
@@ -10,25 +10,24 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
-/// What a target has counted since it started. Counts never become less, except that those of what
-/// is not there any more are left out, and that all begin with 0 when the target is started anew:
-/// `uptime_ms` is less then.
+/// Counters since the target started. They never decrease while the target runs, but counters of
+/// removed objects disappear. After a restart all start at 0, and `uptime_ms` is smaller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
-    /// When this was counted, in milliseconds since the target started: rates are differences of
-    /// counts, divided by those of this.
+    /// The time of this sample, in milliseconds since the target started. Rates are differences of
+    /// counts divided by differences of this.
     pub uptime_ms: u64,
-    /// When this was counted, in milliseconds since 1970.
+    /// The time of this sample, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The most that something took that is in each of a `Latency`'s counts, in microseconds. There
-    /// may be one count more than these, of all that took longer.
+    /// The upper bound of each of a `Latency`'s counts, in microseconds. A further count has
+    /// everything above the last bound.
     pub latency_bounds_us: Vec<u64>,
-    /// Who came, and who was not let in.
+    /// Connections that the target accepted and refused.
     pub connections: ConnectionStats,
-    /// How often an ANA state of a listener, or the ANA group of a namespace, became another.
+    /// Number of changes to ANA states of listeners and ANA groups of namespaces.
     #[serde(default)]
     pub ana_changes: u64,
-    /// I/O commands that did not succeed, by the name of their status; those that there were.
+    /// Failed I/O commands by status name. Statuses that never occurred are missing.
     #[serde(default)]
     pub errors_by_status: BTreeMap<String, u64>,
     /// All I/O.
@@ -37,13 +36,13 @@ pub struct Stats {
     pub cores: Vec<CoreStats>,
     /// By subsystem.
     pub subsystems: Vec<SubsystemStats>,
-    /// By host, those that have gone included.
+    /// By host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// Of hosts that are too many to be told apart, or whose place others needed.
+    /// All hosts without an entry, because there were too many or newer hosts replaced them.
     pub other_hosts: IoStats,
 }
 
-/// I/O commands: each is counted when it is answered.
+/// Counts of I/O commands, updated as each is answered.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IoStats {
     /// Read commands that succeeded.
@@ -52,24 +51,24 @@ pub struct IoStats {
     pub writes: u64,
     /// Other I/O commands that succeeded: Flush, Compare, deallocation and so on.
     pub others: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// I/O commands that did not succeed.
+    /// Failed I/O commands.
     pub errors: ErrorStats,
-    /// Operations that failed in what stores the namespaces: no space, media errors, lost disks.
+    /// Failed operations in the namespaces' storage: no space, media errors, lost disks.
     pub storage_errors: u64,
-    /// What they waited for before anything was done.
+    /// Time that commands waited before processing.
     #[serde(default)]
     pub waited: Waits,
-    /// How long reads took that succeeded.
+    /// Latency of successful reads.
     pub read_latency: Latency,
-    /// How long writes took that succeeded.
+    /// Latency of successful writes.
     pub write_latency: Latency,
 }
 
-/// Commands by Status Code Type.
+/// Failed commands by Status Code Type.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorStats {
     /// Generic Command Status.
@@ -80,97 +79,96 @@ pub struct ErrorStats {
     pub media: u64,
     /// Path Related Status.
     pub path: u64,
-    /// Vendor Specific, and reserved types.
+    /// Vendor Specific and reserved types.
     pub vendor: u64,
 }
 
-/// How long commands waited, all of them together, in nanoseconds: a second in which ten wait is
-/// ten.
+/// Total waiting time of commands in nanoseconds: ten commands that wait for one second add ten
+/// seconds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Waits {
-    /// For a limit of their namespace.
+    /// For a limit of the namespace.
     pub namespace_limit_ns: u64,
-    /// For a limit of their host.
+    /// For a limit of the host.
     pub host_limit_ns: u64,
-    /// Connections, for the turn of their host on a core that several hosts fill. It is not known
-    /// for which namespaces.
+    /// Waiting time of connections for their host's turn on a core that several hosts saturate. It
+    /// cannot be attributed to namespaces.
     pub turn_ns: u64,
 }
 
-/// How long commands took at the target, from their arrival to their answer. This is measured while
-/// somebody asks for it: the first answer in a while has nothing of the time before.
+/// Latency of commands at the target, from arrival to answer. Measured only while clients request
+/// it: the first answer after a pause has no data of the pause.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Latency {
-    /// All of them together, in nanoseconds.
+    /// The sum of all latencies in nanoseconds.
     pub sum_ns: u64,
-    /// How many took no longer than each of `latency_bounds_us`, and longer than the one before.
-    /// What is missing at the end is 0.
+    /// For each bound in `latency_bounds_us`, the commands up to it and above the previous bound.
+    /// Missing counts at the end are 0.
     pub counts: Vec<u64>,
 }
 
-/// Who came, and who was not let in.
+/// Connections that the target accepted and refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionStats {
-    /// Connections at the moment.
+    /// Current connections.
     pub open: u64,
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections and queues that were refused, by reason: `host_not_allowed`, `no_subsystem`,
-    /// `full`, `tls_missing`, `tls_wrong_key` and others.
+    /// Refused connections and queues, by reason: `host_not_allowed`, `no_subsystem`, `full`,
+    /// `tls_missing`, `tls_wrong_key` and others.
     pub refused: BTreeMap<String, u64>,
-    /// `header_digest`, `data_digest`, and other breaches of the `protocol`.
+    /// Protocol errors: `header_digest`, `data_digest`, and others as `protocol`.
     pub faults: BTreeMap<String, u64>,
-    /// Queues whose hosts have authenticated.
+    /// Queues that authenticated successfully.
     pub authenticated: u64,
-    /// Queues whose hosts could not, by reason: `failed` is a wrong secret.
+    /// Queues that failed to authenticate, by reason: `failed` is a wrong secret.
     pub not_authenticated: BTreeMap<String, u64>,
 }
 
-/// What a core did.
+/// Counters of a core.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CoreStats {
-    /// Its number.
+    /// The core's number.
     pub core: u32,
-    /// Connections that it serves at the moment.
+    /// Current connections on it.
     pub connections: u64,
-    /// Processor time of its thread, in nanoseconds: how busy it is. None where the system does not
-    /// tell.
+    /// Processor time of its thread in nanoseconds; none where the system does not report it.
     pub busy_ns: Option<u64>,
     /// I/O of its connections.
     pub io: IoStats,
 }
 
-/// What was done in a subsystem.
+/// Counters of a subsystem.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SubsystemStats {
-    /// Its name.
+    /// The subsystem's NQN.
     pub nqn: String,
-    /// All of it, namespaces that it had before included.
+    /// All its I/O, including removed namespaces.
     pub io: IoStats,
     /// By namespace.
     pub namespaces: Vec<NamespaceStats>,
 }
 
-/// What was done in a namespace.
+/// Counters of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NamespaceStats {
-    /// Its identifier.
+    /// The namespace ID.
     pub nsid: u32,
     /// Its I/O.
     pub io: IoStats,
-    /// The cores that serve queues which have used it.
+    /// The cores whose queues have used it.
     #[serde(default)]
     pub cores: Vec<u32>,
 }
 
-/// What a host did.
+/// Counters of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HostStats {
-    /// Its name.
+    /// The host's NQN.
     pub nqn: String,
-    /// Controllers that it has at the moment; none if it has gone.
+    /// Current controllers of the host; none if it has disconnected.
     pub controllers: u64,
-    /// I/O queues that it has at the moment.
+    /// Current I/O queues of the host.
     pub io_queues: u64,
     /// All its I/O.
     pub io: IoStats,

@@ -1,4 +1,4 @@
-//! What a target does at the moment, for people and programs.
+//! A target's current status, for people and programs.
 
 use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
@@ -13,50 +13,50 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long a disk whose storage has failed is taken for one that fails.
+/// A disk's storage counts as failing for this time after a failure.
 const FAILING: Duration = Duration::from_secs(60);
 
-/// The parameters of a remote disk's URL that name key files.
+/// URL parameters of a remote disk that name key files.
 const KEYS: [&str; 3] = ["tls-key=", "dhchap-secret=", "dhchap-ctrl-secret="];
 
-/// What stores each namespace, by subsystem and identifier.
+/// The path of each namespace, by subsystem and namespace ID.
 pub(crate) type Paths = BTreeMap<(String, u32), String>;
 
-/// A running target at one moment.
+/// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Status {
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub listening: Vec<String>,
-    /// Who has to use TLS there, by address: `plain`, `allowed` or `required`.
+    /// The TLS policy of each address: `plain`, `allowed` or `required`.
     #[serde(default)]
     pub tls: BTreeMap<String, String>,
-    /// Its process.
+    /// The process ID.
     pub pid: u32,
-    /// How long it has been running.
+    /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// Connections, those included of which nothing is known yet.
+    /// Current connections, including those that have not identified themselves yet.
     pub connections: usize,
-    /// What whoever runs it should know, a sentence each: who gets in that perhaps should not.
+    /// Warnings for the administrator, a sentence each: hosts that may connect without proof.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// What its process cannot do; none where nothing is known of that.
+    /// The rights that its process dropped; none where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
-    /// What its event loops may spend on latency: `efficient`, `balanced`, `latency` or `always`;
-    /// nothing where an older version says nothing of it.
+    /// Busy-polling of its event loops: `efficient`, `balanced`, `latency` or `always`; empty from
+    /// older versions, which do not report it.
     #[serde(default)]
     pub spin: String,
-    /// Memory, cores and connections that it may take; nothing where an older version says nothing
-    /// of it.
+    /// Its limits on memory, cores and connections; none from older versions, which do not report
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetStatus>,
-    /// What it shares.
+    /// The shared subsystems.
     pub subsystems: Vec<SubsystemStatus>,
-    /// The controllers that hosts have on it.
+    /// The hosts' controllers.
     pub controllers: Vec<ControllerStatus>,
 }
 
-/// What a target may take of what its process may use.
+/// Limits of a target, within its process's limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BudgetStatus {
     /// Memory for the buffers of all hosts together, in bytes. A host that needs more waits.
@@ -65,12 +65,12 @@ pub struct BudgetStatus {
     pub is_set: bool,
     /// Event loops.
     pub cores: usize,
-    /// Connections at once; one more is closed.
+    /// Maximum number of connections; the target closes further ones.
     pub connections: usize,
-    /// Memory that the process may use, in bytes; none where that is not known.
+    /// Memory that the process may use, in bytes; none where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_bytes: Option<u64>,
-    /// What limits `allowed_bytes`: a control group's file, a resource limit or the machine.
+    /// The source of `allowed_bytes`: a control group's file, a resource limit or the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<String>,
 }
@@ -89,30 +89,30 @@ impl BudgetStatus {
     }
 }
 
-/// A subsystem, and what was read and written there since it is shared.
+/// A subsystem, with its I/O since it was shared.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SubsystemStatus {
-    /// Its name.
+    /// The subsystem's NQN.
     pub nqn: String,
-    /// Whether hosts may connect that are not listed.
+    /// Whether unlisted hosts may connect.
     pub allow_any_host: bool,
-    /// The hosts that may.
+    /// The listed hosts.
     pub hosts: Vec<String>,
-    /// Those that have to authenticate, with the fingerprints of the secrets that are good.
+    /// Hosts that must authenticate, with the fingerprints of their valid secrets.
     #[serde(default)]
     pub keys: BTreeMap<String, Vec<String>>,
-    /// Those that have to use TLS with their key.
+    /// Hosts that must use TLS with their key.
     #[serde(default)]
     pub tls_hosts: Vec<String>,
     /// Read commands that succeeded.
     pub reads: u64,
     /// Write commands that succeeded.
     pub writes: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// Reads and writes that failed in what stores them.
+    /// Reads and writes that failed in the storage.
     pub media_errors: u64,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceStatus>,
@@ -121,34 +121,34 @@ pub struct SubsystemStatus {
 /// A namespace as hosts see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NamespaceStatus {
-    /// Its identifier.
+    /// The namespace ID.
     pub nsid: u32,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Whether writes are refused.
+    /// Whether it refuses writes.
     pub read_only: bool,
-    /// What tells it from other disks.
+    /// Its UUID, which distinguishes it from all other disks.
     pub uuid: String,
-    /// What stores it, as `farblock serve` takes it, without the key files of remote disks.
+    /// Its storage, as `farblock serve` accepts it, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `ok`; `failing` if its storage has failed within the last minute or has a `trouble`, `away`
-    /// if it or a part of it does not answer, `degraded` if a leg of a mirror is not in sync.
+    /// `ok`; `failing` if its storage failed within the last minute or has a `trouble`; `away` if it or
+    /// a part of it does not respond; `degraded` if a mirror leg is not in sync.
     #[serde(default)]
     pub health: String,
-    /// What its storage said when it failed last, since it is shared.
+    /// The last error of its storage since it was shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
-    /// What is wrong with its storage at present, and what to do: a file that another program cut
-    /// short, or a disk that became write-protected.
+    /// The present fault of its storage and the remedy: for example, another program cut its file
+    /// short, or its disk became write-protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// What it is a mirror of, or which of its parts are remote.
+    /// Its mirror legs or remote parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
-    /// What it does as a mirror.
+    /// Its state as a mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorStatus>,
 }
@@ -156,23 +156,23 @@ pub struct NamespaceStatus {
 /// A host's controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ControllerStatus {
-    /// Its identifier.
+    /// The controller ID.
     pub id: u16,
-    /// The subsystem; none on a discovery controller.
+    /// The subsystem's NQN; none on a discovery controller.
     pub subsystem: Option<String>,
-    /// The host's name.
+    /// The host's NQN.
     pub host_nqn: String,
-    /// The host's identifier.
+    /// The host ID.
     pub host_id: String,
-    /// Where the host is.
+    /// The host's address.
     pub address: Option<String>,
-    /// The address that it connected to.
+    /// The address to which it connected.
     pub local_address: String,
-    /// Whether the host has enabled it.
+    /// Whether the host has enabled the controller.
     pub ready: bool,
     /// Connected I/O queues.
     pub io_queues: usize,
-    /// Commands that were refused.
+    /// Refused commands.
     pub errors: u64,
 }
 
@@ -193,7 +193,7 @@ impl Status {
         }
     }
 
-    /// The same without what grows by itself: time and I/O.
+    /// The status without time, I/O and connection counts.
     #[cfg(unix)]
     pub(crate) fn without_counters(&self) -> Self {
         let mut still = Self { uptime_seconds: 0, connections: 0, ..self.clone() };
@@ -205,7 +205,7 @@ impl Status {
     }
 }
 
-/// What a document calls it.
+/// The name in a document.
 fn said(tls: TlsPolicy) -> String {
     let tls = match tls {
         TlsPolicy::Plain => Tls::Plain,
@@ -215,7 +215,7 @@ fn said(tls: TlsPolicy) -> String {
     tls.name().to_owned()
 }
 
-/// What whoever runs a target should know, a sentence each.
+/// Warnings for a target's administrator, a sentence each.
 pub fn warnings(report: &Report) -> Vec<String> {
     let has_key = |one: &SubsystemReport, host: &String| {
         one.keys.contains_key(host) || one.tls_hosts.contains(host)
@@ -265,8 +265,8 @@ fn subsystem(report: &SubsystemReport, legs: &AllLegs, paths: &Paths) -> Subsyst
     }
 }
 
-/// What stores a namespace, without the key files that its URLs name: whoever may only look need
-/// not know where they are.
+/// A namespace's path without the key files in its URLs: readers of the status need not know where
+/// they are.
 fn without_keys(path: &str) -> String {
     let mut path = path.to_owned();
     let Some(mut from) = path.find("nvme+tcp://") else { return path };
@@ -307,7 +307,7 @@ fn namespace(
     }
 }
 
-/// How the storage of a namespace is, in a word.
+/// The health of a namespace's storage, in a word.
 fn health(report: &NamespaceReport, legs: &[LegStatus]) -> &'static str {
     let has_failed = report.last_failure.as_ref().is_some_and(|(ago, _)| *ago < FAILING);
     let is_there = report.availability == Availability::Ready;

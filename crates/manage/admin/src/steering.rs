@@ -1,4 +1,4 @@
-//! One running target, its document, and everybody who wants to change it, one after the other.
+//! A running target and its document; all changes go through here, one at a time.
 
 use crate::confinement::Confinement;
 use crate::legs::AllLegs;
@@ -17,37 +17,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Reads the configuration file again: what it says now.
+/// Reads the configuration file again.
 pub type Configured = Arc<dyn Fn() -> Result<Document, String> + Send + Sync>;
 
-/// Says what the process cannot do, as of now.
+/// Reports the rights that the process has dropped.
 pub type Confined = Box<dyn Fn() -> Confinement + Send + Sync>;
 
-/// What a change did.
+/// The result of a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// A sentence for each step; none if nothing was to be done.
+    /// A sentence for each step; empty if nothing changed.
     pub steps: Vec<String>,
-    /// The version of the document now.
+    /// The document's new version.
     pub etag: String,
 }
 
 /// Why nothing was changed.
 #[derive(Debug)]
 pub enum Refused {
-    /// The document has another version than whoever asked had seen.
+    /// The document's version is not the expected one.
     Stale(String),
-    /// What is asked for cannot be meant.
+    /// The request is invalid.
     Problem(Problem),
-    /// There is no such thing.
+    /// The object does not exist.
     Missing(String),
-    /// There is such a thing, and only a new one was to be made.
+    /// The object exists, but the request was to create it.
     There(String),
-    /// The target could not do it.
+    /// The target failed to apply it.
     Failed(Failed),
-    /// It could be done, but not kept.
+    /// The target applied it, but could not store it.
     Store(StoreError, Vec<String>),
-    /// The configuration cannot be read, or there is none.
+    /// The configuration is missing or cannot be read.
     Configuration(String),
 }
 
@@ -74,15 +74,15 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Which files a change looks at again where the document stays the same.
+/// Files that a change reads again although the document's entry stays the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reread {
     /// None.
     Nothing,
-    /// The key file of a host, by the names of its subsystem and its own.
+    /// The key files of a host, by the names of its subsystem and its own.
     Host(String, String),
-    /// That of a namespace, by the name of its subsystem and its number: another file that has its
-    /// name now takes its place.
+    /// The file of a namespace, by subsystem NQN and namespace ID: if another file has its name
+    /// now, it is replaced.
     Namespace(String, u32),
     /// All key files.
     All,
@@ -98,7 +98,7 @@ impl Reread {
     }
 }
 
-/// See the module's text.
+/// See the module documentation.
 pub struct Steering {
     inner: Mutex<Inner>,
     control: Control,
@@ -106,30 +106,30 @@ pub struct Steering {
     paths: Arc<Mutex<Paths>>,
     configured: Option<Configured>,
     confined: Option<Confined>,
-    /// Somebody has asked for what the target counts.
+    /// A client has requested counters since the last [`Steering::rest`].
     asked: AtomicBool,
-    /// Where it listened first: what a configuration means by port 0.
+    /// The addresses at the start: they resolve port 0 in a configuration.
     started: Vec<SocketAddr>,
-    /// Changes of the document since this began.
+    /// Number of changes to the document since the start.
     revision: Arc<AtomicU64>,
-    /// When this began: the same number of another run is another version.
+    /// The start time, which distinguishes versions of different runs.
     epoch: u64,
 }
 
 struct Inner {
     live: Live,
-    /// What the configuration said last.
+    /// The last configuration that was read.
     configured: Document,
-    /// What is shared.
+    /// The current document.
     shared: Document,
     store: Option<Store>,
-    /// Counted while this is held; whoever has only the counter need not wait for that.
+    /// Written only under this lock, but readable without it.
     revision: Arc<AtomicU64>,
-    /// What stores the namespaces, for whoever has only that.
+    /// The namespaces' paths, readable without this lock.
     paths: Arc<Mutex<Paths>>,
 }
 
-/// What stores the namespaces of a document.
+/// The paths of a document's namespaces.
 fn paths(document: &Document) -> Paths {
     let all = document.subsystems.iter().flat_map(|(nqn, subsystem)| {
         let namespaces = subsystem.namespaces.iter();
@@ -139,7 +139,7 @@ fn paths(document: &Document) -> Paths {
 }
 
 impl Steering {
-    /// A target that shares `shared`, stored in `disks`.
+    /// Steers a target that shares `shared`, stored in `disks`.
     pub fn new(control: Control, opener: Arc<dyn Open>, shared: Document, disks: Disks) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let live = Live::new(control.clone(), opener, disks);
@@ -169,7 +169,7 @@ impl Steering {
         }
     }
 
-    /// What the configuration said at the start, and how it is read again.
+    /// Sets the configuration at the start, and the function that reads it again.
     #[must_use]
     pub fn configured(mut self, document: Document, again: Option<Configured>) -> Self {
         self.lock().configured = document;
@@ -177,35 +177,35 @@ impl Steering {
         self
     }
 
-    /// Says in its status what the process cannot do.
+    /// Reports the dropped rights in the status.
     #[must_use]
     pub fn confined(mut self, confined: Confined) -> Self {
         self.confined = Some(confined);
         self
     }
 
-    /// With the secrets with which hosts have to authenticate already.
+    /// Sets the keys that hosts already have.
     #[must_use]
     pub fn keyed(self, keys: Keys) -> Self {
         self.lock().live.keys = keys;
         self
     }
 
-    /// Has disks, key files and the configuration be opened within this time.
+    /// Sets the time limit for opening disks, key files and the configuration.
     #[cfg(test)]
     pub(crate) fn opening_within(self, longest: std::time::Duration) -> Self {
         self.lock().live.patience = crate::patience::Patience::new(longest);
         self
     }
 
-    /// Keeps what is changed.
+    /// Stores all changes.
     #[must_use]
     pub fn kept_in(self, store: Store) -> Self {
         self.lock().store = Some(store);
         self
     }
 
-    /// Gives namespaces what the document has for them: their sizes, and the speed of copying.
+    /// Applies the document's sizes, limits and copy speeds to the namespaces.
     ///
     /// # Errors
     /// One sentence.
@@ -228,17 +228,17 @@ impl Steering {
         Ok(())
     }
 
-    /// What is shared, and the version of that.
+    /// The document and its version.
     pub fn document(&self) -> (Document, String) {
         let inner = self.lock();
         (inner.shared.clone(), self.version())
     }
 
-    /// Makes it as `edit` says. With `expected`, only if that is the version still: one of several
-    /// with commas between them, or any (`*`).
+    /// Changes the document by `edit`. With `expected`, only if it lists the current version
+    /// (comma-separated) or is `*`.
     ///
     /// # Errors
-    /// Why it stays as it was.
+    /// Why nothing was changed.
     pub fn change(
         &self,
         expected: Option<&str>,
@@ -262,7 +262,7 @@ impl Steering {
         Ok(Changed { steps, etag: self.version() })
     }
 
-    /// The hosts whose entries are such, by the names of their subsystems and their own.
+    /// The hosts whose entries match, as names of subsystem and host.
     pub fn hosts(&self, is_such: impl Fn(&Host) -> bool) -> Vec<(String, String)> {
         let inner = self.lock();
         let all = inner.shared.subsystems.iter().flat_map(|(nqn, subsystem)| {
@@ -272,11 +272,11 @@ impl Steering {
         found.map(|(nqn, host, _)| (nqn.clone(), host.clone())).collect()
     }
 
-    /// Reads the keys of one host again where the document stays the same; gives a sentence if they
-    /// are others. Others wait for no longer than that takes.
+    /// Reads a host's keys again. Returns a sentence if they have changed. Other changes wait
+    /// meanwhile.
     ///
     /// # Errors
-    /// Why the host has the keys that it had.
+    /// Why the host keeps its previous keys.
     pub fn read_keys(&self, nqn: &str, host: &str) -> Result<Option<String>, Refused> {
         let mut inner = self.lock();
         let subsystem = inner.shared.subsystems.get(nqn);
@@ -293,11 +293,11 @@ impl Steering {
         failed.map_or(Ok(Some(said)), |why| Err(Refused::Failed(why)))
     }
 
-    /// Reads the configuration again and makes what changed in it so; what was changed at run time
-    /// besides stays. With `only_look`, says what would be done.
+    /// Reads the configuration again and applies its changes; other changes made at run time stay.
+    /// With `only_look`, only reports the steps.
     ///
     /// # Errors
-    /// Why everything stays as it was.
+    /// Why nothing was changed.
     pub fn reload(&self, only_look: bool) -> Result<Changed, Refused> {
         let Some(again) = self.configured.clone() else {
             let sentence = "there is no configuration file to read again: this target was started \
@@ -305,7 +305,8 @@ impl Steering {
             return Err(Refused::Configuration(sentence.to_owned()));
         };
         let mut inner = self.lock();
-        // Aside: it may be on a share whose server is gone, and others wait to change something.
+        // On a helper thread: the file may be on a share whose server is gone, and others wait for
+        // the lock.
         let configured =
             inner.live.patience.with(Aside::Configuration, "the configuration", move || again());
         let configured = configured.map_err(Refused::Configuration)?;
@@ -320,7 +321,7 @@ impl Steering {
         Ok(Changed { steps: done, etag: self.version() })
     }
 
-    /// What the target does at the moment.
+    /// The target's current state.
     pub fn report(&self) -> Report {
         self.control.report()
     }
@@ -332,8 +333,7 @@ impl Steering {
         Status { confinement, ..Status::of(&self.report(), &self.legs, &paths) }
     }
 
-    /// Asks a mirror for something; what it is then. Without the document, as what is shared stays
-    /// the same.
+    /// Sends an order to a mirror, and returns its status. Needs no document, which stays the same.
     #[cfg(unix)]
     pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
         let mirror = self.legs.find(nqn, nsid)?;
@@ -341,16 +341,14 @@ impl Steering {
         mirror.status().and_then(|(_, status)| status)
     }
 
-    /// What it has counted. It measures how long commands take from now on, until nobody has asked
-    /// for a while.
+    /// The counters. Starts latency measurement, until no client has requested it for a while.
     pub fn stats(&self) -> Stats {
         self.asked.store(true, Ordering::Relaxed);
         self.control.measure_latency(true);
         Stats::of(&self.control.stats())
     }
 
-    /// What it has counted altogether and by core. Nothing is measured for that which is not
-    /// already.
+    /// The counters in total and by core. Does not start latency measurement.
     #[cfg(unix)]
     pub(crate) fn totals(&self) -> Stats {
         let mut counted = self.control.stats();
@@ -359,24 +357,24 @@ impl Steering {
         Stats::of(&counted)
     }
 
-    /// What it has counted, as it stands.
+    /// The raw counters. Does not start latency measurement.
     #[cfg(unix)]
     pub(crate) fn counts(&self) -> farblock_target::Stats {
         self.control.stats()
     }
 
-    /// Has the target measure nothing that nobody has asked for since the last call.
+    /// Stops latency measurement if no client has requested counters since the last call.
     pub fn rest(&self) {
         let asked = self.asked.swap(false, Ordering::Relaxed);
         self.control.measure_latency(asked);
     }
 
-    /// Has `observer` told of everything that happens.
+    /// Sends all events to `observer`.
     pub fn observe(&self, observer: Option<Observer>) {
         self.control.observe(observer);
     }
 
-    /// A configuration with the port that was taken where it says that any will do.
+    /// The configuration with the actual ports in place of port 0.
     fn with_ports(&self, configured: &Document) -> Document {
         let named = &configured.listeners;
         let taken = |address: &SocketAddr| {
@@ -388,8 +386,7 @@ impl Steering {
         Document { listeners: listeners.collect(), ..configured.clone() }
     }
 
-    /// The document's version. Unlike [`Self::document`] it does not wait for a change that is
-    /// being made.
+    /// The document's version. Unlike [`Self::document`] it does not wait for a change in progress.
     pub fn version(&self) -> String {
         format!("\"{:x}-{}\"", self.epoch, self.revision.load(Ordering::Relaxed))
     }
@@ -400,7 +397,7 @@ impl Steering {
 }
 
 impl Inner {
-    /// What is to be done, key files included whose content alone has changed.
+    /// The steps of a change, including key files with changed content.
     fn steps(&mut self, wanted: &Document, reread: &Reread) -> Result<Vec<Step>, Refused> {
         let mut steps = steps(&self.shared, wanted);
         let is_same = |nqn: &str, host: &str| {
@@ -416,8 +413,7 @@ impl Inner {
         Ok(steps)
     }
 
-    /// Has a namespace that keeps its path made anew, if another file is there now: to hosts it is
-    /// another disk.
+    /// Recreates a namespace if another file now has its path: hosts see another disk.
     fn replace_file(
         &self,
         steps: &mut Vec<Step>,
@@ -478,7 +474,7 @@ impl Inner {
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
         *self.paths.lock().expect("no holder panics") = paths(&self.shared);
-        // Whoever asked for it logs it, and who they are.
+        // The requester logs the change with the client's name.
         Ok(said)
     }
 }

@@ -1,4 +1,4 @@
-//! A target that is steered, for tests.
+//! A steered target for tests.
 
 use crate::live::{Disks, NotOpened, Open, Opened};
 #[cfg(unix)]
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const MEM_BYTES: u64 = 1 << 20;
 
-/// Opens files, and memory for all else.
+/// Opens files; uses memory for everything else.
 pub(crate) struct Opener;
 
 impl Open for Opener {
@@ -41,18 +41,18 @@ impl Open for Opener {
     }
 }
 
-/// A target without a subsystem; `opener` opens what is added.
+/// A target without subsystems; `opener` opens added namespaces.
 pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
     start_with(opener, crate::patience::PATIENCE)
 }
 
-/// The same, where disks are opened within this time.
+/// The same, with this time limit for opening disks.
 pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(opener);
     (target, Arc::new(steering.opening_within(longest)))
 }
 
-/// The same, with a configuration that is read again so.
+/// The same, with a configuration that `again` reads.
 #[cfg(unix)]
 pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(Arc::new(Opener));

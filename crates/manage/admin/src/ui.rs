@@ -1,9 +1,9 @@
-//! The dashboard: a page in a browser, and the interface behind a token, on TCP.
+//! The dashboard: a browser page, and the interface behind a token, on TCP.
 //!
-//! The page itself is public and says nothing: every figure comes from the interface, whose every
-//! address asks for the token (`Authorization: Bearer`). It is no cookie, so nothing that another
-//! page has a browser send carries it, and there is no CORS. `Host` has to be an address, since a
-//! name may be another's that leads here (DNS rebinding).
+//! The page itself is public and contains no data: all figures come from the interface, where every
+//! address requires the token (`Authorization: Bearer`). The token is not a cookie, so requests
+//! that other pages trigger do not carry it, and there is no CORS. `Host` must be an address, since
+//! a name could be another site's (DNS rebinding).
 
 use crate::api;
 use crate::bounded::{Active, Activity, Bounded, busy};
@@ -26,16 +26,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// Lengths of a token: what nobody guesses, and what a header holds.
+/// Limits on a token's length: too long to guess, short enough for a header.
 const SHORTEST_TOKEN_BYTES: usize = 20;
 const LONGEST_TOKEN_BYTES: usize = 256;
 
-/// Nothing inline, nothing from elsewhere, in nobody's frame.
+/// Forbids inline code, foreign sources and framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
-/// What every answer says besides.
+/// Headers of every answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -45,7 +45,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The page's files, as dashboard/ builds them: address, type and content.
+/// The page's files, built from dashboard/: address, type and content.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_str!("../ui/app.js")),
@@ -53,17 +53,17 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/icon.svg", "image/svg+xml", include_str!("../ui/icon.svg")),
 ];
 
-/// A dashboard that is to be offered.
+/// Configuration of a dashboard.
 pub struct Ui {
-    /// Where it listens.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// What opens it.
+    /// The required token.
     pub token: Token,
-    /// Whether changes may be made there.
+    /// Whether changes are allowed.
     pub may_steer: bool,
 }
 
-/// A secret that opens the dashboard.
+/// A secret that grants access to the dashboard.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -71,7 +71,7 @@ impl Token {
     /// The secret `text`.
     ///
     /// # Errors
-    /// What is wrong with it, as the end of a sentence.
+    /// The error, as the end of a sentence.
     pub fn new(text: &str) -> Result<Self, String> {
         let lengths = SHORTEST_TOKEN_BYTES..=LONGEST_TOKEN_BYTES;
         match text.bytes().all(|byte| byte.is_ascii_graphic()) && lengths.contains(&text.len()) {
@@ -83,12 +83,12 @@ impl Token {
         }
     }
 
-    /// What says it in a question.
+    /// The value of the `Authorization` header.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// Takes as long wherever they differ.
+    /// Compares in constant time.
     pub(crate) fn is(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
@@ -105,7 +105,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Who is at the other end of a connection on TCP. All who see the dashboard have one token.
+/// The client of a TCP connection. All dashboard visitors share one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
     pub(crate) from: SocketAddr,
@@ -130,7 +130,7 @@ impl fmt::Display for Visitor {
     }
 }
 
-/// What the page is told of itself.
+/// The program's information for the page.
 #[derive(serde::Serialize)]
 struct About {
     version: &'static str,
@@ -151,10 +151,9 @@ pub(crate) fn router(
     guarded(inside, about, ui, is_secure)
 }
 
-/// The page, which is everybody's, and what only the token opens: `inside` and what the page is
-/// told of itself.
+/// The public page, and behind the token `inside` and the information `about`.
 ///
-/// Where it `is_secure`, a certificate says what its name is.
+/// `is_secure`: the certificate proves the host name.
 pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secure: bool) -> Router {
     let inside = inside
         .route("/ui.json", get(move || std::future::ready(Json(about.clone()))))
@@ -168,7 +167,7 @@ pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secur
     router.layer(from_fn_with_state(is_secure, harden))
 }
 
-/// Lets in whoever has the token, and to change something only where that is allowed.
+/// Requires the token and, for changes, permission to make them.
 async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Response {
     if !bearer(request.headers()).is_some_and(|given| ui.token.is(given)) {
         let detail = "this needs the token that farblock serve printed when it started, or that \
@@ -188,11 +187,11 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
 
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    // Schemes are written in any case (RFC 9110, 11.1).
+    // Schemes are case-insensitive (RFC 9110, 11.1).
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// Answers only whoever calls this by an address, or does not say what: a browser always does.
+/// Requires an address as `Host`, or none; browsers always send one.
 pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
     match host(&request).is_none_or(is_an_address) {
         true => next.run(request).await,
@@ -201,7 +200,7 @@ pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
 }
 
 fn host(request: &Request<Body>) -> Option<&str> {
-    // What is no text is no address either.
+    // A value that is not text is not an address.
     request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default())
 }
 
@@ -211,7 +210,7 @@ fn misdirected() -> Response {
     (StatusCode::MISDIRECTED_REQUEST, detail).into_response()
 }
 
-/// Answers only whoever calls this by an address, and with the headers that a browser heeds.
+/// Requires an address as `Host`, and adds security headers.
 async fn harden(State(is_secure): State<bool>, request: Request<Body>, next: Next) -> Response {
     let mut response = match is_secure || host(&request).is_some_and(is_an_address) {
         true => next.run(request).await,
@@ -223,7 +222,7 @@ async fn harden(State(is_secure): State<bool>, request: Request<Body>, next: Nex
     response
 }
 
-/// Whether a `Host` is an address of whatever port, or this machine by its own name.
+/// Whether a `Host` is an IP address or localhost, with any port.
 pub(crate) fn is_an_address(host: &str) -> bool {
     let parses = |text: &str| text.parse::<IpAddr>().is_ok();
     let without_port = |text: &'_ str| match text.rsplit_once(':') {

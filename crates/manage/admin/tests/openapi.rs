@@ -1,4 +1,4 @@
-//! The interface's description that is in the tree is that of the handlers.
+//! Checks that docs/openapi.json matches the handlers.
 #![cfg(unix)]
 
 use serde_json::Value;

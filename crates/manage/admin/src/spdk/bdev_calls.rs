@@ -1,4 +1,4 @@
-//! Making, listing and deleting bdevs.
+//! Calls that create, list and delete bdevs.
 
 use super::bdevs::{Bdev, BdevKind};
 use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcError};
@@ -79,7 +79,7 @@ fn malloc_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     create(rpc, table, BdevKind::Malloc, name, namespace, asked.uuid)
 }
 
-/// The name of a bdev that was given none.
+/// A name for a bdev without one.
 fn free_name(rpc: &SpdkRpc, table: &mut Table) -> String {
     loop {
         let name = format!("Malloc{}", table.named);
@@ -133,7 +133,7 @@ fn check_block_size(block_size: u32) -> Result<(), RpcError> {
     }
 }
 
-/// A namespace of memory, or of nothing.
+/// The namespace of a RAM or null disk.
 fn sized(kind: &str, block_size: u32, num_blocks: u64) -> Result<Namespace, RpcError> {
     check_block_size(block_size)?;
     let bytes = num_blocks.checked_mul(u64::from(block_size));
@@ -169,8 +169,8 @@ struct Rescan {
     name: String,
 }
 
-/// Takes over the size of a bdev's file or device. The target tells hosts of a namespace that uses
-/// it.
+/// Adopts the current size of a bdev's file or device. The target notifies hosts of a namespace
+/// that uses it.
 fn aio_rescan(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: Rescan = parse(params)?;
     let view = rpc.view();
@@ -199,7 +199,7 @@ fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     create(rpc, table, BdevKind::Uring, asked.name, namespace, asked.uuid)
 }
 
-/// A namespace in a file or on a block device that can be opened.
+/// The namespace of a file or block device, if it can be opened.
 fn file(
     patience: &Patience,
     name: &str,
@@ -208,7 +208,7 @@ fn file(
 ) -> Result<Namespace, RpcError> {
     let path = std::path::absolute(Path::new(name)).map_err(invalid)?;
     let aside = path.clone();
-    // What opening would wait for, or set going, is no disk.
+    // Opening a FIFO or a character device could hang or have side effects.
     let open = move |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
         true => OpenOptions::new().read(true).write(!read_only).open(&aside)?.metadata(),
         false => Err(io::Error::other("it is neither a file nor a block device")),
@@ -235,12 +235,12 @@ fn file(
     };
     check_block_size(block_size)?;
     let path = path.to_str().ok_or_else(|| invalid("filename: it has to be UTF-8"))?;
-    // A name with a colon is a file's, too.
+    // The prefix allows file names with a colon.
     let path = format!("file:{path}");
     Ok(Namespace { block_size, read_only, ..Namespace::new(path) })
 }
 
-/// Opens what a bdev is made of, and keeps it.
+/// Opens a bdev's storage, and registers the bdev.
 fn create(
     rpc: &SpdkRpc,
     table: &mut Table,
@@ -265,19 +265,19 @@ fn create(
     Ok(json!(name))
 }
 
-/// SPDK's number for a disk that does not open.
+/// SPDK's errno for a disk that could not be opened.
 fn errno(kind: BdevKind, cause: Cause) -> Errno {
     match cause {
         Cause::InUse => Errno::Busy,
         Cause::NotFound => Errno::NotFound,
         Cause::Denied => Errno::AccessDenied,
-        // The caller has checked the size.
+        // The caller has checked the size already.
         Cause::Invalid if kind == BdevKind::Malloc => Errno::OutOfMemory,
         Cause::Invalid => Errno::Invalid,
     }
 }
 
-/// The UUID that is kept with the data, or one of its own.
+/// The UUID that is stored with the data, or a derived one.
 fn identity(identity: &str, name: &str) -> Uuid {
     Uuid::parse_str(identity).unwrap_or_else(|_| {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{identity}\n{name}").as_bytes())
@@ -325,7 +325,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
                 format!("{name}: neither a RAID bdev nor a file with a comma in its name");
             return failed(Errno::Invalid, &sentence);
         }
-        // A namespace that others put in its place has its lock now.
+        // Another user's namespace may have taken its lock since.
         if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.clone()) {
             let lock = move || file.lock().map_err(|error| error.to_string());
             if let Err(sentence) = table.patience.with(Aside::File, name, lock) {
@@ -410,7 +410,7 @@ fn raid_delete(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     }
 }
 
-/// Takes a bdev away, and before it the namespaces and the RAID bdev that it is under.
+/// Deletes a bdev, after the namespaces and the RAID bdev that use it.
 fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
     let mut names = vec![bdev.name.clone()];
     names.extend(view.raid_over(&bdev.name).map(|raid| raid.name.clone()));
@@ -482,7 +482,7 @@ fn shown(view: &View, bdev: &Bdev) -> Value {
     shown
 }
 
-/// What only one kind of bdev has.
+/// Fields that are specific to the kind of bdev.
 fn specific(bdev: &Bdev) -> Value {
     let path = &bdev.namespace.path;
     let filename = path.strip_prefix("file:").unwrap_or(path);

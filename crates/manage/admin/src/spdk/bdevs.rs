@@ -1,4 +1,4 @@
-//! Block devices by SPDK's names: what stores a namespace, opened, whether one uses it or not.
+//! Block devices by SPDK's names, with their open storage, whether or not a namespace uses them.
 
 use super::limits::{MAX_BDEVS, MAX_NAME};
 use super::message::{Errno, RpcError};
@@ -8,7 +8,7 @@ use farblock_target::HostKeys;
 use std::sync::{Arc, Mutex, MutexGuard};
 use uuid::Uuid;
 
-/// What kind of block device one is to SPDK's clients.
+/// The kind of a block device to SPDK's clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BdevKind {
     Malloc,
@@ -16,12 +16,12 @@ pub(super) enum BdevKind {
     Aio,
     Uring,
     Raid,
-    /// What SPDK has no bdev for: a mirror, a concatenation, an image of a Ceph cluster and so on.
+    /// Kinds without an SPDK bdev: a mirror, a concatenation, a Ceph image and others.
     Other,
 }
 
 impl BdevKind {
-    /// SPDK's name for the product.
+    /// SPDK's product name.
     pub(super) fn product(self) -> &'static str {
         match self {
             Self::Malloc => "Malloc disk",
@@ -40,31 +40,31 @@ pub(super) struct Bdev {
     pub(super) name: String,
     pub(super) kind: BdevKind,
     pub(super) uuid: Uuid,
-    /// Its place in a document.
+    /// Its settings as a namespace of the document.
     pub(super) namespace: Namespace,
-    /// What stores it; none of one that only the document has.
+    /// Its open storage; `None` if only the document names it.
     pub(super) opened: Option<Opened>,
-    /// Of a RAID bdev, those that it is made of.
+    /// The base bdevs of a RAID bdev.
     pub(super) bases: Vec<String>,
-    /// KiB of a chunk of a RAID bdev.
+    /// Chunk size of a RAID bdev in KiB.
     pub(super) strip_kib: u32,
 }
 
-/// The block devices that clients have made. What stores them stays open, whether a namespace uses
-/// it or not, so that what was written is there when it is used again.
+/// The block devices that clients have created. Their storage stays open even without a namespace,
+/// so that written data is still there for the next one.
 #[derive(Default)]
 pub struct Bdevs {
-    /// In the order in which they were made.
+    /// In creation order.
     made: Mutex<Vec<Bdev>>,
 }
 
 impl Bdevs {
-    /// None yet.
+    /// Starts without bdevs.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Opens what a document names: these, where they are what is meant, and the rest by `opener`.
+    /// An opener that uses these bdevs where they match, and `opener` otherwise.
     pub fn opening(self: &Arc<Self>, opener: Arc<dyn Open>) -> Arc<dyn Open> {
         Arc::new(Opener { bdevs: Arc::clone(self), opener })
     }
@@ -77,7 +77,7 @@ impl Bdevs {
         self.lock().iter().find(|bdev| has_name(bdev, name)).cloned()
     }
 
-    /// Whether one of this name may be made.
+    /// Checks that a bdev of this name can be created.
     pub(super) fn check_name(&self, name: &str) -> Result<(), RpcError> {
         if name.is_empty() || name.chars().count() > MAX_NAME {
             let sentence = format!("name: 1 to {MAX_NAME} characters");
@@ -104,13 +104,13 @@ impl Bdevs {
         Ok(())
     }
 
-    /// Gives what stores these to whoever gives it up, which may take its time.
+    /// Removes these bdevs, and returns them for the caller to close, which may take long.
     pub(super) fn remove(&self, names: &[String]) -> Vec<Bdev> {
         let mut made = self.lock();
         made.extract_if(.., |bdev| names.contains(&bdev.name)).collect()
     }
 
-    /// What a namespace would be in a document that is stored here.
+    /// Sets a bdev's settings as a namespace of the document.
     pub(super) fn export(&self, name: &str, namespace: &Namespace) {
         let mut made = self.lock();
         if let Some(bdev) = made.iter_mut().find(|bdev| bdev.name == name) {
@@ -118,7 +118,7 @@ impl Bdevs {
         }
     }
 
-    /// Remembers the limits of what is stored here, for when a namespace uses it.
+    /// Remembers a bdev's limits until a namespace uses it.
     pub(super) fn limit(&self, name: &str, limits: Limits) {
         let mut made = self.lock();
         if let Some(bdev) = made.iter_mut().find(|bdev| bdev.name == name) {
@@ -131,12 +131,12 @@ impl Bdevs {
     }
 }
 
-/// A bdev is found by its UUID, too: SPDK has that among its aliases.
+/// SPDK also lists a bdev's UUID among its aliases.
 fn has_name(bdev: &Bdev, name: &str) -> bool {
     bdev.name == name || Uuid::parse_str(name).is_ok_and(|uuid| uuid == bdev.uuid)
 }
 
-/// Whether a namespace of a document is stored in this bdev.
+/// Whether this bdev stores a namespace of the document.
 pub(super) fn is_of(namespace: &Namespace, bdev: &Bdev) -> bool {
     namespace.path == bdev.namespace.path && namespace.uuid == bdev.namespace.uuid
 }
@@ -149,7 +149,7 @@ struct Opener {
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let all = self.bdevs.all();
-        // What a RAID bdev is made of is nobody else's.
+        // A base bdev of a RAID bdev serves nothing else.
         let is_part = |name| all.iter().any(|raid| raid.bases.contains(name));
         let bdev = all.iter().find(|bdev| {
             is_of(namespace, bdev)
@@ -160,7 +160,7 @@ impl Open for Opener {
         let fits = |opened: &Opened| namespace.read_only || !opened.is_opened_to_read();
         let Some(opened) = opened.filter(fits) else { return self.opener.open(namespace) };
         if let Some(file) = &opened.file {
-            // Whoever put it aside has unlocked it.
+            // The caller has unlocked it.
             file.lock().map_err(|error| NotOpened::new(&error, error.to_string()))?;
         }
         Ok(opened)

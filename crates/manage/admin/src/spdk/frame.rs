@@ -1,10 +1,10 @@
-//! Finds requests in a stream of JSON values with nothing between them, without reading any byte
-//! twice. Whether what it finds is JSON is the parser's affair.
+//! Splits a stream of concatenated JSON values into requests, and scans each byte only once. The
+//! parser checks whether they are valid JSON.
 
 use super::limits::{MAX_DEPTH, MAX_REQUEST_BYTES};
 use std::fmt;
 
-/// Why a stream has no further request.
+/// Why the stream contains no further request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrameError {
     NoRequest,
@@ -22,20 +22,20 @@ impl fmt::Display for FrameError {
     }
 }
 
-/// Where the scan stands.
+/// The state of the scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FramePlace {
-    /// Before a request, or in one but in no string.
+    /// Outside of strings: before or within a request.
     Outside,
     InString,
     AfterBackslash,
 }
 
-/// The bytes that no request was made of yet, at most one request's.
+/// The bytes not yet returned, at most one request.
 #[derive(Debug)]
 pub(super) struct Framer {
     bytes: Vec<u8>,
-    /// How many of them have been looked at.
+    /// The number of bytes scanned.
     seen: usize,
     place: FramePlace,
     depth: usize,
@@ -50,7 +50,7 @@ impl Framer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole request, if it is there.
+    /// The next complete request, if any.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         if self.seen == 0 {
             let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -70,7 +70,7 @@ impl Framer {
         Ok(None)
     }
 
-    /// Whether a request ends with this byte.
+    /// Whether this byte ends a request.
     fn step(&mut self, byte: u8) -> Result<bool, FrameError> {
         match (self.place, byte) {
             (FramePlace::AfterBackslash, _) => self.place = FramePlace::InString,

@@ -1,4 +1,4 @@
-//! What there is to call, and what only SPDK has.
+//! Calls about the framework, and calls that have an effect only in SPDK.
 
 use super::message::{Answer, INVALID_PARAMETERS, Params, RpcError};
 use super::{Method, SpdkRpc, Table, method, methods, nvmf_calls, saved};
@@ -36,13 +36,13 @@ pub(super) const METHODS: &[Method] = &[
     tuning("fsdev_set_opts"),
 ];
 
-/// A method that SPDK has before it is initialized, and farblock never: configurations of SPDK have
-/// calls of it, and clients leave them out.
+/// A method that SPDK allows only before initialization. SPDK configurations contain such calls,
+/// but clients skip them.
 const fn at_start(name: &'static str) -> Method {
     Method { name, at_start: true, call: |_, _, _| Ok(json!(true)) }
 }
 
-/// A method that tunes what farblock has not: it is taken, so that configurations of SPDK load.
+/// A method that tunes something that farblock lacks. Accepted so that SPDK configurations load.
 const fn tuning(name: &'static str) -> Method {
     method(name, |_, _, _| Ok(json!(true)))
 }

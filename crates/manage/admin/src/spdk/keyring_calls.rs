@@ -1,5 +1,5 @@
-//! Keys by their names: a name stands for a file, and the key in it is read when a host is to have
-//! it. What is in the files is told nobody.
+//! Keys by name. A name stands for a file, which the target reads when a host gets the key. No call
+//! returns a key.
 
 use super::limits::{MAX_KEYS, MAX_NAME};
 use super::message::{Answer, Errno, INVALID_PARAMETERS, Params, RpcError};
@@ -19,14 +19,13 @@ pub(super) const METHODS: &[Method] = &[
     method("keyring_get_keys", get_keys),
 ];
 
-/// What a reference to one of systemd's credentials, or to a key in the kernel's keyrings, begins
-/// with: SPDK has none of these, and hosts that others have added may have one.
+/// Prefixes of systemd credentials and kernel keys. SPDK has neither, but hosts that other users
+/// added may have one.
 const NO_FILES: [&str; 2] = ["credential:", "keyring:"];
-/// Whom a file with a key may be open to besides its owner: nobody.
+/// Mode bits that a key file must not have.
 const OTHERS: u32 = 0o077;
 
-/// The files of keys, by the names that clients have given them. A file that others gave to a host
-/// has its path for a name.
+/// Key files by client-given names. A file from another user's host entry has its path as name.
 pub(super) struct Keyring(BTreeMap<String, String>);
 
 impl Keyring {
@@ -41,7 +40,7 @@ impl Keyring {
         keyring
     }
 
-    /// A colon would be between the names of a keyring and of a key.
+    /// Replaces colons, which would separate a keyring's name from a key's.
     fn free_name(&self, file: &str) -> String {
         let mut name = file.replace(':', "-");
         while self.0.contains_key(&name) {
@@ -50,7 +49,7 @@ impl Keyring {
         name
     }
 
-    /// The file of a key.
+    /// A key's file.
     pub(super) fn file(&self, name: &str) -> Option<&String> {
         self.0.get(bare(name))
     }
@@ -59,7 +58,7 @@ impl Keyring {
         self.0.iter().find(|(_, known)| *known == file).map(|(name, _)| name)
     }
 
-    /// A host's keys by their names, with SPDK's parameters for them.
+    /// The names of a host's keys, with SPDK's parameter names.
     pub(super) fn named(&self, host: &Host) -> Vec<(&'static str, String)> {
         let keys = [
             ("dhchap_key", &host.dhchap_key),
@@ -73,19 +72,19 @@ impl Keyring {
         named.collect()
     }
 
-    /// The calls' parameters that make it again.
+    /// Parameters of the calls that recreate the keyring.
     pub(super) fn saved(&self) -> impl Iterator<Item = Value> {
         self.0.iter().map(|(name, path)| json!({ "name": name, "path": path }))
     }
 }
 
-/// The files of keys of a document's hosts, each as often as it is used.
+/// The key files of all hosts in a document, with repetitions.
 fn used(document: &Document) -> impl Iterator<Item = &String> {
     let hosts = document.subsystems.values().flat_map(|subsystem| subsystem.hosts.values());
     hosts.flat_map(|host| [&host.dhchap_key, &host.dhchap_ctrl_key, &host.tls_key]).flatten()
 }
 
-/// `:NAME` is the same as `NAME`.
+/// `:NAME` means `NAME`.
 fn bare(name: &str) -> &str {
     name.strip_prefix(':').unwrap_or(name)
 }
@@ -121,7 +120,7 @@ fn add_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Whether a file can be that of a key. Nothing is said of a path that is none: it may be a key.
+/// Checks that a path can name a key file. Errors do not repeat the path: it may be a key.
 fn check_file(table: &Table, path: &str) -> Result<(), RpcError> {
     if NO_FILES.iter().any(|prefix| path.starts_with(prefix)) {
         return Ok(());

@@ -1,18 +1,18 @@
-//! What a client of the socket can make this hold.
+//! Limits on the resources that clients of the socket can use.
 
-/// The most bytes of one request.
+/// Maximum size of a request in bytes.
 pub(super) const MAX_REQUEST_BYTES: usize = 256 << 10;
-/// How deep arrays and objects of a request may be in each other.
+/// Maximum nesting depth of a request.
 pub(super) const MAX_DEPTH: usize = 32;
-/// The most requests in a batch.
+/// Maximum number of requests in a batch.
 pub(super) const MAX_BATCH: usize = 1024;
-/// Bytes of a batch's answers, from which on the rest of it is refused.
+/// After this many bytes of answers, the rest of a batch is refused.
 pub(super) const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Connections at once; one more closes the one that has asked for nothing for the longest time.
+/// Maximum number of connections; a further one closes the connection that has been idle longest.
 pub(super) const MAX_CONNECTIONS: usize = 64;
-/// The most bdevs.
+/// Maximum number of bdevs.
 pub(super) const MAX_BDEVS: usize = 4096;
-/// The most keys that clients have named.
+/// Maximum number of named keys.
 pub(super) const MAX_KEYS: usize = 4096;
-/// The most characters of the name of a bdev or key.
+/// Maximum length of a bdev's or key's name in characters.
 pub(super) const MAX_NAME: usize = 255;

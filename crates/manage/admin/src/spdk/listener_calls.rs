@@ -1,4 +1,5 @@
-//! Listeners: the target's, remembered for the subsystem that a client named.
+//! Listeners. They belong to the whole target; this module remembers the subsystem that a client
+//! named.
 
 use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
@@ -47,7 +48,7 @@ impl Address {
     }
 }
 
-/// An address as SPDK writes it.
+/// An address in SPDK's format.
 pub(super) fn shown(address: &SocketAddr) -> Value {
     json!({
         "trtype": "TCP",
@@ -96,7 +97,7 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     )?;
     let listener = covering.map(|(listener, _)| *listener);
     let opened = rpc.change(|document| {
-        // Clients always say that they do not ask for it.
+        // Clients always send the default `false`, so it does not weaken TLS.
         let tls = if asked.secure_channel { Tls::Required } else { document.strictest() };
         let place = document.listeners.entry(listener.unwrap_or(address));
         let place = place.or_insert_with(|| Listener { tls, ..Listener::default() });
@@ -144,8 +145,8 @@ fn remove_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Those that were opened for `address`, and that nobody needs when `nqn` has only these left. One
-/// at every address is needed for each of them.
+/// Listeners that were opened for `address` and are not needed once `nqn` has only `left`. A
+/// wildcard listener is needed for each of its addresses.
 fn unused(
     table: &Table,
     document: &Document,
@@ -183,7 +184,7 @@ fn get_listeners(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(listed.collect())
 }
 
-/// The listener that has the connections to an address.
+/// The listener that accepts connections to an address.
 pub(super) fn listener<'a>(
     document: &'a Document,
     address: &SocketAddr,
@@ -191,7 +192,7 @@ pub(super) fn listener<'a>(
     document.listeners.iter().find(|(listener, _)| covers(listener, address))
 }
 
-/// The ANA groups that a subsystem's namespaces are in; none of discovery.
+/// The ANA groups of a subsystem's namespaces; empty for discovery.
 fn groups(document: &Document, nqn: &str) -> BTreeSet<u32> {
     let subsystem = document.subsystems.get(nqn).into_iter();
     subsystem.flat_map(|it| it.namespaces.values()).map(|it| it.ana_group).collect()
@@ -229,7 +230,7 @@ fn set_ana_state(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// SPDK's names, and the two that it has not.
+/// SPDK's state names, and the two that it lacks.
 const STATES: [(&str, Ana); 5] = [
     ("optimized", Ana::Optimized),
     ("non_optimized", Ana::NonOptimized),
@@ -248,7 +249,7 @@ fn name_of(state: Ana) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("", |(name, _)| name)
 }
 
-/// The parameters of the calls that set the states of listeners that are not what they begin with.
+/// Parameters of the calls that restore ANA states other than the default.
 pub(super) fn states(table: &Table, view: &View) -> impl Iterator<Item = Value> {
     let document = &view.document;
     let used = document.listeners.iter().filter_map(move |(at, listener)| {
@@ -281,12 +282,12 @@ fn check_subsystem(document: &Document, nqn: &str) -> Result<(), RpcError> {
     }
 }
 
-/// The name that a subsystem's listeners are kept under.
+/// The key of a subsystem's listeners in the table.
 fn key(nqn: &str) -> &str {
     if is_discovery(nqn) { "discovery" } else { nqn }
 }
 
-/// Whether a listener has the connections to an address.
+/// Whether a listener accepts connections to an address.
 fn covers(listener: &SocketAddr, address: &SocketAddr) -> bool {
     let all = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
     listener.port() == address.port() && (listener.ip() == address.ip() || all)

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// What a method answers.
+/// The result of a method.
 pub(super) type Answer = Result<Value, RpcError>;
 
-/// Why it does not: SPDK's number and words, which clients match on, and a sentence for people.
+/// An error: SPDK's number and text, which clients match on, and a sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RpcError {
     pub(super) code: i64,
@@ -17,16 +17,16 @@ pub(super) struct RpcError {
     pub(super) data: Option<String>,
 }
 
-/// What JSON-RPC has numbers for.
+/// JSON-RPC error codes.
 pub(super) const PARSE_ERROR: i64 = -32700;
 pub(super) const INVALID_REQUEST: i64 = -32600;
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMETERS: i64 = -32602;
 pub(super) const INTERNAL_ERROR: i64 = -32603;
-/// The method exists, but not now.
+/// The method exists, but cannot be called now.
 pub(super) const INVALID_STATE: i64 = -1;
 
-/// The errors of C that SPDK answers with, and what the C library calls them.
+/// The errno values that SPDK answers with, and their texts in the C library.
 #[derive(Clone, Copy)]
 pub(super) enum Errno {
     NotPermitted,
@@ -59,7 +59,7 @@ impl Errno {
         }
     }
 
-    /// The same in a sentence of SPDK's.
+    /// Puts the text after a sentence, as SPDK does.
     pub(super) fn within(self, sentence: &str) -> RpcError {
         let (number, words) = self.number_and_words();
         RpcError::new(-number, format!("{sentence}: {words}"))
@@ -86,7 +86,7 @@ impl RpcError {
         Self::new(INTERNAL_ERROR, "Internal error")
     }
 
-    /// With a sentence for people.
+    /// Adds a sentence for people.
     pub(super) fn because(mut self, sentence: impl ToString) -> Self {
         self.data = Some(sentence.to_string());
         self
@@ -101,18 +101,18 @@ impl RpcError {
     }
 }
 
-/// A method's parameters as they came.
+/// A method's parameters as received.
 #[derive(Clone)]
 pub(super) struct Params(Option<Value>);
 
 impl Params {
-    /// The parameters as `T` has them.
+    /// Parses the parameters.
     pub(super) fn parse<T: DeserializeOwned>(self) -> Result<T, String> {
         let object = self.0.unwrap_or_else(|| Value::Object(Map::new()));
         serde_json::from_value(object).map_err(|error| error.to_string())
     }
 
-    /// For a method that takes none.
+    /// Checks that there are no parameters.
     pub(super) fn none(self, method: &str) -> Result<(), RpcError> {
         let sentence = format!("{method} requires no parameters");
         match self.0 {
@@ -123,7 +123,7 @@ impl Params {
     }
 }
 
-/// A request, but for what may be wrong with it.
+/// A request before validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RpcRequest {
@@ -135,10 +135,9 @@ struct RpcRequest {
     id: Option<Value>,
 }
 
-/// The text to answer a request or a batch with; none if nobody waits for one. `call` carries a
-/// method out.
+/// The answer to a request or a batch; `None` if the client expects none. `call` executes a method.
 pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<Vec<u8>> {
-    // The parser refuses a name that an object has twice: two readers may choose differently.
+    // The parser refuses duplicate keys, as readers differ in which one they use.
     let answered = match parse_json(text) {
         Ok(Value::Array(batch)) => answer_batch(batch, call),
         Ok(request) => answer_one(request, call),
@@ -147,7 +146,7 @@ pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) 
     answered.map(|answer| (answer + "\n").into_bytes())
 }
 
-/// The text to answer with when there is no telling who asked for what.
+/// The answer to a request that could not be parsed.
 pub(super) fn refusal(code: i64, message: &str, sentence: &str) -> String {
     let error = RpcError::new(code, message).because(sentence);
     json!({ "jsonrpc": "2.0", "id": null, "error": error.to_json() }).to_string()

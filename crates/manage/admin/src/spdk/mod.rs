@@ -1,15 +1,15 @@
-//! SPDK's JSON-RPC, for clients that know nothing else: `spdk-rpc`, CSI drivers, scripts.
+//! SPDK's JSON-RPC, for clients that speak nothing else: `spdk-rpc`, CSI drivers, scripts.
 //!
-//! **What it is.** [`SpdkRpc`] answers SPDK's methods about a target that is steered by a
-//! [`Steering`]; [`serve_spdk`] offers it on a Unix socket that only its owner can open. Numbers
-//! and words of errors are SPDK's, since clients match on them; `data` has a sentence besides.
+//! **Purpose.** [`SpdkRpc`] implements SPDK's methods for the target of a [`Steering`];
+//! [`serve_spdk`] serves them on a Unix socket that only its owner can open. Error numbers and
+//! texts are SPDK's, since clients match on them; `data` adds a sentence.
 //!
-//! **Contract.** Whatever changes the target is a change of its document. What SPDK has and a
-//! document has not is kept here, as long as the process lives: bdevs that no namespace uses, which
-//! subsystem a listener was added to, and the names of keys.
+//! **Contract.** Every change to the target is a change of its document. SPDK state that has no
+//! place in a document is kept here until the process exits: unused bdevs, the subsystem that a
+//! listener was added to, and key names.
 //!
-//! **Not implemented.** A listener of one subsystem only: hosts reach every subsystem at every
-//! address, and an ANA state is one for all of them. Metadata, protection information.
+//! **Not implemented.** Listeners of a single subsystem: hosts reach every subsystem at every
+//! address, and an ANA state applies to all of them. Metadata and protection information.
 
 mod bdev_calls;
 mod bdevs;
@@ -42,52 +42,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// See the module's text.
+/// See the module documentation.
 pub struct SpdkRpc {
     steering: Arc<Steering>,
     bdevs: Arc<Bdevs>,
-    /// Held through a call: one after the other.
+    /// Locked during a call: calls run one at a time.
     table: Mutex<Table>,
     seen: Mutex<Seen>,
 }
 
-/// The version of the document that the call under way has looked at.
+/// The version of the document that the current call has read.
 #[derive(Default)]
 struct Seen {
     etag: String,
-    /// Others changed it before the call could.
+    /// Another client has changed the document since.
     is_stale: bool,
 }
 
-/// How often a call begins anew because others have changed the document meanwhile.
+/// Maximum number of attempts of a call when other clients change the document.
 const MAX_ATTEMPTS: usize = 8;
 
-/// What a document has no place for.
+/// State without a place in a document.
 struct Table {
     opener: Arc<dyn Open>,
     patience: Patience,
-    /// What the transport was made with, if it was.
+    /// The parameters that created the transport, if a call did.
     transport: Option<serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
-    /// Listeners that were opened here.
+    /// Listeners opened by calls.
     opened: BTreeSet<SocketAddr>,
-    /// Where keys are, by the names that clients have given them.
+    /// Key files by client-given names.
     keys: BTreeMap<String, String>,
-    /// How many bdevs have got a name here.
+    /// Counter for generated bdev names.
     named: u64,
 }
 
-/// What a document has no place for, of a subsystem.
+/// State of a subsystem without a place in a document.
 #[derive(Clone, Default)]
 struct Extra {
-    /// Where clients have said that it listens; everywhere, if none made it.
+    /// Addresses that clients added; `None` if another user created the subsystem, which then
+    /// listens everywhere.
     listeners: Option<BTreeSet<SocketAddr>>,
-    /// Hosts that are listed while any host may connect.
+    /// Hosts listed while any host may connect.
     dormant_hosts: BTreeMap<String, Host>,
     max_namespaces: Option<u32>,
 }
 
-/// A method: its name, whether SPDK has it only before it is initialized, and what does it.
+/// A method: its name, whether SPDK has it only before initialization, and its implementation.
 struct Method {
     name: &'static str,
     at_start: bool,
@@ -97,8 +98,8 @@ struct Method {
 type Call = fn(&SpdkRpc, &mut Table, Params) -> Answer;
 
 impl SpdkRpc {
-    /// Answers about the target of `steering`, whose opener is [`Bdevs::opening`] of `bdevs`.
-    /// `opener` opens what bdevs are made of.
+    /// Serves the target of `steering`, whose opener must be [`Bdevs::opening`] of `bdevs`.
+    /// `opener` opens the storage of bdevs.
     pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Arc<dyn Open>) -> Self {
         let shares = !steering.document().0.subsystems.is_empty();
         let table = Table {
@@ -113,7 +114,7 @@ impl SpdkRpc {
         Self { steering, bdevs, table: Mutex::new(table), seen: Mutex::default() }
     }
 
-    /// The answer to a request or a batch; none if nobody waits for one.
+    /// The answer to a request or a batch; `None` if the client expects none.
     fn answer(&self, text: &[u8]) -> Option<Vec<u8>> {
         message::answer(text, &mut |method, params| self.call(method, params))
     }
@@ -131,8 +132,8 @@ impl SpdkRpc {
         self.carry_out(method.call, &params)
     }
 
-    /// What a call decides on is a look at the document: if others have changed that before the
-    /// call does, it looks again.
+    /// Runs a call, which decides by the current document. If another client changes the document
+    /// meanwhile, the call runs again.
     fn carry_out(&self, call: Call, params: &Params) -> Answer {
         let mut table = self.table.lock().expect("no holder panics");
         let mut attempts = 0;
@@ -152,12 +153,12 @@ impl SpdkRpc {
         self.seen.lock().expect("no holder panics")
     }
 
-    /// Changes the document that the call has looked at.
+    /// Changes the document that the call has read.
     fn change(&self, edit: impl FnOnce(&mut Document)) -> Result<(), Refused> {
         self.change_and_read(&Reread::Nothing, edit)
     }
 
-    /// The same, with key files that are read again.
+    /// The same, and reads key files again.
     fn change_and_read(
         &self,
         reread: &Reread,
@@ -189,11 +190,11 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Others may have taken a subsystem away, or a listener, or listed its hosts.
+    /// Forgets state of subsystems, listeners and hosts that another user has removed or listed.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));
-        // Where others have said meanwhile who may connect, nobody waits to be listed.
+        // Host lists are in force again: drop the dormant hosts.
         let counts =
             |nqn: &String| document.subsystems.get(nqn).is_some_and(|it| !it.allow_any_host);
         let listed = self.subsystems.iter_mut().filter(|(nqn, _)| counts(nqn));
@@ -216,17 +217,17 @@ fn methods() -> impl Iterator<Item = &'static Method> {
     parts.into_iter().flatten()
 }
 
-/// A method that can be called now.
+/// A method that can always be called.
 const fn method(name: &'static str, call: Call) -> Method {
     Method { name, at_start: false, call }
 }
 
-/// A change that was refused, as what `error` says.
+/// Converts a refused change to `error`.
 fn refused(error: RpcError) -> impl FnOnce(Refused) -> RpcError {
     |refused| error.because(refused)
 }
 
-/// Refuses what farblock has not, if it is asked for.
+/// Refuses a request for a feature that farblock lacks.
 fn unsupported(asked: bool, sentence: &str) -> Result<(), RpcError> {
     match asked {
         true => Err(RpcError::invalid().because(sentence)),

@@ -1,4 +1,4 @@
-//! The transport, subsystems, namespaces and hosts.
+//! Calls about the transport, subsystems, namespaces and hosts.
 
 use super::bdev_calls::is_claimed;
 use super::bdevs::Bdev;
@@ -29,14 +29,14 @@ pub(super) const METHODS: &[Method] = &[
     method("nvmf_subsystem_allow_any_host", allow_any_host),
 ];
 
-/// The controller identifiers that a subsystem gives unless a client asks for others.
+/// The default range of controller IDs.
 const CONTROLLER_IDS: (u16, u16) = (1, 0xffef);
 
 pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     params.parse().map_err(|sentence| RpcError::invalid().because(sentence))
 }
 
-/// There is one target.
+/// Only one target exists.
 pub(super) fn check_target(name: Option<&str>) -> Result<(), RpcError> {
     match name {
         None | Some("nvmf_tgt") => Ok(()),
@@ -126,7 +126,7 @@ fn get_transports(_: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     }
 }
 
-/// The transport as it is, whatever it was made with.
+/// The actual transport, whatever its parameters were.
 fn transport() -> Value {
     let offered = farblock_target::Subsystem::new("nqn.2026-11.org.farblock:any").config;
     json!({
@@ -206,7 +206,7 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
     Ok(json!(true))
 }
 
-/// The ends of the range of controller identifiers that a client asks for, unless it is all.
+/// The ends of the requested range of controller IDs; `None` for the defaults.
 fn asked_ids(asked: &CreateSubsystem) -> Result<(Option<u16>, Option<u16>), RpcError> {
     let (least, most) = CONTROLLER_IDS;
     let ids = (asked.min_cntlid.unwrap_or(least), asked.max_cntlid.unwrap_or(most));
@@ -218,7 +218,7 @@ fn asked_ids(asked: &CreateSubsystem) -> Result<(Option<u16>, Option<u16>), RpcE
     Ok((Some(ids.0).filter(|id| *id != least), Some(ids.1).filter(|id| *id != most)))
 }
 
-/// The parameters of what is asked about one subsystem.
+/// Parameters of calls about one subsystem.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfSubsystem {
@@ -309,7 +309,7 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
     })
 }
 
-/// A host, with the names of its keys for authentication; that for TLS SPDK does not show.
+/// A host with the names of its authentication keys. SPDK does not show the TLS key.
 fn shown_host(keyring: &Keyring, name: &str, host: &Host) -> Value {
     let mut shown = json!({ "nqn": name });
     for (parameter, key) in keyring.named(host) {
@@ -320,12 +320,12 @@ fn shown_host(keyring: &Keyring, name: &str, host: &Host) -> Value {
     shown
 }
 
-/// An NGUID as SPDK writes it.
+/// An NGUID in SPDK's format.
 pub(super) fn digits(nguid: Uuid) -> String {
     nguid.simple().to_string().to_uppercase()
 }
 
-/// An EUI-64 as SPDK writes it.
+/// An EUI-64 in SPDK's format.
 pub(super) fn eui64_digits(eui64: Eui64) -> String {
     eui64.to_string().to_uppercase()
 }
@@ -341,7 +341,7 @@ pub(super) fn offered(
     config
 }
 
-/// The listed hosts, whether the list counts or not.
+/// The listed hosts, whether or not the list is in force.
 pub(super) fn hosts<'a>(
     table: &'a Table,
     nqn: &str,
@@ -477,7 +477,7 @@ struct AddHost {
 }
 
 impl AddHost {
-    /// Without keys.
+    /// A host without keys.
     fn named(nqn: &str, host: &str) -> Self {
         Self {
             nqn: nqn.to_owned(),
@@ -490,7 +490,7 @@ impl AddHost {
     }
 }
 
-/// Why a host cannot have a key where every host may connect.
+/// Error for a key where every host may connect.
 const NOBODY_IS_ASKED: &str = "every host may connect to this subsystem, and nobody would be asked \
                                for a key: nvmf_subsystem_allow_any_host with false first";
 
@@ -513,7 +513,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let error = if entry.has_key() { RpcError::internal() } else { RpcError::invalid() };
     let added = rpc.change(|document| {
         if let Some(subsystem) = document.subsystems.get_mut(&asked.nqn) {
-            // Somebody else may have listed it meanwhile, with a key.
+            // Another user may have listed it with a key meanwhile.
             subsystem.hosts.entry(asked.host).or_insert(entry);
         }
     });
@@ -521,8 +521,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// A host with the files of the keys that it is to have; with `alone`, if the target's key comes
-/// without the host's.
+/// A host with key files. `alone`: the error for a controller key without a host key.
 fn keyed(keyring: &Keyring, asked: &AddHost, alone: RpcError) -> Result<Host, RpcError> {
     let file = |parameter: &str, name: &Option<String>, error: RpcError| {
         let Some(name) = name else { return Ok(None) };
@@ -553,8 +552,7 @@ struct SetKeys {
     dhchap_ctrlr_key: Option<String>,
 }
 
-/// Gives a host that is listed other keys to authenticate with, or none. Those that it has for TLS
-/// stay, and so does everything else of it.
+/// Replaces a listed host's authentication keys. Its TLS keys and other settings stay.
 fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: SetKeys = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
@@ -577,7 +575,7 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             true => Err(wrong(NOBODY_IS_ASKED.to_owned())),
         };
     }
-    // What is in the file may be new while its name is the same.
+    // The file's content may have changed under the same name.
     let reread = Reread::Host(asked.nqn.clone(), asked.host.clone());
     let changed = rpc.change_and_read(&reread, |document| {
         let subsystem = document.subsystems.get_mut(&asked.nqn);
@@ -589,7 +587,7 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Lists a host that may connect anyhow, for the time when only listed ones may.
+/// Lists a host that any-host access already admits, for when only listed hosts may connect.
 fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Answer {
     let mut wanted = view.document.clone();
     if let Some(subsystem) = wanted.subsystems.get_mut(&nqn) {
@@ -661,13 +659,12 @@ fn allow_any_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 
 type Hosts = BTreeMap<String, Host>;
 
-/// Those that count and those that are only known, of the hosts that are listed now and of those
-/// that were known before.
+/// Splits listed and remembered hosts into those in force and those only remembered.
 fn divided(listed: Hosts, known: Hosts, any: bool) -> (Hosts, Hosts) {
     let mut all = known;
-    // Others may have given one of them a key since.
+    // Listed entries win: another user may have added a key.
     all.extend(listed);
-    // Whoever has to prove who it is has to still.
+    // A host with a key must keep authenticating.
     all.into_iter().partition(|(_, host)| !any || host.has_key())
 }
 

@@ -1,6 +1,6 @@
-//! Limits: those of the namespace that a bdev stores, or will.
+//! Rate limits of a bdev, which apply to the namespace that it stores.
 //!
-//! SPDK makes whole thousands of reads and writes a second; here they are what is asked for.
+//! SPDK rounds IOPS to whole thousands; farblock applies the requested value.
 
 use super::bdev_calls::{invalid, parse};
 use super::bdevs::Bdev;
@@ -48,7 +48,7 @@ fn set_limit(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
 }
 
 impl SetLimit {
-    /// The limits with those changed that are named: 0 is none.
+    /// Overrides the named limits; 0 removes one.
     fn over(&self, limits: Limits) -> Result<Limits, RpcError> {
         let rates = [
             self.rw_ios_per_sec,
@@ -75,7 +75,7 @@ impl SetLimit {
     }
 }
 
-/// The limits of a bdev: those of the namespace that it stores.
+/// A bdev's limits, which are set on the namespace that it stores.
 fn limits(view: &View, bdev: &Bdev) -> Limits {
     let used = view.uses_of(&bdev.name).next();
     let subsystems = &view.document.subsystems;
@@ -83,7 +83,7 @@ fn limits(view: &View, bdev: &Bdev) -> Limits {
     used.map_or(bdev.namespace.limits, |namespace| namespace.limits)
 }
 
-/// The limits as SPDK has them.
+/// The limits in SPDK's format.
 pub(super) fn shown(view: &View, bdev: &Bdev) -> Value {
     let limits = limits(view, bdev);
     let mib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(MIB);
@@ -95,7 +95,7 @@ pub(super) fn shown(view: &View, bdev: &Bdev) -> Value {
     })
 }
 
-/// The parameters of the call that sets the limits of a bdev, if it has any.
+/// Parameters of the call that sets a bdev's limits, if it has any.
 pub(super) fn saved(view: &View, bdev: &Bdev) -> Option<Value> {
     let limits = limits(view, bdev);
     if limits.read_iops.or(limits.write_iops).is_some() || limits.burst_ms.is_some() {

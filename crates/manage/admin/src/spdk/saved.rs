@@ -1,8 +1,8 @@
-//! The configuration as calls that make it again: what `save_config` saves.
+//! The configuration as calls that recreate it, for `save_config`.
 //!
-//! What these calls cannot say is left out, and the log says so. Whoever cannot be let in as before
-//! is not let in at all: a host is never saved without what it has to prove. Its keys are saved as
-//! the files that they are in.
+//! Settings without a call are left out, with a log line. A host whose access restrictions cannot
+//! be expressed is not saved at all, so it never gets in with less proof. Keys are saved as the
+//! paths of their files.
 
 use super::bdevs::{Bdev, BdevKind};
 use super::keyring_calls::Keyring;
@@ -15,13 +15,13 @@ fn call(method: &str, params: &Value) -> Value {
     json!({ "method": method, "params": params })
 }
 
-/// The calls that name the files of keys.
+/// Calls that name the key files.
 pub(super) fn keyring(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     keyring.saved().map(|params| call("keyring_file_add_key", &params)).collect()
 }
 
-/// The calls that make the bdevs.
+/// Calls that create the bdevs.
 pub(super) fn bdevs(view: &View) -> Vec<Value> {
     let made = view.bdevs.iter().flat_map(|bdev| bdev_config(view, bdev));
     made.chain([json!({ "method": "bdev_wait_for_examine" })]).collect()
@@ -44,7 +44,7 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
     [call(creator, &params)].into_iter().chain(limits).collect()
 }
 
-/// What a bdev stores as it is now: others may have changed it since a client made it.
+/// A bdev's current settings, which another user may have changed.
 fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
     let used = view.uses_of(&bdev.name).next();
     let subsystems = &view.document.subsystems;
@@ -52,7 +52,7 @@ fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
     used.unwrap_or(&bdev.namespace)
 }
 
-/// The call that makes a bdev, and with what; or why there is none.
+/// The call that creates a bdev, with its parameters; the error says why there is none.
 fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static str> {
     let namespace = current(view, bdev);
     let is_read_only = namespace.read_only;
@@ -73,7 +73,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
             params["block_size"] = json!(namespace.block_size);
             Ok(("bdev_uring_create", params))
         }
-        // The two are the same here, and only this one can be read-only.
+        // farblock treats both alike, and only this call has a read-only option.
         BdevKind::Aio | BdevKind::Uring => {
             params["filename"] = json!(filename);
             params["block_size"] = json!(namespace.block_size);
@@ -95,7 +95,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
     }
 }
 
-/// The calls that make the rest.
+/// Calls that create everything else.
 pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     let mut calls = Vec::new();
@@ -141,8 +141,8 @@ fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
     call("nvmf_create_subsystem", &params)
 }
 
-/// The call that lists a host, with its keys; none of one that could come in with less than what is
-/// asked of it now.
+/// The call that lists a host with its keys; `None` if the host could then connect with less proof
+/// than now.
 fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<Value> {
     let (demand, hashes) = (host.demand, &host.dhchap_hashes);
     let asked = [
@@ -168,8 +168,8 @@ fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<
     Some(call("nvmf_subsystem_add_host", &params))
 }
 
-/// The calls that add the listeners: those that require TLS last, since one that is added is as
-/// strict as those before it.
+/// Calls that add the listeners. Those that require TLS come last, since a new listener is as
+/// strict as the strictest existing one.
 fn listener_config(view: &View, table: &Table) -> Vec<Value> {
     let subsystems = view.document.subsystems.keys().map(String::as_str);
     let mut added = Vec::new();

@@ -1,4 +1,4 @@
-//! The socket, on a thread of its own.
+//! The SPDK socket, served by its own thread.
 
 use super::SpdkRpc;
 use super::frame::Framer;
@@ -16,14 +16,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-/// Bytes that are read at once.
+/// Size of one read.
 const READ_BYTES: usize = 8 << 10;
-/// How long a client may ask for nothing: SPDK's keep their connections.
+/// Idle limit of a client: SPDK's clients keep their connections.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
-/// How long a client is listened to that has been sent away.
+/// Time limit for reading from a client after a final refusal.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// The thread that answers. Dropping it ends it, and removes its socket.
+/// The serving thread. Dropping it stops the thread and removes its socket.
 pub struct SpdkServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -40,7 +40,7 @@ impl Drop for SpdkServer {
     }
 }
 
-/// Offers SPDK's methods on a Unix socket at `path` that only its owner can open.
+/// Serves SPDK's methods on a Unix socket at `path` that only its owner can open.
 ///
 /// # Errors
 /// Why it cannot.
@@ -67,7 +67,7 @@ pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
 
 async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let listener = UnixListener::from_std(socket)?;
-    // A client that never ends its message makes room for the next one.
+    // A client that never completes a request gives its place to a new one.
     let mut listener = Bounded::new(listener, MAX_CONNECTIONS, IDLE);
     loop {
         let (stream, _) = listener.accept().await;
@@ -80,7 +80,7 @@ async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> 
     }
 }
 
-/// Answers one request after the other, until the client has closed or sent what is none.
+/// Answers requests in order, until the client closes or sends an invalid one.
 async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let mut framer = Framer::new();
     let mut bytes = vec![0; READ_BYTES];
@@ -95,7 +95,7 @@ async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Re
                 Ok(Some(request)) => {
                     let rpc = Arc::clone(&rpc);
                     let _asked = stream.activity().begin();
-                    // A disk may take its time.
+                    // Disks may be slow.
                     let answered = tokio::task::spawn_blocking(move || rpc.answer(&request)).await;
                     if let Some(answer) = answered.map_err(io::Error::other)? {
                         stream.write_all(&answer).await?;
@@ -111,8 +111,8 @@ async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Re
     }
 }
 
-/// Says why this ends. What the client has sent besides is read and thrown away for a moment: a
-/// socket that is closed over unread bytes takes the answer along.
+/// Sends the final refusal. Then reads and discards input for a moment: closing a socket with
+/// unread bytes would lose the refusal.
 async fn part(mut stream: Connection<UnixStream>, refusal: &str) -> io::Result<()> {
     stream.write_all(refusal.as_bytes()).await?;
     stream.shutdown().await?;

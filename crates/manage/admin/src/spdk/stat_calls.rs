@@ -1,4 +1,4 @@
-//! What the target does at the moment, and has done.
+//! Calls about the target's state and statistics.
 
 use super::bdevs::Bdev;
 use super::message::{Answer, Errno, INTERNAL_ERROR, Params, RpcError};
@@ -19,9 +19,9 @@ pub(super) const METHODS: &[Method] = &[
     method("thread_get_stats", thread_get_stats),
 ];
 
-/// Ticks in a second of what is told in ticks.
+/// Ticks per second in answers.
 const TICK_RATE: u64 = 1_000_000;
-/// Those of Linux's processor times, on every machine.
+/// Ticks per second of Linux' processor times, on every architecture.
 const LINUX_TICK_RATE: u64 = 100;
 
 /// The controllers of a subsystem, or of the discovery service.
@@ -137,7 +137,7 @@ fn get_iostat(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     }))
 }
 
-/// What was done on a bdev by the namespace that it stores, as long as that is there.
+/// The I/O counts of the namespace that a bdev stores, while it exists.
 fn counts(view: &View, stats: &Stats, name: &str) -> IoCounts {
     let mut sum = IoCounts::default();
     for one in view.uses_of(name) {
@@ -164,7 +164,7 @@ fn thread_get_stats(_: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     Ok(json!({ "tick_rate": LINUX_TICK_RATE, "threads": threads() }))
 }
 
-/// This process's threads and their processor times, as far as the system tells.
+/// This process's threads and their processor times, where the system reports them.
 fn threads() -> Vec<Value> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let read = |task: std::fs::DirEntry| {
@@ -174,11 +174,11 @@ fn threads() -> Vec<Value> {
     tasks.flatten().filter_map(read).collect()
 }
 
-/// A thread from its line in /proc.
+/// Parses a thread's line in /proc.
 fn thread(stat: &str) -> Option<Value> {
     let (start, rest) = stat.rsplit_once(')')?;
     let (id, name) = start.split_once('(')?;
-    // From the third field on: user and system time are the 14th and the 15th.
+    // `fields` starts with the third field; user and system time are the 14th and 15th.
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let time = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(json!({

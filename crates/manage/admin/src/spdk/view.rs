@@ -1,4 +1,4 @@
-//! What is there, as SPDK's clients see it: the document, and the bdevs under its namespaces.
+//! The target as SPDK's clients see it: the document, and the bdevs under its namespaces.
 
 use super::bdevs::{Bdev, BdevKind, is_of};
 use super::message::RpcError;
@@ -12,16 +12,16 @@ use uuid::Uuid;
 
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The target at one moment.
+/// A snapshot of the target.
 pub(super) struct View {
     pub(super) document: Document,
     pub(super) report: Report,
-    /// Those that were made, and then one for each namespace that others made.
+    /// Bdevs that clients created, then one for each other namespace.
     pub(super) bdevs: Vec<Bdev>,
     pub(super) uses: Vec<Use>,
 }
 
-/// A namespace, and what stores it.
+/// A namespace and its bdev.
 pub(super) struct Use {
     pub(super) nqn: String,
     pub(super) nsid: u32,
@@ -41,8 +41,8 @@ impl SpdkRpc {
         let mut uses = Vec::new();
         for (nqn, subsystem) in &document.subsystems {
             for (&nsid, namespace) in &subsystem.namespaces {
-                // Those of others are told apart by their places: two RAM disks of one size are
-                // two.
+                // Namespaces of other users get one bdev each: two RAM disks of one size are two
+                // disks.
                 let bdev = match made.iter().find(|bdev| is_of(namespace, bdev)) {
                     Some(bdev) => bdev.name.clone(),
                     None => {
@@ -59,8 +59,8 @@ impl SpdkRpc {
     }
 }
 
-/// The name of a bdev that no client gave one. Clients may have given that to another: what is done
-/// to the one must not be done to the other.
+/// A name for a bdev that no client named, distinct from all client-given names, so that no call
+/// hits the wrong bdev.
 fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
     let mut name = format!("{nqn}/{nsid}");
     while bdevs.iter().any(|bdev| bdev.name == name) {
@@ -69,7 +69,7 @@ fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
     name
 }
 
-/// A bdev for a namespace that no client made.
+/// A bdev for a namespace that no client created.
 fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
     let kind = match Spec::parse(&namespace.path) {
         Ok(Spec::Mem { .. }) => BdevKind::Malloc,
@@ -106,7 +106,7 @@ impl View {
         self.uses.iter().filter(move |one| one.bdev == name)
     }
 
-    /// The RAID bdev that a bdev is a part of.
+    /// The RAID bdev on top of a bdev.
     pub(super) fn raid_over(&self, name: &str) -> Option<&Bdev> {
         self.bdevs.iter().find(|bdev| bdev.bases.iter().any(|base| base == name))
     }
@@ -141,7 +141,7 @@ pub(super) fn no_subsystem(nqn: &str) -> RpcError {
 }
 
 impl Table {
-    /// Where clients have said that a subsystem listens.
+    /// The addresses where clients made a subsystem listen.
     pub(super) fn listeners(&self, nqn: &str, document: &Document) -> BTreeSet<SocketAddr> {
         let everywhere = || document.listeners.keys().copied().collect();
         match self.subsystems.get(nqn).and_then(|extra| extra.listeners.as_ref()) {
