@@ -1,12 +1,12 @@
-//! The real faults for hours: what the guests and the Ceph cluster of `make test` go through once,
-//! again and again, until the time is over.
+//! Repeats real faults for hours: those that the guests and the Ceph cluster of `make test` go
+//! through once.
 
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Each, and what it does to the targets, their disks and their hosts.
+/// Each fault: name, script, and effect on targets, disks or hosts.
 const FAULTS: [(&str, &str, &str); 5] = [
     ("ceph", "interop/ceph/test.sh", "the cluster's OSD is killed under load"),
     ("multipath", "interop/linux/ceph-multipath.sh", "one of two targets is killed under load"),
@@ -15,24 +15,24 @@ const FAULTS: [(&str, &str, &str); 5] = [
     ("reservations", "interop/linux/reservations.sh", "guests preempt each other"),
 ];
 
-/// How long, and which.
+/// Options of the command.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long; a part of an hour is 0.1, for example. A round that was begun is ended
+    /// Duration in hours, for example 0.1; the last round is completed
     #[arg(long, default_value_t = 1.0)]
     hours: f64,
-    /// Only those whose name contains this; several times: each of these
+    /// Run only faults whose name contains this (repeatable)
     #[arg(long)]
     only: Vec<String>,
-    /// Say which there are
+    /// List the faults
     #[arg(long)]
     list: bool,
-    /// The binary that goes through this
+    /// The farblock binary to test
     #[arg(long, default_value = "target/release/farblock")]
     farblock: PathBuf,
 }
 
-/// Runs rounds, and says how many of each held.
+/// Runs rounds, and reports how many of each fault passed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
         return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
@@ -72,12 +72,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// One run of a script, which says itself what does not hold.
+/// Runs a script once. The script reports its failures itself.
 fn round(script: &str, farblock: &Path) -> Result<bool, String> {
     let mut command = Command::new(script);
     command.arg(farblock);
     if script.starts_with("interop/ceph/") {
-        // Its backend's own tests are run by cargo.
+        // It runs the backend's own tests through cargo.
         command.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     }
     let status = command.status().map_err(|error| {

@@ -1,4 +1,4 @@
-//! Either end of the floor as a process of its own.
+//! Runs either end of the floor as a separate process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,47 +11,47 @@ use farblock_block::size;
 /// Answer `floor-drive` until killed
 #[derive(Args)]
 pub(crate) struct ServeOptions {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Processors to pin them to
+    /// Processors for the threads
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
 }
 
-/// Measure what bare sockets move: prints figures as JSON
+/// Measure the throughput of bare sockets; prints figures as JSON
 #[derive(Args)]
 pub(crate) struct DriveOptions {
-    /// A `floor-serve`
+    /// Address of a `floor-serve`
     server: SocketAddr,
     /// randread, randwrite or randrw
     #[arg(long)]
     rw: Rw,
-    /// Bytes of one I/O
+    /// Block size
     #[arg(long, default_value = "4k")]
     bs: String,
     /// I/Os in flight on each connection
     #[arg(long, default_value_t = 1)]
     iodepth: u32,
-    /// Connections
+    /// Number of connections
     #[arg(long, default_value_t = 1)]
     connections: u32,
-    /// Reads in a hundred I/Os, for randrw
+    /// Percentage of reads, for randrw
     #[arg(long, default_value_t = 50)]
     rwmixread: u8,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 1)]
     threads: u32,
-    /// Processors to pin them to
+    /// Processors for the threads
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
     /// Measured seconds
     #[arg(long, default_value_t = 3.0)]
     runtime: f64,
-    /// Seconds before that
+    /// Warm-up seconds before the measurement
     #[arg(long, default_value_t = 0.5)]
     ramp_time: f64,
 }

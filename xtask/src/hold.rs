@@ -1,4 +1,5 @@
-//! Many connections to one target, more than one controller grants: idle, or each served.
+//! Opens many connections to one target, more than one controller grants, and leaves them idle or
+//! reads through each.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,32 +10,32 @@ use farblock_host::{Controller, Options, RemoteNamespace, Url};
 use farblock_reactor::{Buffer, Config, Reactor, TaskId};
 use serde::{Deserialize, Serialize};
 
-/// I/O queues of one controller: what farblock's own target grants.
+/// I/O queues of one controller, as farblock's target grants.
 const QUEUES_EACH: usize = 128;
-/// The longest wait for an I/O.
+/// Time limit for an I/O.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Hold many connections to a target, and read through all of them in turn: prints JSON
+/// Hold many connections to a target, and read through all of them in turn; prints JSON
 #[derive(Args)]
 pub(crate) struct HoldOptions {
-    /// A namespace; if a target has several addresses, each of them, to be used in turns
+    /// URL of a namespace, once for each address of its target; connections alternate between them
     #[arg(required = true, value_name = "URL")]
     urls: Vec<Url>,
-    /// Connections, each an I/O queue
+    /// Number of connections, each with one I/O queue
     #[arg(long, default_value_t = 100)]
     connections: usize,
-    /// Reads in flight on all of them together; none leaves them idle
+    /// Reads in flight on all of them together; 0 leaves them idle
     #[arg(long, default_value_t = 0)]
     depth: usize,
     /// Entries of each queue
     #[arg(long, default_value_t = 128)]
     queue_depth: u16,
-    /// How long
+    /// Duration in seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) connections: usize,
@@ -49,12 +50,12 @@ struct Member {
 }
 
 struct Holder {
-    // The queues go before the reactor that they live on.
+    // The queues must be dropped before their reactor.
     members: Vec<Member>,
     by_task: HashMap<TaskId, usize>,
     reactor: Reactor,
     namespaces: Vec<RemoteNamespace>,
-    /// Whose turn it is.
+    /// The member for the next read.
     next: usize,
     in_flight: usize,
     completed: u64,
@@ -102,7 +103,7 @@ impl Holder {
         Ok(Holder { members, by_task, reactor, namespaces, next, in_flight, completed })
     }
 
-    /// Keeps `depth` reads in flight, through one connection after the other.
+    /// Keeps `depth` reads in flight, using the connections in turn.
     fn read(&mut self, depth: usize, run: Duration) -> Result<Held, String> {
         let block_bytes = self.namespaces[0].geometry().block_size;
         let blocks = (4096 / block_bytes).max(1);
@@ -116,7 +117,7 @@ impl Holder {
             {
                 touched.push(self.submit(blocks, buffer));
             }
-            // What was submitted may wait to be sent, or be complete at once.
+            // Flush submitted reads, some of which may be complete already.
             for index in touched.drain(..) {
                 self.collect(index, &mut done, &mut idle)?;
             }
@@ -143,7 +144,7 @@ impl Holder {
         })
     }
 
-    /// Submits a read to the member whose turn it is, and says which that is.
+    /// Submits a read to the next member, and returns its index.
     fn submit(&mut self, blocks: u32, buffer: Buffer) -> usize {
         let index = self.next;
         self.next = (index + 1) % self.members.len();

@@ -1,8 +1,8 @@
-//! What developers of farblock run besides its tests: `cargo run --release -p xtask -- COMMAND`, or
-//! `cargo xtask COMMAND` where nothing is measured.
+//! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or `cargo xtask
+//! COMMAND` for commands that measure nothing.
 //!
-//! `bench-peers` is the measuring stand, and `sim` the simulation; the other commands are the parts
-//! of the stand that need a process of their own. Linux only, as the peers are.
+//! `bench-peers` is the measuring stand, and `sim` the simulation; the other commands are mostly
+//! parts of the stand that need their own process. Linux only, like the peers.
 
 #![forbid(unsafe_code)]
 
@@ -31,34 +31,34 @@ fn main() -> ExitCode {
     #[command(name = "xtask", about = "What developers of farblock run besides its tests")]
     enum Command {
         BenchPeers(bench_peers::Options),
-        /// Measure the six patterns through fio: farblock's engine beside SPDK's
+        /// Measure the six patterns through fio: farblock's engine and SPDK's
         ///
-        /// `FARBLOCK_SPDK` names a build of SPDK with its fio plugin. Less with --quick.
+        /// `FARBLOCK_SPDK` names a build of SPDK with its fio plugin. --quick shortens it.
         BenchFio(bench_peers::Options),
-        /// Measure the ways to attach a disk beside each other
+        /// Compare the ways to attach a disk
         ///
-        /// 4k random reads of memory, one and 32 in flight. Less with --quick.
+        /// 4k random reads of memory, one and 32 in flight. --quick shortens it.
         BenchAttach(bench_peers::Options),
-        /// Measure a disk file locally, over loopback, and across a veth pair with time added
+        /// Measure a disk file locally, over loopback, and over a veth pair with added latency
         ///
-        /// The six patterns, and 4k random reads at four depths. Needs root. Less with --only.
+        /// The six patterns, and 4k random reads at four depths. Needs root. --only selects rows.
         BenchNetwork(bench_peers::Options),
-        /// Measure what counters and histograms cost, asked for and not
+        /// Measure the cost of counters and histograms, with and without clients that read them
         ///
         /// 4k random reads, one and 32 in flight, of targets and attached disks (FUSE, fio).
         BenchCounters(bench_peers::Options),
-        /// Measure what features cost that are used, and that are not
+        /// Measure the cost of features, used and unused
         ///
         /// Limits, ANA, reservations, sets of disks, a thousand namespaces: 4k I/Os of targets.
         BenchCost(bench_peers::Options),
-        /// Go through the faults of guests and of a Ceph cluster, again and again
+        /// Repeat the faults of guests and of a Ceph cluster
         Faults(faults::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
         Picture(picture::Options),
         Scaling(scaling::Options),
-        /// Run the simulation of the whole product over new seeds
+        /// Run the simulation of the whole product with new seeds
         Sim(sim::Options),
     }
 

@@ -1,4 +1,5 @@
-//! The picture in the README: the six patterns, remote beside local, from `farblock bench --json`.
+//! Draws the README's picture: the six patterns, remote compared with local, from `farblock bench
+//! --json`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,24 +7,24 @@ use std::path::PathBuf;
 use clap::Args;
 use farblock_bench::{PatternReport, Report};
 
-/// In the picture's own units.
+/// Sizes in the picture's own units.
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 150.0;
-/// What 100 percent measure.
+/// Length of 100 percent.
 const WHOLE: f64 = 420.0;
 const TOP: f64 = 64.0;
 const ROW: f64 = 34.0;
 const BAR: f64 = 20.0;
-/// The longest bar, as a part of the whole.
+/// Maximum length of a bar, relative to 100 percent.
 const MOST: f64 = 1.15;
 
 /// Draw the six patterns, remote as a percentage of local, from reports of `farblock bench --json`
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Reports of several runs, whose medians are drawn
+    /// Reports of several runs; the medians are drawn
     #[arg(required = true)]
     reports: Vec<PathBuf>,
-    /// Where the picture goes
+    /// File for the picture
     #[arg(long, value_name = "FILE", default_value = "docs/remote-and-local.svg")]
     svg: PathBuf,
 }
@@ -93,7 +94,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Colours that stand on white, which the picture brings along.
+/// Draws with colours for a white background, which the picture includes.
 fn draw(bars: &[Bar], where_from: &str) -> String {
     let bottom = TOP + ROW * bars.len() as f64;
     let height = bottom + 44.0;
@@ -140,7 +141,7 @@ fn draw(bars: &[Bar], where_from: &str) -> String {
     svg
 }
 
-/// The picture for those who cannot see it.
+/// A text alternative to the picture.
 fn words(bars: &[Bar]) -> String {
     let each = bars.iter().map(|bar| format!("{} {:.0} %", bar.name, bar.percent));
     format!("Remote as a percentage of local: {}", each.collect::<Vec<_>>().join(", "))

@@ -1,8 +1,8 @@
-//! How the target's I/Os per second would grow with its cores: a model, and said to be one.
+//! A model of how the target's IOPS would grow with its cores; the output says that it is a model.
 //!
-//! It takes the processor time of an I/O from the stand's tables, measures here what it costs two
-//! processors to write to one line of memory, and assumes the rest: a network, and memory that all
-//! cores share.
+//! It takes the processor time of an I/O from the stand's tables, measures the cost of two
+//! processors writing to one cache line, and assumes the rest: a network, and memory shared by all
+//! cores.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
@@ -21,40 +21,40 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use farblock_bench::{Machine, command_line, utc};
 
-/// How many cores are asked about.
+/// Numbers of cores in the table.
 const CORES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Writes that are timed.
+/// Number of timed writes.
 const WRITES: u64 = 2_000_000;
-/// Bytes of headers that a packet of 1,500 has, in percent of what it carries.
+/// Overhead of packet headers with an MTU of 1,500, in percent of the payload.
 const FRAMING_PERCENT: f64 = 5.0;
 
 /// Calculate how the target's I/Os per second would grow from 1 to 64 cores (a model)
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The document with the stand's tables; the model's go between its scaling markers
+    /// The document with the stand's tables; the model's tables go between its scaling markers
     #[arg(long, value_name = "FILE", default_value = "docs/performance.md")]
     markdown: PathBuf,
-    /// Only print
+    /// Print only
     #[arg(long)]
     print: bool,
-    /// The network, in gigabits per second
+    /// Network bandwidth in gigabits per second
     #[arg(long, default_value_t = 200.0)]
     network_gbit: f64,
-    /// What all cores together can move in memory, in gigabytes per second
+    /// Memory bandwidth of all cores together, in gigabytes per second
     #[arg(long, default_value_t = 200.0)]
     memory_gb: f64,
-    /// Writes of an I/O to lines of memory that other cores write as well
+    /// Writes per I/O to cache lines that other cores also write
     #[arg(long, default_value_t = 0.0)]
     shared_writes: f64,
 }
 
-/// A load of the stand that is scaled.
+/// A load of the stand to scale.
 struct Load {
-    /// As the tables call it.
+    /// The name in the tables.
     name: &'static str,
     bytes: f64,
-    /// How often each byte goes over the memory's wires at the target: for a read the kernel's copy
-    /// (there and back) and the network card; for a write the card and two copies.
+    /// How often each byte crosses the target's memory bus. A read: the kernel's copy (two
+    /// crossings) and the network card. A write: the card and two copies.
     passes: f64,
 }
 
@@ -67,7 +67,7 @@ const LOADS: [Load; 6] = [
     Load { name: "1M randwrite, QD 8, 1 connection", bytes: 1_048_576.0, passes: 5.0 },
 ];
 
-/// What stops more.
+/// The bottleneck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
     Processors,
@@ -87,7 +87,7 @@ impl Limit {
     }
 }
 
-/// What the model assumes of a machine, in seconds and bytes.
+/// The model's assumptions about a machine, in seconds and bytes.
 struct Assumed {
     bounce_seconds: f64,
     shared_writes: f64,
@@ -96,7 +96,7 @@ struct Assumed {
 }
 
 impl Assumed {
-    /// I/Os per second of so many cores, and what stops more.
+    /// IOPS with this number of cores, and the bottleneck.
     fn scale(&self, load: &Load, seconds: f64, cores: u32) -> (f64, Limit) {
         let cores = f64::from(cores);
         let shared = self.shared_writes * self.bounce_seconds;
@@ -178,14 +178,14 @@ fn line(load: &Load, us: f64, assumed: &Assumed, text: &mut String) {
     };
 }
 
-/// The target's processor time in farblock's own row of a load on memory.
+/// The target's processor time in farblock's row for a load on memory.
 fn target_us(document: &str, load: &str) -> Option<f64> {
     let memory = document.split("### Disk: mem").nth(1)?.split("### Disk:").next()?;
     let row = memory.lines().find(|line| line.starts_with(&format!("| {load} | farblock |")))?;
     row.split('|').nth(9)?.trim().parse().ok()
 }
 
-/// What one write takes while so many threads write to the same line.
+/// The time of one write while this number of threads write to the same cache line.
 fn write_time(threads: u64) -> Duration {
     let (line, begin) = (AtomicU64::new(0), Barrier::new(threads as usize));
     let write = || {

@@ -1,30 +1,30 @@
-//! The simulation for hours: by an example of `farblock-sim`, which alone turns on what the
-//! simulation of the product takes in every crate below it.
+//! Runs the simulation for hours, through an example of `farblock-sim`: only that package enables
+//! the simulation features of all crates below it.
 
 use clap::Args;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long, and where to begin.
+/// Options of the command.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long; a part of an hour is 0.1, for example
+    /// Duration in hours, for example 0.1
     #[arg(long, default_value_t = 1.0)]
     hours: f64,
-    /// The first seed, instead of a new one each time
+    /// The first seed, instead of a new one for each run
     #[arg(long)]
     from: Option<u64>,
-    /// Lives of mirrors, instead of the whole product and of nodes that fence each other
+    /// Simulate lives of mirrors, instead of the whole product and of nodes that fence each other
     #[arg(long)]
     mirrors: bool,
 }
 
-/// How often it says how far it is.
+/// Interval between progress reports.
 const EVERY: Duration = Duration::from_secs(60);
-/// Lives of mirrors that one process goes through.
+/// Number of mirror lives per process.
 const LIVES: u64 = 200;
 
-/// Runs the seeds, and fails if one of them did.
+/// Runs the seeds, and fails if one of them fails.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
         return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
@@ -47,8 +47,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The same for mirrors: the test of them, again and again, each time from another seed on. It says
-/// how the first that fails is repeated, and what came after that one is left out.
+/// The same for mirrors: repeats their test, each time with further seeds. Reports how to repeat
+/// the first failure, and stops the process there.
 fn run_mirrors(options: &Options) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from = options.from.unwrap_or(now.as_secs() << 20);
@@ -62,7 +62,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
         Ok(status) => Ok(status.success()),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     };
-    // A build that fails is no seed that does.
+    // A failed build is not a failed seed.
     let mut build = test();
     build.arg("--no-run");
     if !succeeds(build)? {

@@ -1,9 +1,9 @@
-//! A disk file, locally, over loopback, and across a network device: a veth pair between two
-//! network namespaces, with time added on the way.
+//! Measures a disk file locally, over loopback, and over a network device: a veth pair between two
+//! network namespaces, with added latency.
 //!
-//! Loopback is no network device: what is sent there is received by the sender's own processor
-//! within the call. Here it goes through a device's queue, in frames, and a forwarder ([`delay`])
-//! makes the way as long as that to another rack or another building. Needs root.
+//! Loopback is no real network: the sender's processor also receives the data, within the call.
+//! Here frames pass through a device's queue, and a forwarder ([`delay`]) adds the latency of
+//! another rack or building. Needs root.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -17,25 +17,25 @@ use super::sides::{Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options, delay, network};
 
-/// The two ends, in a block that is for documentation.
+/// The two ends, in a block reserved for documentation.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
-/// Names of the device's ends.
+/// Names of the veth devices.
 const TARGET_DEVICE: &str = "fb-target";
 const HOST_DEVICE: &str = "fb-host";
-/// What is added to the way there and back.
+/// Latency added to each round trip.
 const DELAYS: [(&str, Duration); 2] =
     [("veth + 100 µs", Duration::from_micros(100)), ("veth + 500 µs", Duration::from_micros(500))];
-/// Farblock needs no longer to be warm.
+/// Farblock warms up within this time.
 const RAMP: Duration = Duration::from_millis(300);
 
-/// A network namespace, for as long as the process that keeps it has its input.
+/// A network namespace, which exists until its keeper process's input closes.
 struct Beyond {
     keeper: Child,
 }
 
 impl Beyond {
-    /// Makes one, and a device that leads there.
+    /// Creates a network namespace, with a device that leads to it.
     fn create() -> Result<Beyond, String> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", "echo there; exec cat"]);
@@ -66,7 +66,7 @@ impl Beyond {
         run(self.within(choose))
     }
 
-    /// The same command on the other side.
+    /// Wraps a command to run in the namespace.
     fn within(&self, command: Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.arg(format!("--net=/proc/{}/ns/net", self.keeper.id())).arg("--");
@@ -97,7 +97,7 @@ fn run(mut command: Command) -> Result<(), String> {
     Err(format!("{}: {}", describe(&command), said.trim()))
 }
 
-/// How depth hides the way, and the documents' six.
+/// Random reads at four depths, to show how depth hides latency, and the six patterns.
 fn rows(only: &[String]) -> Vec<Row> {
     let depths = [1, 8, 32, 128].map(|depth| Load::new(Rw::RandRead, 4096, depth, 1));
     let six = Pattern::six().into_iter().map(|pattern| Load::of(&pattern));

@@ -1,7 +1,7 @@
-//! The ways to attach a disk beside each other: 4k random reads of memory, one and 32 in flight.
+//! Compares the ways to attach a disk: 4k random reads of memory at depths 1 and 32.
 //!
-//! The servers are the examples of `farblock-attach`, so that nothing but the attachment is
-//! measured: no network is between them and the memory.
+//! The servers are examples of `farblock-attach`: with no network in between, only the attachment
+//! is measured.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use super::sides::{self, Client, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// A way to reach a disk.
+/// A way to attach a disk.
 struct Way {
     name: &'static str,
     server: Process,
     load: LoadTool,
-    // The last to go: the server may have a mount in it.
+    // Dropped last: the server may have a mount in it.
     _folder: Folder,
 }
 
-/// What puts the load on.
+/// The tool that generates the load.
 enum LoadTool {
-    /// fio, with the options that lead there.
+    /// fio, with the options for this way.
     Fio(Vec<String>),
-    /// An example of `farblock-attach`: a guest's driver on a vhost-user socket.
+    /// An example of `farblock-attach` that acts as a guest's driver on a vhost-user socket.
     Driver { program: PathBuf, socket: PathBuf },
 }
 
-/// A folder of a way's own, removed at the end.
+/// A way's own folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -48,7 +48,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Not with what is in it: if it is still mounted, that is a disk.
+        // Not recursively: a mount that is left in it is a disk.
         let _ = fs::remove_file(self.0.join("socket"));
         let _ = fs::remove_dir(&self.0);
     }
@@ -106,7 +106,7 @@ const STARTERS: [(&str, Start); 5] = [
     ("nbdkit's NBD, Unix socket", nbdkit),
 ];
 
-/// An example of `farblock-attach`, beside farblock itself.
+/// An example of `farblock-attach`, in the build directory of farblock.
 fn example(means: &Means, name: &str) -> Result<PathBuf, String> {
     let path = means.farblock.with_file_name("examples").join(name);
     match path.is_file() {
@@ -188,7 +188,7 @@ fn nbd_load(uri: &str) -> LoadTool {
     LoadTool::Fio(vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")])
 }
 
-/// Writes all of a disk: memory that was never written is read faster.
+/// Writes the whole disk: never-written memory is faster to read.
 fn fill(means: &Means, way: &Way) -> Result<(), String> {
     let size = means.disk_bytes.to_string();
     let mut command = way.load.command();
@@ -217,7 +217,7 @@ impl LoadTool {
         }
     }
 
-    /// 4k random reads, `depth` at once.
+    /// 4k random reads at this depth.
     fn read(&self, means: &Means, depth: u32, times: Times) -> Command {
         let mut command = self.command();
         let (ramp, runtime) = (times.ramp.as_millis(), times.runtime.as_millis());

@@ -1,7 +1,8 @@
-//! Some clients and what serves them, in turns: for comparisons beside the stand's own.
+//! Compares clients and their servers, for comparisons outside the main stand.
 //!
-//! As there: row by row, round by round, everybody right after the other and each round beginning
-//! with the next; the client on one processor and the server on another; medians.
+//! The rules are the stand's: row by row and round by round, all entrants run in succession, and
+//! each round starts with the next one. Clients and servers have one processor each. Results are
+//! medians.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,33 +17,33 @@ use super::sides::{Client, Times};
 use super::work::Load;
 use super::{Options, report, write};
 
-/// Everybody warms up for so long, and is then measured. It is also how long a client may take
-/// until its load is on: SPDK's takes a second.
+/// Warm-up time of each entrant before the measurement. A client may need this long until its load
+/// is on; SPDK's needs a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
-/// The entrant that all others are compared with, where it takes part.
+/// The entrant that all others are compared with, if present.
 pub(super) const LOCAL: &str = "local";
 
-/// Somebody who takes part.
+/// A contestant.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
-    /// Whose processor time is the serving side's.
+    /// The process that serves the load.
     pub(super) server: Option<&'a Process>,
-    /// The server uses its processor even when nobody asks anything of it: it is paused then.
+    /// The server polls even when idle, so it is paused outside its turn.
     pub(super) polls: bool,
     pub(super) client: NewClient<'a>,
 }
 
-/// Makes a client that does what a row says, for so long.
+/// Creates a client that runs a row's load for some time.
 type NewClient<'a> = Box<dyn Fn(&Row, Times) -> Client + 'a>;
 
-/// What is measured of everybody.
+/// A load for all entrants.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) load: Load,
 }
 
-/// How somebody did in a row.
+/// An entrant's results in a row.
 struct Outcome {
     row: String,
     entrant: &'static str,
@@ -50,23 +51,23 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// How long everybody runs.
+/// The warm-up and run times.
 pub(super) fn times(options: &Options) -> Result<Times, String> {
     let seconds = options.seconds.unwrap_or(if options.quick { 1.5 } else { 3.0 });
     let runtime = Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is not a time")?;
     Ok(Times { ramp: RAMP, runtime })
 }
 
-/// When processor time is measured: when the slowest has begun, and until before somebody ends who
-/// begins at once. The load is the same while they warm up.
+/// The window for processor time: it starts when the slowest entrant has started, and closes before
+/// the fastest one finishes. The load during warm-up is the same.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);
     Window { start: times.ramp, length, limit: times.ramp + load }
 }
 
-/// Measures everybody in every row, prints the tables, and puts them into the options' file between
-/// the markers of `name`.
+/// Measures all entrants in all rows, prints the tables, and writes them to the options' file
+/// between the markers of `name`.
 pub(super) fn hold(
     name: &str,
     options: &Options,
@@ -109,7 +110,7 @@ fn measure_row(
         for turn in 0..entrants.len() {
             let index = (turn + round as usize) % entrants.len();
             if outcomes[index].error.is_some() {
-                continue; // it will not get better
+                continue; // an error persists
             }
             let (entrant, outcome) = (&entrants[index], &mut outcomes[index]);
             let client = (entrant.client)(row, times);

@@ -1,7 +1,7 @@
-//! What features cost where they are used, and where they are not: the same load on targets of
-//! which each uses another one, in turns.
+//! Measures the cost of features, used and unused: the same load on several targets in turn, each
+//! of which uses another feature.
 //!
-//! With other work on the machine, processor time of an I/O is what can be compared.
+//! On a busy machine, only the processor time of an I/O is comparable.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -21,39 +21,39 @@ use super::work::Load;
 use super::{DiskFile, Options};
 
 const NQN: &str = "nqn.2026-11.org.farblock:cost";
-/// More than there is, so that what it costs is to look.
+/// Limits far above the real rates, so that only their checks cost.
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
-/// Namespaces of the targets with many.
+/// Number of namespaces of the targets with many.
 const MANY: u32 = 1000;
-/// How long targets with many namespaces are left alone.
+/// Idle time for the measurement of targets with many namespaces.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What a target is like.
+/// The feature that a target uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TargetKind {
-    /// A memory disk, and nothing else.
+    /// A memory disk without features.
     Plain,
-    /// With limits of the namespace that are never reached.
+    /// Limits on the namespace, never reached.
     Limited,
-    /// The same with limits and a weight of the host.
+    /// Limits and a weight on the host.
     LimitedHost,
-    /// Another ANA state than the usual one.
+    /// A non-default ANA state.
     Ana,
-    /// A stripe set, a concatenation, a mirror of two memory disks.
+    /// A stripe set, a concatenation and a mirror of two memory disks.
     Stripe,
     Concat,
     Mirror,
-    /// A mirror with legs that another target on loopback has: one of two, or both.
+    /// A mirror with one or both legs on another target over loopback.
     MirrorNear,
     MirrorFar,
-    /// A file in memory.
+    /// A file in a memory file system.
     File,
-    /// The same; the host that asks and another one are registered, and this one holds a
-    /// reservation that keeps strangers out.
+    /// The same file; two hosts are registered, and the one that measures holds a reservation that
+    /// excludes unregistered hosts.
     Reserved,
-    /// Many namespaces, one of which is used.
+    /// Many namespaces, of which one is used.
     Many,
-    /// The same, each with limits.
+    /// The same, with limits on each.
     ManyLimited,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for (name, kind) in KINDS.into_iter().filter(|(name, _)| wanted(name)) {
         match Served::start(&means, &folder, name, kind) {
             Ok(target) => targets.push(target),
-            // An older farblock lacks some.
+            // An older farblock lacks some features.
             Err(sentence) => eprintln!("not measured: {name}: {sentence}"),
         }
     }
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold("bench-cost", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// Where configurations and disks are: in memory.
+/// The folder of configurations and disks, in memory.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -126,7 +126,7 @@ struct Served {
     kind: TargetKind,
     process: Process,
     endpoint: Endpoint,
-    /// The targets of its remote legs, which share the host's processor.
+    /// The targets of its remote legs, on the host's processor.
     _legs: Vec<Process>,
 }
 
@@ -159,7 +159,7 @@ impl Served {
         Entrant { name: self.name, server, polls: false, client: Box::new(client) }
     }
 
-    /// What a target with many namespaces has and does when nobody asks anything of it.
+    /// Memory and processor time of an idle target with many namespaces.
     fn idle(&self) -> Option<String> {
         if !matches!(self.kind, TargetKind::Plain | TargetKind::Many | TargetKind::ManyLimited) {
             return None;
@@ -176,10 +176,10 @@ impl Served {
     }
 }
 
-/// Who asks.
+/// The host's identity.
 struct HostNames {
     nqn: String,
-    /// Its identifier in hexadecimal digits.
+    /// The host ID in hexadecimal.
     id: String,
 }
 
@@ -196,14 +196,14 @@ impl HostNames {
     }
 }
 
-/// What stores the disk, and the targets that this needs.
+/// The disk's path, and the targets that it needs.
 fn stored(
     means: &Means,
     folder: &Folder,
     kind: TargetKind,
     host: &HostNames,
 ) -> Result<(String, Vec<Process>), String> {
-    // The mirror has a MiB of each leg for itself.
+    // A mirror keeps a MiB of each leg for itself.
     let (bytes, half) = (means.disk_bytes, means.disk_bytes / 2);
     let leg = bytes + (1 << 20);
     let mut legs = Vec::new();
@@ -228,7 +228,7 @@ fn stored(
     Ok((path, legs))
 }
 
-/// A leg of memory in a target of its own.
+/// A memory leg on its own target.
 fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
     let mut command = Command::new(&means.farblock);
     command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);
@@ -261,7 +261,7 @@ fn configuration(path: &str, kind: TargetKind, host: &HostNames) -> String {
     text
 }
 
-/// A file, with a reservation if it is to have one.
+/// Creates a file, with a reservation if the kind needs one.
 fn disk(
     means: &Means,
     folder: &Folder,

@@ -1,5 +1,5 @@
-//! What counters and histograms cost those who ask for them, and those who do not: the same load
-//! on targets, and on attached disks, of which some are asked.
+//! Measures the cost of counters and histograms: the same load on targets and attached disks, some
+//! of which clients poll for counters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use super::sides::{self, Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// How often Prometheus would ask, and more.
+/// Polling interval, shorter than Prometheus' usual one.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs the comparison.
@@ -54,14 +54,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold("bench-counters", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// Whether it has `--metrics`, and whether somebody asks there.
+/// Name; whether it has `--metrics`; whether a client polls it.
 const TARGETS: [(&str, bool, bool); 3] = [
     ("target without --metrics", false, false),
     ("target with --metrics", true, false),
     ("target that is asked each second", true, true),
 ];
 
-/// Whether `list --metrics` was run before.
+/// Name; whether `list --metrics` was run before.
 const DISKS: [(&str, bool); 2] =
     [("attached disk that nobody asked", false), ("attached disk that somebody asked", true)];
 
@@ -70,7 +70,7 @@ struct Served {
     name: &'static str,
     process: Process,
     endpoint: Endpoint,
-    // Asks as long as this is there.
+    // Polls until dropped.
     _asking: Option<Sender<()>>,
 }
 
@@ -105,17 +105,17 @@ impl Served {
     }
 }
 
-/// Of `http://ADDR:PORT/metrics`.
+/// The address in `http://ADDR:PORT/metrics`.
 fn address(url: &str) -> Option<SocketAddr> {
     url.strip_prefix("http://")?.split('/').next()?.parse().ok()
 }
 
-/// Asks again and again, until what is given is dropped.
+/// Polls until the returned sender is dropped.
 fn ask(address: SocketAddr) -> Sender<()> {
     let (asking, end) = channel();
     std::thread::spawn(move || {
         while end.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-            // One that is missed is asked for again.
+            // A failed poll is repeated at the next interval.
             let _ = TcpStream::connect(address).and_then(|mut stream| {
                 stream
                     .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
@@ -131,11 +131,11 @@ struct Attached {
     name: &'static str,
     process: Process,
     file: PathBuf,
-    // The last to go: there is a mount in it.
+    // Dropped last: it holds a mount.
     _folder: Folder,
 }
 
-/// A folder, removed at the end if nothing is left in it.
+/// A folder, removed on drop if it is empty.
 struct Folder(PathBuf);
 
 impl Drop for Folder {

@@ -1,7 +1,6 @@
-//! A longer way: a TCP forwarder that passes each byte on a fixed time after it came.
+//! A TCP forwarder that passes on each byte after a fixed delay.
 //!
-//! The way costs what it costs besides, two sleeps and two copies in each direction: `across` says
-//! what a request and its answer take altogether.
+//! It also adds two sleeps and two copies in each direction: `across` reports the whole round trip.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,15 +9,15 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is received at once.
+/// Maximum size of one read.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks on their way in one direction of one connection; a sender that is ahead waits.
+/// Maximum number of delayed chunks per direction of a connection; then the sender waits.
 const MOST_CHUNKS: usize = 1024;
 
-/// What came, and when it is to go on.
+/// The time at which to send it, and the data.
 type Chunk = (Instant, Vec<u8>);
 
-/// Listens at `address` for as long as this process runs, and forwards to `to`.
+/// Listens at `address` for the life of this process, and forwards to `to`.
 pub(super) fn forward(
     address: IpAddr,
     to: SocketAddr,
@@ -28,7 +27,7 @@ pub(super) fn forward(
     let local = listener.local_addr()?;
     thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // Whoever is not connected on sees the end of its connection.
+            // On an error the connection is closed.
             let _ = join(near, to, each_way);
         }
     });
@@ -44,7 +43,8 @@ fn join(near: TcpStream, to: SocketAddr, each_way: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// One direction, in two threads, so that what is on its way does not keep more from coming.
+/// Forwards one direction, with separate threads for receiving and sending, so that delayed data
+/// does not block the receiver.
 fn carry(from: TcpStream, into: TcpStream, delay: Duration) {
     let (sender, chunks) = mpsc::sync_channel(MOST_CHUNKS);
     thread::spawn(move || take_in(from, &sender, delay));
@@ -63,7 +63,7 @@ fn take_in(mut from: TcpStream, chunks: &SyncSender<Chunk>, delay: Duration) {
 }
 
 fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
-    // Sleeps are 50 microseconds longer than asked for unless one asks for less.
+    // By default the kernel prolongs sleeps by up to 50 µs; ask for less.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     for (due, chunk) in chunks {
         let left = due.saturating_duration_since(Instant::now());
@@ -71,7 +71,7 @@ fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
             thread::sleep(left);
         }
         if into.write_all(&chunk).is_err() {
-            // Nobody is there: the other direction ends, too.
+            // The receiver is gone: close the other direction, too.
             let _ = into.shutdown(Shutdown::Both);
             return;
         }
@@ -86,7 +86,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// A server that sends back what comes, until its one client ends.
+    /// A server that echoes one client's data.
     fn echo() -> SocketAddr {
         let listener = TcpListener::bind((HERE, 0)).expect("loopback");
         let address = listener.local_addr().expect("bound");

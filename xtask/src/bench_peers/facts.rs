@@ -1,4 +1,5 @@
-//! What is no load: the cost of connections that do nothing, memory, and how many there can be.
+//! Facts without a load: the cost of idle connections, memory, and the maximum number of
+//! connections.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use super::sides::{Endpoint, Means, farblock};
 use super::work::Backend;
 use crate::hold::Held;
 
-/// How long idleness is looked at.
+/// Duration of an idle measurement.
 const IDLE_LOOK: Duration = Duration::from_secs(10);
 
 /// One fact about the target, and its goal.
@@ -18,7 +19,7 @@ const IDLE_LOOK: Duration = Duration::from_secs(10);
 pub(crate) struct Fact {
     name: &'static str,
     what: &'static str,
-    /// As a condition in words.
+    /// The condition, in words.
     goal: &'static str,
     measured: Option<f64>,
     unit: &'static str,
@@ -26,14 +27,14 @@ pub(crate) struct Fact {
     error: Option<String>,
 }
 
-/// A target, and where it listens.
+/// A target and its addresses.
 struct Served {
     process: Process,
     endpoints: Vec<Endpoint>,
 }
 
 const ONE: &[&str] = &["127.0.0.1:0"];
-/// A target lets each address that hosts come from have half of its connections.
+/// Two addresses, as a target limits each client address to half of its connections.
 const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;
@@ -43,7 +44,7 @@ struct Question {
     what: &'static str,
     goal: &'static str,
     unit: &'static str,
-    /// Where the target listens.
+    /// The addresses on which the target listens.
     listen: &'static [&'static str],
     measure: Measure,
     met: fn(f64) -> bool,
@@ -100,7 +101,7 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// Those whose name is asked for.
+/// Measures the facts whose names match.
 pub(crate) fn measure(means: &Means, only: &[String]) -> Vec<Fact> {
     let name = |question: &Question| format!("fact {}", question.name);
     let asked = |question: &&Question| {
@@ -136,7 +137,7 @@ fn answer(means: &Means, question: &Question) -> Fact {
 }
 
 impl Fact {
-    /// As a row of a table: what, goal, measured, met.
+    /// A table row: fact, goal, measured value, met.
     pub(crate) fn markdown(&self) -> String {
         let measured = match (self.measured, &self.error) {
             (Some(value), _) => format!("{value:.2} {}", self.unit),
@@ -147,7 +148,7 @@ impl Fact {
     }
 }
 
-/// Starts the program that holds connections, and waits until it has them.
+/// Starts the program that holds connections, and waits until all are connected.
 fn start(
     means: &Means,
     endpoints: &[Endpoint],

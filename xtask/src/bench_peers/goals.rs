@@ -1,4 +1,4 @@
-//! The goals, as ratios within one run, and whether they are met.
+//! Goals as ratios within one run, and whether they are met.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::measure::Figures;
 use super::report::RowReport;
 use super::sides::{self, Side};
 
-/// Which way is better.
+/// The better direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Better {
@@ -23,13 +23,13 @@ struct Goal {
     what: &'static str,
     side: Side,
     of: fn(&Figures) -> Option<f64>,
-    /// The best of these is compared with.
+    /// Compared with the best of these.
     against: &'static [Side],
     better: Better,
     bound: f64,
 }
 
-/// A goal and what came of it.
+/// A goal and its result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GoalReport {
     row: String,
@@ -47,13 +47,13 @@ const P50: Metric = |figures| figures.p50_us;
 const P99: Metric = |figures| figures.p99_us;
 const HOST_CPU: Metric = |figures| Some(figures.host_cpu_us);
 const TARGET_CPU: Metric = |figures| figures.target_cpu_us;
-/// Of both ends; the local disk has one.
+/// Processor time of both ends; the local disk has only one.
 const CPU: Metric = |figures| Some(figures.host_cpu_us + figures.target_cpu_us.unwrap_or(0.0));
 
-/// SPDK's own pair, whichever way it is better.
+/// SPDK's own pair, with and without zero copy; the better one counts.
 const SPDK: &[Side] = &[sides::SPDK, sides::SPDK_ZERO_COPY];
 
-/// Rows and what is expected of the pair in I/Os per second against SPDK's.
+/// Rows with the expected ratio of farblock's IOPS to SPDK's.
 const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-4k-randread-qd32-c1", 2.0),
     ("mem-4k-randwrite-qd32-c1", 2.0),
@@ -65,7 +65,7 @@ const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-1M-randwrite-qd8-c1", 1.5),
 ];
 
-/// The disk file, where SPDK polls for the disk's completions.
+/// Rows of the disk file, for which SPDK polls.
 const FILE_AGAINST_SPDK: [&str; 6] = [
     "file-4k-randread-qd1-c1",
     "file-4k-randwrite-qd1-c1",
@@ -91,8 +91,8 @@ const QD1: [&str; 2] = ["mem-4k-randread-qd1-c1", "mem-4k-randwrite-qd1-c1"];
 const FIXED_RATE: [&str; 2] =
     ["mem-4k-randread-qd32-c1-rate20000", "mem-4k-randwrite-qd32-c1-rate20000"];
 
-/// The disk file's patterns with the documents' jobs and depths, and the processor time of both
-/// ends that they may take, as a multiple of the local one.
+/// The six patterns with their documented jobs and depths, and the maximum processor time of both
+/// ends as a multiple of the local one.
 const SIX_PATTERNS: [(&str, f64); 6] = [
     ("file-4k-randread-qd512-c16", 3.0),
     ("file-4k-randwrite-qd32-c8", 3.0),
@@ -148,7 +148,7 @@ fn more(
     goal(row, what, side, IOPS, against, at_least(bound))
 }
 
-/// All goals that compare sides of one row.
+/// All goals that compare sides within one row.
 fn within_rows() -> Vec<Goal> {
     let mut goals = against_spdk();
     goals.extend(AGAINST_FLOOR.map(|(row, bound)| {
@@ -205,7 +205,7 @@ fn against_spdk() -> Vec<Goal> {
     goals
 }
 
-/// One side in two rows: what the second costs of the first.
+/// A comparison of one side between two rows.
 struct Pair {
     what: &'static str,
     row: &'static str,

@@ -1,4 +1,4 @@
-//! One run of one side, and what the processes used meanwhile.
+//! One run of one side, and the resources that its processes used.
 
 use std::fs;
 use std::thread;
@@ -10,15 +10,14 @@ use super::process::Process;
 use super::sides::{Client, Means, Server, Side, Times};
 use super::work::{Load, Row};
 
-/// What others may use of the machine during a run, in percent of one processor, before the run is
-/// worth repeating.
+/// Above this use by other processes, in percent of one processor, a run is repeated.
 pub(crate) const NOISE_PERCENT: f64 = 4.0;
 
-/// How long to wait for the machine to be left alone, and how long to look whether it is.
+/// Time limit for waiting for a quiet machine, and the length of each check.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 const QUIET_LOOK: Duration = Duration::from_millis(300);
 
-/// Ticks per second in `/proc/stat`: the same on every architecture that Rust knows.
+/// Ticks per second in `/proc/stat`, the same on every architecture that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// One run of one side, or the median of several.
@@ -37,7 +36,7 @@ pub(crate) struct Figures {
     pub(crate) target_cpu_percent: Option<f64>,
     pub(crate) host_memory_mib: Option<f64>,
     pub(crate) target_memory_mib: Option<f64>,
-    /// What everything else on the machine used, in percent of one processor.
+    /// Use by all other processes, in percent of one processor.
     pub(crate) noise_percent: f64,
 }
 
@@ -49,7 +48,7 @@ struct Mark {
     machine: Duration,
 }
 
-/// Runs a side once. Its target, if it has one, is awake for that long only.
+/// Runs a side once. Its target, if it has one, is resumed only for this run.
 pub(crate) fn run(
     means: &Means,
     side: Side,
@@ -80,7 +79,7 @@ fn run_awake(
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
     let process = server.map(|server| &server.process);
-    // Processor time is measured well within the measured time, whenever exactly that begins.
+    // The window lies well within the measured time, however exactly that starts.
     let window = Window {
         start: times.ramp + times.runtime.mul_f64(0.2),
         length: times.runtime.mul_f64(0.6),
@@ -89,16 +88,16 @@ fn run_awake(
     run_client(client, means.host_cpu, process, &row.load, window)
 }
 
-/// When processor time is measured, from a client's beginning on.
+/// The window for processor time, from the client's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) start: Duration,
     pub(crate) length: Duration,
-    /// How long the client runs.
+    /// The client's total run time.
     pub(crate) limit: Duration,
 }
 
-/// Runs a client against a process that serves it, if there is one.
+/// Runs a client against a server process, if there is one.
 pub(crate) fn run_client(
     client: Client,
     cpu: usize,
@@ -154,7 +153,7 @@ fn mark(host: &Process, server: Option<&Process>) -> Mark {
     }
 }
 
-/// Waits until nobody else uses the machine, but not for ever.
+/// Waits until other processes leave the machine idle, up to a limit.
 pub(crate) fn wait_for_quiet() {
     let deadline = Instant::now() + QUIET_LIMIT;
     while Instant::now() < deadline {
@@ -167,14 +166,14 @@ pub(crate) fn wait_for_quiet() {
     }
 }
 
-/// Processor time that anything on the machine has used.
+/// Processor time of all processes on the machine.
 fn machine_busy() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     Duration::from_secs_f64(busy_ticks(&stat) as f64 / TICKS_PER_SECOND)
 }
 
-/// User, nice and system time and that of interrupts: neither idle nor waiting, nor that of guests,
-/// which is in user time already.
+/// User, nice, system and interrupt time. Idle and I/O wait do not count; guest time is part of
+/// user time.
 fn busy_ticks(stat: &str) -> u64 {
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks = line.unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap_or(0));
@@ -182,7 +181,7 @@ fn busy_ticks(stat: &str) -> u64 {
     [0, 1, 2, 5, 6].iter().filter_map(|&field| ticks.get(field)).sum()
 }
 
-/// Field by field the median; of an even number the mean of the middle two.
+/// The median of each field; for an even number, the mean of the middle two.
 pub(crate) fn median(runs: &[Figures]) -> Option<Figures> {
     let of = |field: fn(&Figures) -> f64| middle(runs.iter().map(field).collect());
     let maybe = |field: fn(&Figures) -> Option<f64>| {

@@ -1,17 +1,18 @@
-//! The measuring stand: farblock and its peers side by side, in one run on one machine.
+//! The measuring stand: compares farblock and its peers in one run on one machine.
 //!
-//! **Order.** Row by row; within a row round by round, all sides of it one right after the other,
-//! each round beginning with the next side: what drifts touches all alike. Medians over the rounds.
+//! **Order.** Row by row, and within a row round by round. In a round all sides run in succession,
+//! and each round starts with the next side, so that drift affects all alike. Results are medians
+//! of the rounds.
 //!
-//! **Fairness.** The target is pinned to one processor and the host to another, whoever they are.
-//! Targets whose turn it is not are stopped (SIGSTOP), for some of them poll when idle. Disks are
-//! as large, and as full, for everybody. Processor time is that of the whole process, polling
-//! included, from the system's own accounting; nobody is asked.
+//! **Fairness.** Every target is pinned to one processor, and every host to another. Targets
+//! outside their turn are stopped (SIGSTOP), since some poll when idle. All disks have the same
+//! size and are equally full. Processor time covers the whole process, polling included, and comes
+//! from the system's accounting, not from the peers.
 //!
-//! **Noise.** What everything else on the machine uses meanwhile is measured too. A run during
-//! which that is too much is repeated, a few times; what is left of it is in the results.
+//! **Noise.** The stand also measures the use by all other processes. It repeats a run with too
+//! much of it, a few times; the results show the rest.
 //!
-//! Nothing here asserts a time: goals are compared, and said to be met or not.
+//! No time is asserted: the report says whether goals are met.
 
 pub(crate) mod across;
 pub(crate) mod attach;
@@ -43,26 +44,27 @@ use report::{RowReport, SideReport};
 use sides::{Means, Server, Side, Target, Times};
 use work::{Backend, Row};
 
-/// Bytes of each disk, unless an option says otherwise.
+/// Default size of each disk.
 const DISK_MIB: u64 = 512;
-/// How often a run is repeated because of noise.
+/// Maximum number of repetitions because of noise.
 const REPEATS: u32 = 3;
 
 /// Measure farblock and its peers side by side
 ///
-/// Without options: everything, about two hours. The peers that are not installed are named.
+/// Without options it measures everything, in about two hours. It names the peers that are not
+/// installed.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only rows and sides whose name holds these words (repeatable); see --list
+    /// Measure only rows and sides whose names contain these words (repeatable); see --list
     #[arg(long, value_name = "WORDS")]
     only: Vec<String>,
-    /// Say what would be measured, and stop
+    /// List what would be measured, and exit
     #[arg(long)]
     list: bool,
-    /// One second a run
+    /// Run for one second each
     #[arg(long)]
     quick: bool,
-    /// Runs of each side
+    /// Number of runs of each side
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Measured seconds of each run [default: 3, or 1 with --quick]
@@ -71,22 +73,22 @@ pub(crate) struct Options {
     /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Put the tables into a file, between its bench-peers markers
+    /// Write the tables to a file, between its bench-peers markers
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// farblock's release build [default: beside this program]
     #[arg(long, value_name = "FILE")]
     farblock: Option<PathBuf>,
-    /// Where the disk file goes: a real disk
+    /// Directory for the disk file, on a real disk
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Size of each disk in MiB
     #[arg(long, default_value_t = DISK_MIB)]
     disk_mib: u64,
-    /// Processor of the targets
+    /// Processor for the targets
     #[arg(long, default_value_t = 0)]
     target_cpu: usize,
-    /// Processor of the hosts
+    /// Processor for the hosts
     #[arg(long, default_value_t = 1)]
     host_cpu: usize,
 }
@@ -142,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Ten thousand connections are as many files.
+/// Ten thousand connections need as many descriptors.
 fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -150,7 +152,7 @@ fn allow_many_files() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Takes out the sides that cannot be measured here, and says why.
+/// Removes the sides that cannot be measured here, and returns the reasons.
 fn lacks(means: &Means, rows: &mut Vec<Row>) -> Vec<String> {
     let mut sentences = Vec::new();
     for row in rows.iter_mut() {
@@ -194,7 +196,7 @@ fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
     })
 }
 
-/// Files full of random data, removed at the end.
+/// Files full of random data, removed on drop.
 struct DiskFile(PathBuf);
 
 impl DiskFile {
@@ -227,12 +229,12 @@ impl Drop for DiskFile {
     }
 }
 
-/// The stand while it runs.
+/// The state of a running stand.
 struct Stand<'a> {
     means: &'a Means,
     times: Times,
     rounds: u32,
-    /// Targets of the backend that is measured; why one could not be started.
+    /// Targets of the current backend, or why one could not be started.
     servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
     missing: Vec<String>,
     done: usize,
@@ -249,7 +251,7 @@ impl Stand<'_> {
                 let index = (turn + round as usize) % sides.len();
                 let side = row.sides[index];
                 let result = match &sides[index].error {
-                    Some(_) => None, // it will not get better
+                    Some(_) => None, // an error persists
                     None => Some(self.run_quietly(side, row)),
                 };
                 self.done += 1;
@@ -267,7 +269,7 @@ impl Stand<'_> {
         RowReport::new(row, sides)
     }
 
-    /// Runs a side, again if there was noise: the quietest run counts.
+    /// Runs a side, and repeats it after noise: the quietest run counts.
     fn run_quietly(&mut self, side: Side, row: &Row) -> Result<Figures, String> {
         let key = (side.target, row.backend);
         if !self.servers.contains_key(&key) {

@@ -1,8 +1,8 @@
-//! A network of the stand's own.
+//! The stand's own network namespace.
 //!
-//! Linux keeps its TCP settings per network namespace. In one of its own the stand gives everybody
-//! the congestion control that farblock asks for on loopback (cubic: the usual bbr paces, and moves
-//! a fifth less), without touching the machine's settings or meeting its traffic.
+//! Linux has TCP settings per network namespace. In its own one the stand gives every side the
+//! congestion control that farblock requests on loopback: cubic, since the usual bbr paces and
+//! moves a fifth less. It leaves the machine's settings and traffic alone.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,8 +12,8 @@ const INSIDE: &str = "FARBLOCK_BENCH_PEERS_NETWORK";
 pub(super) const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CUBIC: &str = "cubic";
 
-/// Starts this program over in a network namespace of its own, and returns there; or here, if the
-/// system does not let us.
+/// Restarts this program in a new network namespace and returns there; if that is not permitted,
+/// returns here.
 pub(super) fn enter() {
     if std::env::var_os(INSIDE).is_some() {
         set_up();
@@ -22,7 +22,7 @@ pub(super) fn enter() {
     let probe = Command::new("unshare").args(["--net", "ip", "link", "set", "lo", "up"]).output();
     match probe {
         Ok(output) if output.status.success() => {}
-        _ => return, // no root, or no such program: the machine's own network will do
+        _ => return, // without root or `unshare`, use the machine's own network
     }
     let Ok(program) = std::env::current_exe() else { return };
     let arguments = std::env::args_os().skip(1);
@@ -45,7 +45,7 @@ fn set_up() {
     }
 }
 
-/// What everybody's connections have unless they ask for something else.
+/// The default congestion control of connections.
 pub(super) fn congestion_control() -> String {
     fs::read_to_string(SETTING).map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! Processes of the stand: pinned when they start, paused between their turns, gone at the end.
+//! Processes of the stand: pinned at the start, paused between turns, killed at the end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,21 +11,21 @@ use farblock_bench::cpu::{OtherProcess, resident_memory_bytes};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long a process may take to end once it should.
+/// Time limit for a process that should exit.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one may take to tidy up when it is told to stop.
+/// Time limit for cleaning up after a stop order.
 const OBEDIENCE: Duration = Duration::from_secs(10);
-/// Lines of a process that a complaint about it quotes.
+/// Number of output lines that an error quotes.
 const QUOTED_LINES: usize = 4;
 
-/// A process. It is killed when this is dropped.
+/// A process, killed on drop.
 pub(crate) struct Process {
     name: String,
     child: Child,
     pid: Pid,
     cpu: OtherProcess,
     output: Receiver<String>,
-    /// All lines so far, of both outputs.
+    /// All lines so far, from stdout and stderr.
     lines: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Process {
         Process::start_with(command, cpu, Stdio::null())
     }
 
-    /// Starts one that serves until its input says `stop`, and then tidies up.
+    /// Starts a server that cleans up and exits when it reads `stop`.
     pub(crate) fn start_obedient(command: Command, cpu: usize) -> Result<Process, String> {
         Process::start_with(command, cpu, Stdio::piped())
     }
@@ -68,7 +68,8 @@ impl Process {
         resident_memory_bytes(self.id())
     }
 
-    /// Stops it without ending it, so that it uses no processor while another is measured.
+    /// Stops the process without killing it, so that it uses no processor while another is
+    /// measured.
     pub(crate) fn pause(&self) {
         let _ = kill_process(self.pid, Signal::STOP);
     }
@@ -77,7 +78,7 @@ impl Process {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    /// Waits for a line that `wanted` finds something in.
+    /// Waits for a line in which `wanted` finds a value.
     pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -96,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and gives its output.
+    /// Waits for its exit, and returns its output.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit + PATIENCE;
         loop {
@@ -150,13 +151,13 @@ impl Drop for Process {
     }
 }
 
-/// A command as one would type it.
+/// A command as typed in a shell.
 pub(crate) fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A child inherits the processors of the thread that starts it.
+/// A child inherits the CPU affinity of the thread that starts it.
 fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

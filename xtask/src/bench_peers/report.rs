@@ -1,4 +1,4 @@
-//! What comes out: tables for people, JSON for programs.
+//! The results: tables for people, JSON for programs.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -13,10 +13,10 @@ use super::network;
 use super::sides::{self, Side, Times};
 use super::work::{Backend, Load, Row};
 
-/// What stands where there is no number.
+/// Text for a missing number.
 const NOTHING: &str = "–";
 
-/// Everything that one run of the stand found.
+/// All results of one run of the stand.
 #[derive(Serialize)]
 pub(crate) struct Report {
     date: String,
@@ -25,7 +25,7 @@ pub(crate) struct Report {
     rounds: u32,
     runtime_seconds: f64,
     ramp_seconds: f64,
-    /// TCP's, of all sockets that choose none.
+    /// The default TCP congestion control.
     congestion_control: String,
     /// Why sides are missing.
     missing: Vec<String>,
@@ -63,7 +63,7 @@ impl RowReport {
         RowReport { name: row.slug(), backend: row.backend, load: row.load, sides }
     }
 
-    /// The medians of a side, if it was measured.
+    /// A side's medians, if measured.
     pub(crate) fn of(&self, side: Side) -> Option<&Figures> {
         self.sides.iter().find(|report| report.name == side.name)?.median.as_ref()
     }
@@ -180,8 +180,7 @@ fn line(load: &str, side: &str, figures: &Figures, floor: Option<f64>, text: &mu
     );
 }
 
-/// `document` with `tables` between the markers of a name, which are added at the end if it has
-/// none.
+/// Puts `tables` between the markers of `name` in `document`; appends the markers if missing.
 pub(crate) fn between_markers(document: &str, name: &str, tables: &str) -> String {
     let [begin, end] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
     let block = format!("{begin}\n\n{tables}\n{end}");

@@ -1,4 +1,4 @@
-//! The six patterns through fio: farblock's engine and target beside SPDK's.
+//! The six patterns through fio: compares farblock's engine and target with SPDK's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::sides::{self, Client, Endpoint, Means, Server, Target, Times};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The job files, as everybody may run them.
+/// The job files that we publish.
 const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
 
 /// fio's engines.
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold("bench-fio", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// SPDK's plugin, or why there is none.
+/// SPDK's plugin, or why it is missing.
 fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
     if let Some(sentence) = means.lack(sides::SPDK) {
         return Err(sentence);
@@ -99,7 +99,7 @@ fn entrant<'a>(
 
 fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times: Times) -> Command {
     let mut command = Command::new("fio");
-    // fio takes colons in file names for the end of one.
+    // fio splits file names at colons.
     let escaped = |text: &str| text.replace(':', "\\:");
     let (address, name) = (endpoint.address, escaped(&endpoint.name));
     match engine {
@@ -125,7 +125,7 @@ fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times:
     command
 }
 
-/// `4k random read` is in `4k-random-read.fio`.
+/// For example, `4k random read` is in `4k-random-read.fio`.
 fn job_file(pattern: &str) -> PathBuf {
     Path::new(JOBS).join(format!("{}.fio", pattern.replace(' ', "-")))
 }

@@ -1,17 +1,17 @@
-//! What is measured: loads, what they are put on, and which peers take part.
+//! The measured loads, their backends and the participating sides.
 
 use farblock_bench::{Pattern, Rw};
 use serde::Serialize;
 
 use super::sides::{self, Side};
 
-/// What the targets share.
+/// The disk that the targets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
     /// Memory.
     Mem,
-    /// Nothing: reads give what happens to be there, writes are forgotten.
+    /// No storage: reads return arbitrary data, writes are discarded.
     Null,
     /// A file on a disk, without the page cache.
     File,
@@ -29,7 +29,7 @@ impl Backend {
     }
 }
 
-/// One load.
+/// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Load {
     pub(crate) rw: Rw,
@@ -37,13 +37,13 @@ pub(crate) struct Load {
     /// I/Os in flight on all connections together.
     pub(crate) depth: u32,
     pub(crate) connections: u32,
-    /// I/Os per second at most.
+    /// Maximum IOPS.
     pub(crate) rate: Option<u32>,
     /// Header and data digests.
     pub(crate) digests: bool,
 }
 
-/// Reads in a hundred I/Os of mixed loads.
+/// Percentage of reads in mixed loads.
 pub(crate) const MIX_READ: u8 = 70;
 
 impl Load {
@@ -51,7 +51,7 @@ impl Load {
         Load { rw, block_bytes, depth, connections, rate: None, digests: false }
     }
 
-    /// A pattern, each of whose jobs has a connection of its own.
+    /// A pattern with one connection for each job.
     pub(crate) fn of(pattern: &Pattern) -> Load {
         let Pattern { rw, block_size_bytes, numjobs, iodepth, .. } = *pattern;
         Load::new(rw, block_size_bytes, numjobs * iodepth, numjobs)
@@ -69,7 +69,7 @@ impl Load {
         }
     }
 
-    /// `4k-randread-qd32-c1`: what `--only` looks at, after the backend's name.
+    /// `4k-randread-qd32-c1`: the name for `--only`, after the backend's name.
     pub(crate) fn slug(&self) -> String {
         let mut slug =
             format!("{}-{}-qd{}-c{}", self.block_size(), self.rw, self.depth, self.connections);
@@ -82,7 +82,7 @@ impl Load {
         slug
     }
 
-    /// `4k randread, QD 32, 1 connection`.
+    /// For example `4k randread, QD 32, 1 connection`.
     pub(crate) fn words(&self) -> String {
         let connections = match self.connections {
             1 => "1 connection".to_owned(),
@@ -99,7 +99,7 @@ impl Load {
     }
 }
 
-/// A load on a backend, and who takes part.
+/// A load on a backend, and its sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) backend: Backend,
@@ -113,7 +113,7 @@ impl Row {
     }
 }
 
-/// Everything, in the order in which it is measured.
+/// All rows, in the order of measurement.
 pub(crate) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     for backend in Backend::ALL {
@@ -154,11 +154,11 @@ pub(crate) fn all() -> Vec<Row> {
     rows
 }
 
-/// The fixed load, in I/Os per second.
+/// The rate of the fixed load in IOPS.
 pub(crate) const RATE: u32 = 20_000;
 
-/// Rows, or sides of them, whose name holds all words of `patterns`, separated by spaces. A side's
-/// name comes after the row's: `mem 4k-randread spdk`.
+/// Selects the rows or sides whose name contains all words of a pattern, separated by spaces. A
+/// side's name follows the row's: `mem 4k-randread spdk`.
 pub(crate) fn choose(mut rows: Vec<Row>, patterns: &[String]) -> Vec<Row> {
     if patterns.is_empty() {
         return rows;

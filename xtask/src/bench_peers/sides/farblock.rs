@@ -1,4 +1,4 @@
-//! farblock itself, as users run it.
+//! farblock as users run it.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::{Client, Endpoint, Means, Measured, Server, Times};
 use crate::bench_peers::process::Process;
 use crate::bench_peers::work::{Backend, Load, MIX_READ};
 
-/// Who has the key for TLS.
+/// The host that has the TLS key.
 const TLS_HOST: &str = "nqn.2026-11.org.farblock:bench";
 
 pub(super) fn serve(
@@ -33,7 +33,7 @@ pub(super) fn serve(
     Ok(Server { process, endpoint })
 }
 
-/// Makes a key for TLS; gives its file.
+/// Creates a TLS key, and returns its file.
 fn new_key(means: &Means) -> Result<String, String> {
     let path = super::key_of(&means.file);
     let _ = std::fs::remove_file(&path);
@@ -55,7 +55,7 @@ fn url_of(means: &Means, endpoint: &Endpoint, tls: bool) -> String {
     }
 }
 
-/// A target that listens at several addresses, in their order. Its disk is not filled.
+/// A target that listens at several addresses, returned in that order. Its disk is not filled.
 pub(in crate::bench_peers) fn serve_at(
     means: &Means,
     backend: Backend,
@@ -73,7 +73,7 @@ pub(in crate::bench_peers) fn serving(
     listen: &[String],
 ) -> Result<Command, String> {
     let disk = match backend {
-        // farblock lets no two programs write to one file.
+        // farblock locks its file against other programs.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };
@@ -86,7 +86,7 @@ pub(in crate::bench_peers) fn serving(
     Ok(command)
 }
 
-/// Writes data to a memory disk of any NVMe/TCP target: what was never written is read faster.
+/// Writes data to an NVMe/TCP target's memory disk: never-written memory is faster to read.
 pub(super) fn fill(means: &Means, endpoint: &Endpoint) -> Result<(), String> {
     fill_at(means, &url(endpoint))
 }
@@ -153,7 +153,7 @@ fn bench(means: &Means, disk: &str, load: &Load, times: Times) -> Client {
     Client { command, begins: None, parse }
 }
 
-/// The line that `farblock serve --json` prints.
+/// Parses the line that `farblock serve --json` prints.
 pub(in crate::bench_peers) fn parse_listening(line: &str) -> Option<Vec<Endpoint>> {
     let value: Value = serde_json::from_str(line).ok()?;
     let name = value["subsystems"][0]["nqn"].as_str()?;

@@ -1,4 +1,4 @@
-//! The floor, its ends as processes.
+//! The floor, with both ends as processes.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! iSCSI: Debian's `tgt` with a memory file system behind it, and libiscsi's `iscsi-perf`, which
-//! reads only and tells no latencies.
+//! iSCSI: Debian's `tgt` on a memory file system, and libiscsi's `iscsi-perf`, which only reads and
+//! reports no latencies.
 
 use std::process::Command;
 use std::thread;
@@ -15,7 +15,7 @@ const BLOCK_BYTES: u32 = 512;
 pub(super) fn serve(means: &Means) -> Result<Server, String> {
     let file = means.file_in_memory("iscsi")?;
     let address = free_address()?;
-    // Its control socket has this number in its name, and it takes no large ones.
+    // Its control socket's name contains this number, which must be small.
     let control = (address.port() % 32_768).to_string();
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]);
@@ -59,7 +59,7 @@ pub(super) fn client(endpoint: &Endpoint, load: &Load, times: Times) -> Client {
     Client { command, begins: None, parse }
 }
 
-/// The last average: `iops average 23456 (96 MB/s)`.
+/// Parses the last average: `iops average 23456 (96 MB/s)`.
 fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let average = |piece: &str| {
         let number = piece.split_whitespace().next()?;

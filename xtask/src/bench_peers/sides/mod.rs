@@ -1,4 +1,4 @@
-//! Who is measured: a target, a host, and how to start each and read what it says.
+//! The measured sides: how to start a target and a host, and how to parse their output.
 
 pub(super) mod farblock;
 mod floor;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use super::process::Process;
 use super::work::{Backend, Load};
 
-/// Who shares.
+/// The serving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
-    /// Nobody: the host is at the backend.
+    /// No target: the host uses the backend itself.
     None,
     Floor,
     Farblock {
@@ -34,7 +34,7 @@ pub(crate) enum Target {
     Nbdkit,
 }
 
-/// Who uses, and puts the load on.
+/// The end that generates the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     Floor,
@@ -44,7 +44,7 @@ pub(crate) enum Host {
     Fio,
 }
 
-/// A pair that is measured.
+/// A measured pair of target and host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) name: &'static str,
@@ -61,7 +61,7 @@ const ADAPTIVE_HOST: Host = Host::Farblock { poll: false, tls: false };
 const SPDK_TARGET: Target = Target::Spdk { zero_copy: false };
 
 pub(crate) const FARBLOCK: Side = side("farblock", ADAPTIVE_TARGET, ADAPTIVE_HOST);
-/// Both ends never sleep, as SPDK's do.
+/// Both ends never sleep, like SPDK's.
 pub(crate) const POLLING: Side = side(
     "farblock polling",
     Target::Farblock { poll: true, tls: false },
@@ -76,7 +76,7 @@ pub(crate) const TLS: Side = side(
 pub(crate) const FLOOR: Side = side("floor", Target::Floor, Host::Floor);
 pub(crate) const LOCAL: Side = side("local", Target::None, ADAPTIVE_HOST);
 pub(crate) const SPDK: Side = side("SPDK", SPDK_TARGET, Host::SpdkPerf);
-/// With zero-copy send, its default.
+/// With zero-copy send, SPDK's default.
 pub(crate) const SPDK_ZERO_COPY: Side =
     side("SPDK zero-copy", Target::Spdk { zero_copy: true }, Host::SpdkPerf);
 pub(crate) const SPDK_ON_FARBLOCK: Side =
@@ -86,7 +86,7 @@ pub(crate) const FARBLOCK_ON_SPDK: Side =
 pub(crate) const ISCSI: Side = side("iSCSI", Target::Tgt, Host::IscsiPerf);
 pub(crate) const NBD: Side = side("NBD", Target::Nbdkit, Host::Fio);
 
-/// All, in the order of the tables.
+/// All sides, in table order.
 pub(crate) const ALL: [Side; 11] = [
     FARBLOCK,
     POLLING,
@@ -100,16 +100,16 @@ pub(crate) const ALL: [Side; 11] = [
     ISCSI,
     NBD,
 ];
-/// Those that are measured where a row is about one thing.
+/// The sides of rows that examine a single aspect.
 pub(crate) const PAIRS: [Side; 3] = [FARBLOCK, FLOOR, SPDK];
 
 impl Side {
-    /// Whether it can do this at all, and whether it says anything.
+    /// Whether the side can run this load, and whether the result is meaningful.
     pub(crate) fn supports(&self, backend: Backend, load: &Load) -> bool {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
             FLOOR => plain && backend != Backend::File,
-            // What polling saves is the wake-up of an I/O that is alone.
+            // Polling saves only the wake-up of a single I/O.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
             TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
@@ -121,9 +121,9 @@ impl Side {
     }
 }
 
-/// What the stand has to work with.
+/// Programs, files and processors for the stand.
 pub(crate) struct Means {
-    /// The release build of farblock.
+    /// farblock's release build.
     pub(crate) farblock: PathBuf,
     /// This program.
     pub(crate) xtask: PathBuf,
@@ -131,42 +131,42 @@ pub(crate) struct Means {
     pub(crate) spdk: Option<PathBuf>,
     /// The disk file, full of data.
     pub(crate) file: PathBuf,
-    /// Bytes of each disk.
+    /// Size of each disk in bytes.
     pub(crate) disk_bytes: u64,
     pub(crate) target_cpu: usize,
     pub(crate) host_cpu: usize,
 }
 
-/// Where a target is reached.
+/// A target's address.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// The subsystem, or whatever the protocol has in its place.
+    /// The subsystem, or the protocol's equivalent.
     pub(crate) name: String,
 }
 
-/// A target that runs.
+/// A running target.
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) endpoint: Endpoint,
 }
 
-/// A host about to run.
+/// A host to be run.
 pub(crate) struct Client {
     pub(crate) command: Command,
-    /// The line after which it has begun. Without one it begins at once.
+    /// The line that shows that the load has started; without one it starts at once.
     pub(crate) begins: Option<&'static str>,
     pub(crate) parse: fn(&str, &Load) -> Result<Measured, String>,
 }
 
-/// How long a host runs.
+/// Warm-up and measurement time of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) ramp: Duration,
     pub(crate) runtime: Duration,
 }
 
-/// What a host says that it measured.
+/// The results that a host reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
     pub(crate) iops: f64,
@@ -176,10 +176,10 @@ pub(crate) struct Measured {
     pub(crate) p99_9_us: Option<f64>,
 }
 
-/// Who gets a copy of the disk file.
+/// Sides that get their own copy of the disk file.
 pub(crate) const FILE_COPIES: [&str; 3] = ["farblock", "spdk", "iscsi"];
 
-/// The name of somebody's copy of the disk file.
+/// The path of a side's copy of the disk file.
 pub(crate) fn copy_of(file: &Path, whose: &str) -> PathBuf {
     file.with_extension(whose)
 }
@@ -189,13 +189,13 @@ pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
     Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
 
-/// The file with the key for TLS, beside the disk file.
+/// The TLS key file, beside the disk file.
 pub(crate) fn key_of(file: &Path) -> PathBuf {
     file.with_extension("key")
 }
 
 impl Means {
-    /// A copy of the disk file for a target of its own.
+    /// Copies the disk file for one side.
     fn file_for(&self, whose: &str) -> Result<PathBuf, String> {
         assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
         let copy = copy_of(&self.file, whose);
@@ -205,7 +205,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// A copy in a memory file system.
+    /// Copies it to a memory file system.
     fn file_in_memory(&self, whose: &str) -> Result<PathBuf, String> {
         assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
         let copy = memory_copy_of(&self.file, whose);
@@ -214,7 +214,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// Why a side cannot be measured here, if it cannot.
+    /// Why a side cannot be measured here.
     pub(crate) fn lack(&self, side: Side) -> Option<String> {
         let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
         match (&self.spdk, side) {
@@ -228,7 +228,7 @@ impl Means {
         }
     }
 
-    /// Starts a target that shares a backend, with data on it; nothing if there is none to start.
+    /// Starts a target with data on its backend; `None` if the side has no target.
     pub(crate) fn serve(&self, target: Target, backend: Backend) -> Result<Option<Server>, String> {
         match target {
             Target::None => return Ok(None),
@@ -241,7 +241,7 @@ impl Means {
         .map(Some)
     }
 
-    /// What has to be done to a target, awake, before a load.
+    /// Prepares a running target for a load.
     pub(crate) fn prepare(&self, side: Side, server: &Server, load: &Load) -> Result<(), String> {
         match (side.target, side.host) {
             (Target::Spdk { .. }, Host::SpdkPerf) => spdk::limit(server, load.rate),
@@ -272,7 +272,7 @@ impl Means {
     }
 }
 
-/// What has to be installed to measure a peer, unless all programs are there.
+/// The packages to install for a peer, unless all its programs exist.
 pub(super) fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =

@@ -57,7 +57,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     Client { command, begins: None, parse }
 }
 
-/// fio's JSON; before it there may be notes.
+/// Parses fio's JSON, which notes may precede.
 pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let start = output.find('{').ok_or("fio printed no JSON")?;
     let mut documents = serde_json::Deserializer::from_str(&output[start..]).into_iter::<Value>();
@@ -71,7 +71,7 @@ pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measure
     }
     let of = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
     let iops = of("read") + of("write");
-    // Of a mixed load the percentiles of the reads, which are most of it.
+    // For a mixed load, the percentiles of the reads, which are the majority.
     let kind = if of("read") > 0.0 { "read" } else { "write" };
     let us = |percentile: &str| {
         job[kind]["clat_ns"]["percentile"][percentile].as_f64().map(|ns| ns / 1000.0)

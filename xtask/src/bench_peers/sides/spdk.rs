@@ -1,5 +1,4 @@
-//! SPDK, from a build that `FARBLOCK_SPDK` names: `nvmf_tgt` and `spdk_nvme_perf`, without
-//! hugepages.
+//! SPDK, from the build in `FARBLOCK_SPDK`: `nvmf_tgt` and `spdk_nvme_perf`, without hugepages.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -19,7 +18,7 @@ const NQN: &str = "nqn.2016-06.io.spdk:farblock-bench-peers";
 const HOST_NQN: &str = "nqn.2026-11.org.farblock:bench-peers-host";
 const BDEV: &str = "Disk0";
 const BLOCK_BYTES: u64 = 512;
-/// MiB that the target takes beside a memory disk.
+/// Memory in MiB that the target needs besides a memory disk.
 const OWN_MIB: u64 = 512;
 
 pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<Server, String> {
@@ -31,7 +30,7 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     command
         .args(["-m", &format!("{:#x}", 1_u64 << means.target_cpu)])
         .args(["-s", &(OWN_MIB + disk_mib).to_string(), "-u", "--no-huge", "--wait-for-rpc"])
-        // Else no second one starts on this processor, however fast asleep the first is.
+        // Otherwise no second target starts on this processor, even while the first is stopped.
         .args(["--disable-cpumask-locks", "-r"])
         .arg(&rpc.path);
     let process = Process::start(command, means.target_cpu)?;
@@ -46,7 +45,7 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     share(&rpc, address)?;
     let server = Server { process, endpoint: Endpoint { address, name: NQN.to_owned() } };
     if backend == Backend::Mem {
-        // Its memory is not there before somebody has written to it.
+        // Its memory is allocated on the first write.
         farblock::fill(means, &server.endpoint)?;
     }
     Ok(server)
@@ -61,7 +60,7 @@ fn add_disk(means: &Means, backend: Backend, rpc: &Rpc) -> Result<(), String> {
         Backend::File => {
             let file = means.file_for("spdk")?;
             let disk = json!({ "name": BDEV, "filename": file, "block_size": BLOCK_BYTES });
-            // SPDK is not always built with io_uring.
+            // Some builds of SPDK lack io_uring.
             rpc.call("bdev_uring_create", &disk).or_else(|_| rpc.call("bdev_aio_create", &disk))
         }
     }
@@ -80,7 +79,7 @@ fn share(rpc: &Rpc, address: SocketAddr) -> Result<(), String> {
     rpc.call("nvmf_subsystem_add_listener", &json!({ "nqn": NQN, "listen_address": listen }))
 }
 
-/// Lets no more than so many I/Os per second through a target; its host has no such option.
+/// Limits a target's IOPS, since its host lacks such an option.
 pub(super) fn limit(server: &Server, rate: Option<u32>) -> Result<(), String> {
     let rpc = Rpc::of(server.endpoint.address);
     let rate = rate.unwrap_or(0);
@@ -91,7 +90,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     let build = means.spdk.as_ref().expect("nobody asks for it without a build");
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
-    // Line by line, so that its beginning is seen when it happens.
+    // Line-buffered, so that the start is seen at once.
     let mut command = Command::new("stdbuf");
     command
         .arg("-oL")
@@ -101,7 +100,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
         .args(["-P", &load.connections.to_string()])
         .args(["-w", load.rw.name(), "-a", &seconds(times.ramp), "-t", &seconds(times.runtime)])
         .arg("-r")
-        // Unless told a name, this program has none, which farblock refuses, as it should.
+        // By default this program sends no host NQN, which farblock correctly refuses.
         .arg(format!(
             "trtype:TCP adrfam:IPv4 traddr:{ip} trsvcid:{port} subnqn:{} hostnqn:{HOST_NQN} ns:1",
             endpoint.name
@@ -117,7 +116,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     Client { command, begins, parse }
 }
 
-/// The line of totals, and the summary of latencies that `-L` adds.
+/// Parses the line of totals, and the summary of latencies that `-L` adds.
 fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let total = output.lines().find_map(|line| line.trim_start().strip_prefix("Total"));
     let total = total.and_then(|line| line.split_once(':')).map(|(_, numbers)| numbers);
@@ -138,7 +137,7 @@ fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     })
 }
 
-/// An address that nobody listens on.
+/// A free address.
 pub(super) fn free_address() -> Result<SocketAddr, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     listener.and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
@@ -150,7 +149,7 @@ struct Rpc {
 }
 
 impl Rpc {
-    /// Of the target that listens on an address, or is going to.
+    /// The socket of the target at this address, running or not.
     fn of(address: SocketAddr) -> Rpc {
         let name = format!("farblock-spdk-{}-{}.sock", std::process::id(), address.port());
         Rpc { path: std::env::temp_dir().join(name) }
