@@ -232,7 +232,7 @@ impl Teller {
         }
     }
 
-    /// Reads the document after each change. Fails while a change that waits for a slow disk has
+    /// Reads the document after each change. Retries while a change that waits for a slow disk has
     /// locked it.
     async fn documents(&self, wanted: &Notify) {
         loop {

@@ -215,8 +215,8 @@ static BEGUN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
     (Instant::now(), since.as_secs())
 });
 
-/// Seconds from a monotonic clock: after a step back of the wall clock, nothing would be recorded
-/// for that time. The page only needs ages.
+/// Seconds from a monotonic clock: if the wall clock were set back, nothing would be recorded until
+/// it had caught up. The page only needs ages.
 fn seconds() -> u64 {
     let (begun, second) = *BEGUN;
     second + begun.elapsed().as_secs()

@@ -49,7 +49,7 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // Attachments that wrote nothing have a quiesce time of zero.
+    // Zero marks unflushed writes: only the attachment that wrote them must report their loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }

@@ -5,10 +5,10 @@
 //! calling process. Requires root and the module `nvme-tcp`.
 //!
 //! **Contract.** Options are validated before anything is written, with errors for people: a comma
-//! or line break in a name would add options. An option that this kernel does not know is refused,
-//! never left out; the kernel lists its options since Linux 5.17. [`Connection::disconnect`]
-//! refuses while the disk is in use and names the users, unless forced. [`Connection::find`] finds
-//! an earlier connection again.
+//! or line break in a name would add options. A kernel that lists its options (Linux 5.17) gets no
+//! others: an unknown option is refused, never left out. [`Connection::disconnect`] refuses while
+//! the disk is in use and names the users, unless forced. [`Connection::find`] finds an earlier
+//! connection again.
 //!
 //! With the kernel's multipath, one namespace over several connections is one block device.
 //! Disconnecting one of them removes only a path, but is still refused while the disk is in use:

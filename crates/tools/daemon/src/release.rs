@@ -60,7 +60,7 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
 /// took too long.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
-    // `collect`: sync all, even after a failure.
+    // Sync all devices, even after a failure.
     let synced: Vec<bool> = devices(used).iter().map(|device| release.sync(device, 0)).collect();
     synced.iter().all(|well| *well)
 }
