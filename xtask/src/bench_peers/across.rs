@@ -137,9 +137,8 @@ pub(crate) fn compare(options: &Options) -> Result<(), String> {
     }
     entrants.iter_mut().skip(1).for_each(|entrant| entrant.server = Some(&server));
     let remarks = [
-        "The disk is a file, past the page cache. The time added is there and back together. The \
-         forwarder that adds it is a third program on these two processors: of what is longer \
-         than that, some is its own."
+        "The disk is a file, past the page cache. A delay is a round trip. The forwarder that adds \
+         it runs on the same two processors and takes more time than the delay."
             .to_owned(),
     ];
     let times = Times { ramp: RAMP, ..contest::times(options)? };

@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let means = super::means(options, &file)?;
     let mut remarks = vec![
         "Server µs/IO is the processor time of the serving process. The library has none: all of \
-         it is the client's. What the kernel's own threads use for a loop device is in neither."
+         it is the client's. Neither column counts the kernel's threads of a loop device."
             .to_owned(),
         "fio 3.33 has no engine for vhost-user. The driver is `vhost_drive`, which rings and is \
          rung as a guest without EVENT_IDX; a guest without KVM would measure its emulation."

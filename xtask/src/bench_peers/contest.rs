@@ -143,8 +143,8 @@ fn markdown(outcomes: &[Outcome], options: &Options, times: Times, remarks: &[St
     let runs: Vec<Figures> = outcomes.iter().flat_map(|outcome| outcome.runs.clone()).collect();
     let noise = measure::median(&runs).map_or(0.0, |median| median.noise_percent);
     let mut text = format!(
-        "{}, {} processors, {}. {}. Medians of {} runs of {} s, in turns, server and client pinned \
-         to a processor each; everything else used {noise:.0} % of a processor (median). `{}`\n\n",
+        "{}, {} processors, {}. {}. Medians of {} alternating runs of {} s, server and client \
+         pinned to a processor each; everything else used {noise:.0} % of a processor (median). `{}`\n\n",
         machine.cpu_model,
         machine.cores,
         machine.kernel,

@@ -46,11 +46,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let entrants = targets.iter().map(|target| target.entrant(&means));
     let entrants: Vec<_> = entrants.chain(disks.iter().map(|disk| disk.entrant(&means))).collect();
-    let remarks = [
-        "An attached disk is a FUSE file of its own, without a loop device, and fio reads it; the \
-         server's processor time is that of whoever watches its server."
-            .to_owned(),
-    ];
+    let remarks =
+        ["An attached disk is a FUSE file without a loop device, and fio reads it. Its server's \
+         processor time is not counted."
+            .to_owned()];
     contest::hold("bench-counters", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 

@@ -1,5 +1,5 @@
 //! A helper process for one that gives up its rights. The broker keeps them and has that process as
-//! its only peer. It does the few things for it that need rights (docs/decisions/0055).
+//! its only peer. It does the few things for it that need rights (docs/decisions/0035).
 //!
 //! The process starts its broker before it gives up anything. The broker's standard input is one
 //! end of a socket pair. It answers one request after the other, and exits when the other end
