@@ -1,10 +1,10 @@
-//! Connects disks, opens queues on them, and says what that takes of this process.
+//! Connects disks, opens queues on them, and prints their resource use in this process.
 //!
 //! `cargo run --release -p farblock-host --example footprint -- DISKS QUEUES URL...`
 //!
-//! All queues are on one event loop. What is said is the difference to before: the threads by their
-//! names, the io_uring instances, the descriptors, and the memory that nobody else has
-//! (`Private_Clean` and `Private_Dirty`).
+//! All queues are on one event loop. The output is the difference to before: the threads by name,
+//! the io_uring instances, the descriptors, and private memory (`Private_Clean` and
+//! `Private_Dirty`).
 
 use farblock_block::Namespace;
 use farblock_host::{Disk, DiskOptions, Url};

@@ -1,4 +1,4 @@
-//! Connects a number of I/O queues and keeps them, idle: to see what that costs either side.
+//! Connects I/O queues and keeps them idle, to measure their cost on either side.
 //!
 //! `cargo run --release -p farblock-host --example hold -- URL QUEUES SECONDS`
 

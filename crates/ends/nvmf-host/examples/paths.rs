@@ -1,5 +1,5 @@
-//! Keeps a verified load on a disk for a while, says what becomes of its paths, and fails if an
-//! operation does, or a block goes back to an older version.
+//! Keeps a verified load on a disk for a while and prints the state of its paths. Fails if an
+//! operation does, or if a block returns to an older version.
 //!
 //! ```text
 //! paths SECONDS POLICY URL...
@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Operations at once.
+/// Operations in flight.
 const DEPTH: u64 = 8;
-/// Blocks of each of them.
+/// Blocks per operation.
 const BLOCKS: u64 = 16;
 
 struct Unpark(std::thread::Thread);
@@ -29,7 +29,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest executor there can be.
+/// A minimal executor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
@@ -41,7 +41,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Writes versions over its blocks and reads them back; gives how often, and the longest wait.
+/// Writes versions to its blocks and reads them back; returns the count and the longest wait.
 async fn load(
     disk: Arc<AsyncNamespace>,
     first: u64,
@@ -51,7 +51,7 @@ async fn load(
     let (mut version, mut versions) = (0_u64, [0_u64; BLOCKS as usize]);
     let mut longest = Duration::ZERO;
     let mut data = Buffer::new(size);
-    // Whatever an earlier run left.
+    // Overwrites the data of earlier runs.
     for lba in first..first + BLOCKS {
         data.fill(0);
         data = disk.write(lba, data).await?;

@@ -1,8 +1,7 @@
-//! One disk in the three ways to use it: calls that block, futures, and submit and poll.
+//! The three ways to use a disk: blocking calls, futures, and submit and poll.
 //!
-//! `cargo run --release -p farblock-host --example three_ways -- URL...`: several URLs are several
-//! paths to the disk. Its first 64 blocks are overwritten. A target or a network that goes away
-//! meanwhile is waited for.
+//! `cargo run --release -p farblock-host --example three_ways -- URL...`: several URLs are paths to
+//! the same disk. This overwrites its first 64 blocks. It waits if the target or the network fails.
 
 use farblock_block::blocking::Blocking;
 use farblock_block::nonblocking::{AsyncNamespace, Buffer};
@@ -22,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     use_disk(&urls)
 }
 
-/// All of it.
+/// Uses all three ways.
 pub(crate) fn use_disk(urls: &[Url]) -> Result<(), Box<dyn Error>> {
     let options = DiskOptions {
         policy: Policy::RoundRobin,
@@ -56,7 +55,7 @@ fn with_calls_that_block(disk: &Disk) -> Result<(), Box<dyn Error>> {
 async fn with_futures(disk: Disk) -> Result<(), Box<dyn Error>> {
     let disk = AsyncNamespace::new(Arc::new(disk))?;
     let size = disk.geometry().block_size as usize;
-    // What is called is under way, awaited or not: both at once.
+    // A call starts its operation, awaited or not: both run at once.
     let first = disk.read(0, Buffer::new(size));
     let zeroes = disk.write_zeroes(1, 1, true);
     let first = disk.write(2, first.await?).await?;

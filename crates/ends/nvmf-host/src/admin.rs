@@ -84,9 +84,9 @@ enum Purpose {
     Changed,
     /// Reading a log page only to clear its event.
     ClearEvent(LogPageId),
-    /// Learning about a namespace anew.
+    /// Identifying a namespace again.
     Refresh(u32),
-    /// Learning what it is called.
+    /// Reading its identification descriptors.
     Names(Box<NamespaceInfo>),
     /// Setting CC.SHN.
     Shutdown,

@@ -1,5 +1,5 @@
-//! The host proves who it is, on each queue after its Connect, and asks the controller to if it
-//! has the controller's secret.
+//! Authenticates the host on each queue after its Connect, and the controller if the host has the
+//! controller's secret.
 
 use crate::control::blocking;
 use crate::key_file;
@@ -10,7 +10,7 @@ use farblock_reactor::os;
 use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk};
 use std::path::PathBuf;
 
-/// Authenticates a queue that was just connected, or one that is used meanwhile.
+/// Authenticates a queue that was just connected, or reauthenticates one in use.
 pub(crate) async fn authenticate(
     queue: &mut impl Exchange,
     identity: &Identity<'_>,
@@ -19,7 +19,7 @@ pub(crate) async fn authenticate(
     converse(queue, terms(identity, options).await?).await.map(drop)
 }
 
-/// Authenticates, and gives the keys for TLS that come of it.
+/// Authenticates; returns the generated TLS keys.
 pub(crate) async fn converse(
     queue: &mut impl Exchange,
     terms: HostTerms,
@@ -34,8 +34,8 @@ pub(crate) async fn converse(
                 let sent = sent.map_err(|error| unjudged(&host, error));
                 let sent = sent.and_then(|(cqe, _)| succeeded("Authentication Send", cqe.status()));
                 host.handle_sent();
-                // A controller that is told why the host ends it may close the connection before
-                // it answers: what the host has found is known all the same.
+                // A controller that receives the host's reason may close the connection before it
+                // answers: the host's own result still counts.
                 if !matches!(host.step(), Step::Failed(_)) {
                     sent?;
                 }
@@ -45,7 +45,7 @@ pub(crate) async fn converse(
                 let received = queue.execute(&command, &[], DURING).await;
                 let (cqe, message) = received.map_err(|error| unjudged(&host, error))?;
                 succeeded("Authentication Receive", cqe.status())?;
-                // Powers of large numbers: too much for a loop that others wait for.
+                // Modular exponentiation takes too long for a shared loop.
                 let calculate = move || {
                     host.handle_received(&message, &mut fill);
                     host
@@ -66,7 +66,7 @@ pub(crate) async fn converse(
     }
 }
 
-/// Linux's target closes the connection right behind its AUTH_Failure1, which may so be lost.
+/// Linux's target closes the connection right after its AUTH_Failure1, which may thus be lost.
 fn unjudged(host: &Host, error: ConnectError) -> ConnectError {
     match error {
         ConnectError::Closed { .. } if host.awaits_judgement() => ConnectError::ProofNotJudged,
@@ -80,8 +80,8 @@ async fn elsewhere<T: Send + 'static>(
     blocking(act).await.map_err(|error| ConnectError::Io(error.to_string()))
 }
 
-/// The queue was connected without authentication: that is good unless the controller was to prove
-/// who it is.
+/// Checks a queue that was connected without authentication: this is an error if the controller
+/// must authenticate.
 pub(crate) fn not_asked_for(options: &Options) -> Result<(), ConnectError> {
     match &options.dhchap_ctrl_secret {
         Some(_) => Err(ConnectError::AuthenticationNotOffered),
@@ -93,8 +93,8 @@ fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), Co
     if status.is_success() { Ok(()) } else { Err(ConnectError::CommandFailed { what, status }) }
 }
 
-/// What the host authenticates with. The files are read each time, so that whoever reconnects uses
-/// what is in them then.
+/// The host's authentication parameters. This reads the files each time, so that a reconnect uses
+/// their present content.
 pub(crate) async fn terms(
     identity: &Identity<'_>,
     options: &Options,
@@ -119,12 +119,12 @@ pub(crate) async fn terms(
     })
 }
 
-/// An empty list is no restriction.
+/// An empty list means no restriction.
 fn or_all<T: Clone>(listed: &[T], all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed.to_vec() }
 }
 
-/// Random bytes of the system, or of the simulation.
+/// Random bytes from the system, or from the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
         getrandom::fill(bytes).expect("the system gives random numbers");

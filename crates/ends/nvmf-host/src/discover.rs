@@ -1,4 +1,4 @@
-//! Asking a target what it has.
+//! Queries a target's discovery service.
 
 use crate::controller::Controller;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The records of the discovery service at `address`. An address that would lead elsewhere from
-/// here, like 0.0.0.0, is replaced by the one that answered; a link-local one gets its zone.
+/// here, like 0.0.0.0, is replaced by the address that answered; a link-local one gets its zone.
 ///
 /// # Errors
 /// As [`Controller::connect`] and [`Controller::discovery`].
@@ -20,7 +20,7 @@ pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>,
     Ok(ask(address, options)?.1)
 }
 
-/// The same, with the socket address that answered.
+/// The same, and the socket address that answered.
 fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEntry>), Error> {
     let controller = Controller::connect(address, DISCOVERY_NQN, options)?;
     let asked = controller.address();
@@ -30,7 +30,8 @@ fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEnt
     Ok((asked, intended(controller.discovery()?, asked, own)))
 }
 
-/// The records as they are meant, as `asked` gave them. `own`: that is an address of this machine.
+/// The records with their addresses as seen from here. `own`: `asked` is an address of this
+/// machine.
 fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
     let mut all: Vec<DiscoveryEntry> = Vec::new();
     for mut entry in entries {
@@ -42,7 +43,7 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
             entry.address_family = if is_v4 { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
             entry.address = address;
         }
-        // Every address of both families has become the same one.
+        // Records for all addresses of both families now have the same address.
         if !is_another || !all.contains(&entry) {
             all.push(entry);
         }
@@ -50,9 +51,9 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
     all
 }
 
-/// The address that a record's text stands for, if that is another one.
+/// The address that a record's text means, if different from the text.
 fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
-    // In memory there is no address.
+    // A memory transport has no address.
     if asked.ip().is_unspecified() {
         return None;
     }
@@ -65,16 +66,16 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
         IpAddr::V6(said) if said.is_unicast_link_local() => {
             (!zone.is_empty()).then(|| format!("{said}{zone}"))
         }
-        // Every address of that machine, and of this one as well.
+        // All addresses of that machine, and of this one, too.
         _ if said.is_unspecified() => Some(format!("{}{zone}", asked.ip())),
         _ if said.is_loopback() && !own => Some(format!("{}{zone}", asked.ip())),
         _ => None,
     }
 }
 
-/// As [`discover`], with the records of the services that it refers to in place of the referrals:
-/// up to [`limits::REFERRALS`] of them, each once. A referral that does not answer stays in
-/// the list, with a warning in the log.
+/// As [`discover`], but follows referrals, and replaces them with the records of their services: up
+/// to [`limits::REFERRALS`], each once. A referral without an answer stays in the list, with a
+/// warning in the log.
 ///
 /// # Errors
 /// As [`discover`], for the service at `address` itself.
@@ -90,10 +91,10 @@ pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEnt
     Ok(journey.found)
 }
 
-/// From one discovery service to those that it refers to.
+/// Follows referrals from one discovery service to others.
 struct Journey<'a> {
     options: &'a Options,
-    /// Addresses that were asked, or will not be.
+    /// Addresses queried, or excluded.
     seen: HashSet<String>,
     found: Vec<DiscoveryEntry>,
     /// Referrals that may still be followed.
@@ -119,7 +120,7 @@ impl Journey<'_> {
         self.seen.contains(address)
     }
 
-    /// The records of the service that a referral names. `None`: it is too far, or silent.
+    /// The records of a referral's service. `None`: it exceeds a limit, or does not answer.
     fn ask(&mut self, referral: &DiscoveryEntry, depth: usize) -> Option<Vec<DiscoveryEntry>> {
         let address = entry_address(referral);
         if depth == 0 || self.left == 0 {
@@ -141,22 +142,22 @@ impl Journey<'_> {
     }
 }
 
-/// Where a record says that its subsystem is, as [`Controller::connect`] takes it.
+/// The address of a record's subsystem, in the form for [`Controller::connect`].
 #[must_use]
 pub fn entry_address(entry: &DiscoveryEntry) -> String {
     let host = Bracketed(&entry.address);
     if entry.service.is_empty() { host.to_string() } else { format!("{host}:{}", entry.service) }
 }
 
-/// Whether a record has a link-local address without an interface: the host asked at an address
-/// of another kind, so it does not know which interface leads there.
+/// Whether a record has a link-local address without an interface. The host queried another kind of
+/// address, so it does not know the interface.
 #[must_use]
 pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
     entry.address.parse::<Ipv6Addr>().is_ok_and(|it| it.is_unicast_link_local())
 }
 
-/// The URL of a record's subsystem, if the record is one of a subsystem over TCP, with an address
-/// and a port that can be one: whoever answers may write anything there. It is printable ASCII.
+/// The URL of a record's subsystem: `None` if it is not a subsystem over TCP, or its address or
+/// port is invalid, because a peer may write anything there. It is printable ASCII.
 #[must_use]
 pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let port = match entry.service.as_str() {

@@ -1,4 +1,4 @@
-//! Errors other than those of block operations.
+//! Errors except those of block operations.
 
 use crate::url::UrlError;
 use farblock_proto::host::{ConnectError, InfoError};

@@ -1,6 +1,6 @@
-//! Who this host says it is: its NQN and its identifier.
+//! This host's identity: its NQN and its identifier.
 //!
-//! Where they come from, the first that there is:
+//! The first available source applies:
 //! 1. the options of the connection,
 //! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
 //! 3. `hostid` in the user's configuration directory, made once at random,
@@ -20,10 +20,10 @@ use std::time::Duration;
 pub struct HostId(pub [u8; 16]);
 
 impl HostId {
-    /// A random one (UUID version 4).
+    /// A random identifier (UUID version 4).
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// If the system has no random numbers.
     pub fn random() -> io::Result<HostId> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -32,7 +32,7 @@ impl HostId {
         Ok(HostId(bytes))
     }
 
-    /// The host NQN that is made from this identifier.
+    /// The host NQN derived from this identifier.
     #[must_use]
     pub fn to_nqn(self) -> String {
         format!("{UUID_NQN_PREFIX}{self}")
@@ -98,18 +98,18 @@ impl FromStr for HostId {
     }
 }
 
-/// Where this host's identity comes from.
+/// The source of this host's identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The folder that nvme-cli keeps it in.
+    /// The directory of nvme-cli.
     System(PathBuf),
-    /// The user's own folder.
+    /// The user's directory.
     User(PathBuf),
-    /// Nowhere: nothing could be written.
+    /// This process: nothing could be written.
     Process,
 }
 
-/// Name and identifier of a host.
+/// The name and identifier of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostIdentity {
     /// Host NQN.
@@ -125,7 +125,7 @@ impl HostIdentity {
         &HostIdentity::and_source().0
     }
 
-    /// The same, and where it comes from.
+    /// The identity and its source.
     #[must_use]
     pub fn and_source() -> &'static (HostIdentity, Source) {
         static IDENTITY: OnceLock<(HostIdentity, Source)> = OnceLock::new();
@@ -135,8 +135,8 @@ impl HostIdentity {
         })
     }
 
-    /// This host's identity with what the options put in its place. A name alone keeps the
-    /// identifier only if that is the name's own.
+    /// This host's identity, overridden by the arguments. Given only an NQN, the identifier is the
+    /// UUID in it, or else this host's.
     #[must_use]
     pub fn with(nqn: Option<&str>, id: Option<HostId>) -> HostIdentity {
         match (nqn, id) {
@@ -151,7 +151,7 @@ impl HostIdentity {
     }
 }
 
-/// The UUID in a host NQN that is made from one.
+/// The UUID of a host NQN derived from one.
 fn id_of_nqn(nqn: &str) -> Option<HostId> {
     nqn.strip_prefix(UUID_NQN_PREFIX)?.parse().ok()
 }
@@ -182,7 +182,7 @@ fn find(system: Option<&Path>, user: Option<&Path>) -> (HostIdentity, Source) {
         tracing::warn!(%error, "the host identity cannot be kept; it lasts for this process");
         HostId::random().map(|id| (id, Source::Process))
     });
-    // Without random numbers a fixed identity is still better than no connection.
+    // Without random numbers, a fixed identity is better than no connection.
     let (id, source) = found.unwrap_or_else(|error| {
         tracing::warn!(%error, "no random numbers: using a fixed host identity");
         (HostId(*b"farblock-no-rand"), Source::Process)
@@ -208,7 +208,7 @@ fn from_system(directory: &Path) -> Option<HostIdentity> {
     }
 }
 
-/// Reads the identifier that is kept in the directory, or makes one.
+/// Reads the identifier stored in the directory, or creates one.
 fn from_user(directory: &Path) -> io::Result<HostId> {
     const TRIES: u32 = 10;
     let path = directory.join("hostid");
@@ -220,7 +220,7 @@ fn from_user(directory: &Path) -> io::Result<HostId> {
                     io::Error::other(format!("{}: {error}", path.display()))
                 });
             }
-            // Another process has created it just now and is about to write.
+            // Another process has just created it and is about to write.
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(directory)?;

@@ -1,4 +1,4 @@
-//! Keys in files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` a line, readable by their owner alone.
+//! Key files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` per line, readable only by the owner.
 
 use crate::readable::Readable;
 #[cfg(target_os = "linux")]
@@ -12,65 +12,64 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
-/// Bytes of the longest file that is read: some lines of secrets and of comments.
+/// Largest file, in bytes: some lines of secrets and comments.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Secrets in one file: while one takes another's place there are two.
+/// Most secrets in one file: two while one replaces the other.
 const SECRETS_MAX: usize = 2;
 
-/// What a key for TLS begins with.
+/// Prefix of TLS keys.
 const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 
-/// What a name begins with that is one of a credential of systemd's (`LoadCredential=`).
+/// Prefix of names of systemd credentials (`LoadCredential=`).
 pub const CREDENTIAL: &str = "credential:";
 
-/// What a name begins with that is one of a key for TLS in the kernel's keyrings: then comes
-/// nothing (the keys of the host and the subsystem), an identity, or a key's number.
+/// Prefix of names of TLS keys in the kernel's keyrings. It precedes nothing (the keys of the host
+/// and subsystem), an identity, or a key's serial number.
 pub const KEYRING: &str = "keyring:";
 
-/// What is said where there are none.
+/// The error on systems without keyrings.
 #[cfg(not(target_os = "linux"))]
 pub(crate) const NO_KEYRINGS: &str = "there are no keyrings on this system: name a file";
 
-/// Whether a name is that of a file, and no other place's.
+/// Whether a name is a file's.
 #[must_use]
 pub fn is_file(path: &Path) -> bool {
     let name = path.to_string_lossy();
     !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
 }
 
-/// Whether a name is one of a key in the kernel's keyrings.
+/// Whether a name is a key's in the kernel's keyrings.
 #[must_use]
 pub fn is_keyring(path: &Path) -> bool {
     path.to_string_lossy().starts_with(KEYRING)
 }
 
-/// What a program does about its memory before there is a key in it.
+/// Protects the program's memory before it holds a key.
 static GUARD: OnceLock<fn()> = OnceLock::new();
 
-/// Has `guard` called whenever a key is about to be read, from wherever; the first one that is
-/// named. Nothing is done for whoever names none: a process that only uses this library is not ours
-/// to change.
+/// Sets a function to call before every read of a key; later calls have no effect. Without one the
+/// library changes nothing about its process.
 pub fn guard_by(guard: fn()) {
     let _ = GUARD.set(guard);
 }
 
-/// A key is about to be read.
+/// Call this before reading a key.
 pub(crate) fn guard() {
     if let Some(guard) = GUARD.get() {
         guard();
     }
 }
 
-/// Reads the secrets of a file, or of `credential:NAME`: one, or while one takes another's place
-/// the new one and then the old one. Empty lines, and those that begin with `#`, are left out.
+/// Reads the secrets of a file, or of `credential:NAME`: one, or two during a replacement, the new
+/// one first. Skips empty lines and lines that begin with `#`.
 ///
 /// # Errors
-/// One sentence that says what is wrong and what to do; never with a part of a secret.
+/// One sentence with the cause and the remedy; never with a part of a secret.
 pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
     parse(path, "secret", "farblock keys new", Secret::parse)
 }
 
-/// Reads the keys for TLS of a file; otherwise as [`read`].
+/// Reads the TLS keys of a file; otherwise as [`read`].
 ///
 /// # Errors
 /// As [`read`].
@@ -78,8 +77,8 @@ pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
     parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
 }
 
-/// Reads the keys for TLS that a host has for a subsystem: as [`read_tls`], or those that the
-/// kernel's keyrings have for both names, and for the host's discovery if there are some.
+/// Reads a host's TLS keys for a subsystem: as [`read_tls`], or from the kernel's keyrings the keys
+/// for both names, and any keys for discovery.
 ///
 /// # Errors
 /// As [`read`].
@@ -93,12 +92,12 @@ pub fn read_tls_of(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKe
 #[cfg(target_os = "linux")]
 fn in_keyring(name: &str, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let of = |subnqn| {
-        // A key is told by the two names alone.
+        // The two names alone identify a key.
         let identity = Identity { hostnqn: host, hostid: [0; 16], subnqn };
         crate::keyring::ask(name, &identity)
     };
     let mut keys = of(subsystem)?;
-    // A key that is named is one for these names.
+    // A key given by identity or number is for these names only.
     if name.is_empty() {
         keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
     }
@@ -138,13 +137,13 @@ fn parse<K, E: Display>(
     }
 }
 
-/// Whom a file may be open to, as bits of its mode.
+/// Users that may have access to a file, as bits of its mode.
 const OWNER: u32 = 0o700;
-/// systemd gives a service's user its credentials by an access control list, which shows as the
-/// group's bits; nobody else gets into the folder.
+/// systemd gives a service's user access by an access control list, which shows as the group's
+/// bits. Other users cannot enter the directory.
 const GROUP_AND_OWNER: u32 = 0o770;
 
-/// Where systemd has put a credential of this service.
+/// The path of a systemd credential of this service.
 fn credential(name: &str) -> Result<PathBuf, String> {
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         return Err(format!("{CREDENTIAL}{name} names no credential: write its name alone"));
@@ -163,7 +162,7 @@ fn credential(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// As [`read`].
 pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
-    // Command lines and configurations are read by others, and it must not be in a sentence.
+    // Other users can read command lines and configurations, and an error must not contain the key.
     if path.to_string_lossy().contains("DHHC-1:") || path.to_string_lossy().contains(TLS_PREFIX) {
         return Err(
             "this is a key itself, which others may have read by now: make a new one, and \
@@ -198,7 +197,7 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     Ok(text)
 }
 
-/// Others who can read a secret have it.
+/// Checks permissions: a secret that other users can read is disclosed.
 #[cfg(unix)]
 fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
     use std::os::unix::fs::MetadataExt;
@@ -215,7 +214,7 @@ fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Resul
     })
 }
 
-/// Elsewhere a folder's access control list says who reads what is in it.
+/// On other systems the access control list of the directory controls reading.
 #[cfg(not(unix))]
 fn check_readers(_: &Readable, _: &Path, _: u32) -> io::Result<Result<(), String>> {
     Ok(Ok(()))

@@ -1,13 +1,14 @@
-//! Keys for TLS in the kernel's keyrings, as nvme-cli puts them into `.nvme` for the kernel's own
-//! host: the pre-shared key itself, and its identity as its name.
+//! TLS keys in the kernel's keyrings, where nvme-cli stores them in `.nvme` for the kernel's own
+//! host: each is a pre-shared key named by its identity.
 //!
-//! A name is `keyring:` and then nothing (the keys of the host and subsystem that are connected),
-//! an identity, or a key's number (`keyctl show %:.nvme` has both). Who may see and read a key is
-//! the kernel's to say; those in `.nvme` are root's, and read by whoever has that keyring, so it is
-//! linked to the process first. Keys of other users are passed over, whoever may read them: anybody
-//! can make one with the name of any host.
+//! A name is `keyring:` followed by nothing (the keys of the host and subsystem), an identity, or a
+//! key's serial number (`keyctl show %:.nvme` shows both). The kernel controls access to keys.
+//! Those in `.nvme` belong to root, and processes that possess the keyring can read them, so the
+//! host links it to its process first. It ignores readable keys of other users: any user can create
+//! a key with the name of any host.
 //!
-//! A process that gave up asking the kernel has another one ask ([`read_by`], [`read`]).
+//! A process that has given up access to the kernel's keys lets another process read them
+//! ([`read_by`], [`read`]).
 
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
@@ -16,18 +17,18 @@ use std::fs;
 use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
-/// What the kernel lists of the keys that this process may see.
+/// The kernel's list of keys visible to this process.
 const LIST: &str = "/proc/keys";
-/// The keyring of NVMe.
+/// The NVMe keyring.
 const NVME: &str = ".nvme";
-/// Types of keys with a payload of bytes: NVMe's own, and what `keyctl add user` makes.
+/// Key types with a payload of bytes: NVMe's own, and that of `keyctl add user`.
 const TYPES: [&str; 2] = ["psk", "user"];
-/// The user whose keys everybody believes.
+/// The only other user whose keys the host trusts.
 const ROOT: u32 = 0;
-/// Bytes of the longest payload that is a key.
+/// Largest payload of a key, in bytes.
 const KEY_BYTES_MAX: usize = 64;
 
-/// A key as the kernel lists it.
+/// A key in the kernel's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     serial: i32,
@@ -36,27 +37,28 @@ struct Entry {
     description: String,
 }
 
-/// Who reads the keys of a name for a host and a subsystem, as [`read`] does.
+/// A function that reads the keys of a name for a host and a subsystem, as [`read`] does.
 pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
 
-/// Who reads in the place of this process.
+/// The function that reads keys in place of this process.
 static READER: OnceLock<Box<Reader>> = OnceLock::new();
 
-/// Has somebody else read keys from now on, for the process's life; the first one who is named.
+/// Sets the function that reads keys from now on, for the life of the process; later calls have no
+/// effect.
 pub fn read_by(reader: Box<Reader>) {
     let _ = READER.set(reader);
 }
 
-/// [`read`], by whoever is to do that.
+/// Reads keys with the function set by [`read_by`], otherwise with [`read`].
 pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     crate::key_file::guard();
     READER.get().map_or_else(|| read(name, identity), |reader| reader(name, identity))
 }
 
-/// Reads the keys that `name`, what comes behind `keyring:`, stands for.
+/// Reads the keys of `name`, the part after `keyring:`.
 ///
 /// # Errors
-/// One sentence that says what is wrong and what to do; never with a part of a key.
+/// One sentence with the cause and the remedy; never with a part of a key.
 pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let text = fs::read_to_string(LIST);
     let text = text.map_err(|error| {
@@ -68,15 +70,15 @@ pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> 
     let is_trusted = |one: &Entry| one.owner == ROOT || Some(one.owner) == us;
     let all: Vec<Entry> = text.lines().filter_map(entry).filter(is_trusted).collect();
     if let Some(nvme) = all.iter().find(|one| one.kind == "keyring" && one.description == NVME) {
-        // Without that its keys can be seen, and perhaps not read, which is said then.
+        // If this fails, the keys are visible but perhaps not readable, which is reported later.
         let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
     readable(found.into_iter().map(|entry| key(entry, identity)))
 }
 
-/// Those that can be read: one that has expired, or is about to go, is listed still, and does not
-/// keep the others away. If there are none, why not.
+/// The readable keys, or if there are none, the reason. A key that has expired, or soon will, is
+/// still listed; it must not hide the others.
 fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for key in keys {
@@ -95,7 +97,7 @@ fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<Tl
     }
 }
 
-/// The keys that a name stands for, those first that say most.
+/// The keys of a name, the newest form of identity first.
 fn meant<'a>(
     all: &'a [Entry],
     name: &str,
@@ -120,7 +122,7 @@ fn meant<'a>(
              there is, `nvme check-tls-key --insert` adds one (as root)"
         ));
     }
-    // NVMe1 is ahead of NVMe0.
+    // NVMe1 precedes NVMe0.
     found.sort_by(|one, other| other.description.cmp(&one.description));
     Ok(found)
 }
@@ -148,7 +150,7 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
         };
         format!("cannot read the key {serial} in the keyring: {reason}")
     })?;
-    // More than there is room for is told all the same.
+    // The kernel also reports a length larger than the buffer.
     let payload = payload.get(..length).unwrap_or(&[]);
     TlsPsk::given(description, payload).ok_or_else(|| {
         format!(
@@ -158,8 +160,8 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     })
 }
 
-/// A line of [`LIST`]: number, flags, uses, timeout, permissions, user, group, type, then the
-/// description and what the type adds to it.
+/// Parses a line of [`LIST`]: number, flags, uses, timeout, permissions, user, group, type,
+/// description and details of the type.
 fn entry(line: &str) -> Option<Entry> {
     const BEFORE_OWNER: usize = 5;
     let mut rest = line;
@@ -237,7 +239,7 @@ mod tests {
         for missing in ["4", "77", "NVMe0R02", "-1"] {
             assert!(found(missing).unwrap_err().contains("nvme check-tls-key"), "{missing}");
         }
-        // A number that is somebody else's.
+        // A serial number of another key.
         let refused = key(&all[2], &identity()).unwrap_err();
         assert!(refused.contains("not an identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();
@@ -254,14 +256,14 @@ mod tests {
         assert_eq!(readable(none.into_iter()), Err("expired".to_owned()));
     }
 
-    /// A key in this process's keyring, gone with it.
+    /// Creates a key in this process's keyring, which ends with the process.
     fn put(description: &str, payload: &[u8]) -> i32 {
         let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true).expect("a keyring");
         own.add_key(description, payload).expect("room for a key").get_id().0
     }
 
-    /// An expired key is passed over while there is a good one, and said to be expired by its
-    /// number; the kernel lists it for a while, or not any more.
+    /// While there is a valid key, an expired one is ignored; alone, its number reports that it has
+    /// expired. The kernel may still list it for a while.
     fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
         let is_gone = |error: &str| error.contains("it has expired") || error.contains("no key");
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn keys_are_read_as_they_were_put_there() {
-        // Names that no other test has.
+        // Names that no other test uses.
         let (host, disk) = ("nqn.2026-11.h:keyring", "nqn.2026-11.s:keyring");
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
         assert!(read("", &identity).unwrap_err().contains("no key of nqn.2026-11.h:keyring"));
@@ -301,7 +303,7 @@ mod tests {
         let all = read("", &identity).expect("there are two");
         assert!(all[0].identity.starts_with("NVMe1R02") && all.len() == 2, "{all:?}");
         expire_one_after_the_other(host, disk, all);
-        // Neither one that is too short nor too long for what it says it is.
+        // Payloads shorter or longer than their identity requires.
         for length in [1, 31, 33, 48, 64, 65, 1000] {
             let serial = put(&format!("NVMe1R01 {host} {disk} {length}"), &vec![1; length]);
             let refused = read(&serial.to_string(), &identity).unwrap_err();

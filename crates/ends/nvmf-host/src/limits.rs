@@ -42,13 +42,13 @@ pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
 /// Size of a write of zeroes if the controller has no Write Zeroes command, in bytes.
 pub const ZEROES_BYTES: u32 = 256 << 10;
 
-/// How long a closing admin queue waits for its connection to close.
+/// Time that a closing admin queue waits for its connection to close.
 pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Total time for the orderly shutdown of a controller.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// How long to retry a new queue while the controller is releasing the last one.
+/// Time to retry a new queue while the controller is releasing the last one.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// Pause between those retries.
@@ -109,7 +109,7 @@ pub const STEADY: Duration = Duration::from_secs(1);
 /// Shortest time for a step of reconnecting when the path is about to be given up.
 pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// How often the keeper of a path checks its state without an event.
+/// Interval in which the keeper of a path checks its state without an event.
 pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
 
 /// First pause between queries whether a lost controller has ended; it doubles.
@@ -118,17 +118,17 @@ pub const FINISH_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause between those queries.
 pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// How often to read the access state of an unusable path, apart from change events.
+/// Interval between reads of an unusable path's access state, apart from change events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
 /// Path timeout of a disk with several paths: this leaves almost half of a one-second budget for
 /// failover.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// How long connecting a disk waits for other paths after the first is connected.
+/// Time that connecting a disk waits for other paths after the first is connected.
 pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
 
-/// How long a path gets no commands after it answered "not now".
+/// Time for which a path gets no commands after it answered "not now".
 pub const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Ended boots of targets' machines to remember.

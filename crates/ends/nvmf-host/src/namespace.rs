@@ -1,4 +1,4 @@
-//! A remote namespace behind the contract of every block device.
+//! A remote namespace that implements the contract of block devices.
 
 use crate::control::Local;
 use crate::controller::Inner;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// A namespace of a connected [`Controller`](crate::Controller), to read and write.
 ///
-/// Each queue that is opened is a connection of its own. Opening one waits for the network, as
-/// long as the options say, which the contract of namespaces does not allow on an event loop that
-/// others use: share a [`Disk`](crate::Disk) there, whose keepers connect. Nothing else waits.
+/// Each open queue has its own connection. Opening one waits for the network, up to the options'
+/// timeouts. Other users of an event loop must not wait that long, so share a [`Disk`](crate::Disk)
+/// there, whose keepers connect. Nothing else waits.
 #[derive(Clone)]
 pub struct RemoteNamespace {
     controller: Arc<Inner>,
@@ -45,26 +45,26 @@ impl RemoteNamespace {
         RemoteNamespace { controller, state, info, most }
     }
 
-    /// It is not there any more, or another one took its place.
+    /// Whether it was removed or replaced.
     pub(crate) fn is_gone(&self) -> bool {
         self.state.geometry().blocks == 0
     }
 
-    /// What tells it from others.
+    /// Its identity.
     pub(crate) fn known(&self) -> &KnownNamespace {
         self.state.known()
     }
 
-    /// What the controller said about the namespace when it was looked up.
+    /// The namespace's properties when it was looked up.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {
         &self.info
     }
 
-    /// As [`Namespace::open`], with the whole story if it fails.
+    /// As [`Namespace::open`], with a detailed error.
     ///
     /// # Errors
-    /// When the controller has no queue left.
+    /// If the controller has no queue left.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
         let (namespace, control) = (self.clone(), Arc::clone(self.controller.control()));
         let connected = control.run(|local| async move { namespace.connect_queue(&local).await });
@@ -72,7 +72,7 @@ impl RemoteNamespace {
         Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
-    /// Connects a queue that no event loop of a user has yet: the part of opening one that waits.
+    /// Connects a queue that is not yet on a user's event loop: the part of opening that waits.
     pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
         let shared = self.controller.shared();
         if shared.is_lost() {
@@ -99,7 +99,7 @@ impl RemoteNamespace {
         Settings {
             nsid: self.info.nsid,
             depth: info.queue_depth(options.queue_depth),
-            // A controller whose limit is less than a block refuses every command; let it.
+            // A controller with a limit below one block refuses every command.
             command_bytes: (most / block_size).max(1) * block_size,
             in_capsule_bytes: if options.in_capsule { in_capsule_bytes } else { 0 },
             write_zeroes: info.has_write_zeroes(),
@@ -149,7 +149,7 @@ impl Namespace for RemoteNamespace {
     }
 }
 
-/// A connected I/O queue on its way to an event loop. It has its identifier until it is settled or
+/// A connected I/O queue on its way to an event loop. It owns its identifier until it is settled or
 /// dropped.
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
@@ -160,13 +160,13 @@ pub(crate) struct ConnectedQueue {
 }
 
 impl ConnectedQueue {
-    /// Puts the queue on an event loop, without waiting for anything.
+    /// Puts the queue on an event loop, without waiting.
     pub(crate) fn settle(mut self, reactor: &Reactor, parent: TaskId) -> Result<IoQueue, Error> {
         let connected = self.connected.take().expect("it is settled once");
         let controller = (Arc::clone(&self.namespace.controller), self.qid);
         let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
         let queue = IoQueue::new(reactor, parent, connected, state, settings, controller);
-        // The identifier is the queue's from here on.
+        // The queue now owns the identifier.
         self.settled = queue.is_ok();
         queue.map_err(Error::system)
     }

@@ -16,8 +16,8 @@ pub struct Options {
     pub hostnqn: Option<String>,
     /// Host identifier, instead of this machine's.
     pub hostid: Option<HostId>,
-    /// The file with this host's secret (DH-HMAC-CHAP), for controllers that ask for it; see
-    /// [`key_file`](crate::key_file). It is read for each queue that is connected.
+    /// The file with this host's secret (DH-HMAC-CHAP), for controllers that require it; see
+    /// [`key_file`](crate::key_file). Read for each queue that connects.
     pub dhchap_secret: Option<PathBuf>,
     /// The file with the controller's secret, if the controller must authenticate, too.
     pub dhchap_ctrl_secret: Option<PathBuf>,
@@ -31,12 +31,12 @@ pub struct Options {
     /// Keep alive timeout: either side closes after this long without traffic. Zero: never.
     /// Discovery by the well-known NQN never uses it.
     pub keep_alive: Duration,
-    /// How soon to know that the controller does not answer any more, if that is to be sooner than
-    /// by the keep alive timeout: signs of life are then asked for more often.
+    /// Time in which to detect an unresponsive controller, if shorter than the keep alive timeout:
+    /// the host then sends keep alives more often.
     pub path_timeout: Option<Duration>,
     /// Time limit of each step of connecting: the connection, and each answer.
     pub connect_timeout: Duration,
-    /// How long a command may take before the host drops the connection. Zero: unlimited.
+    /// Time limit of a command; the host then drops the connection. Zero: unlimited.
     pub io_timeout: Duration,
     /// Commands in flight per I/O queue, if the controller allows as many.
     pub queue_depth: u16,

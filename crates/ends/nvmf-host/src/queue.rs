@@ -1,10 +1,10 @@
-//! An I/O queue: operations become commands on a connection of their own.
+//! An I/O queue: turns operations into commands on its own connection.
 //!
-//! One [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. An operation
-//! is split into commands no larger than the controller takes; they share the operation's one
-//! buffer, of which the connection borrows ranges. Commands wait in order for a free slot. All that
-//! is submitted between two calls of `poll` goes out as one batch. How they travel is the
-//! [transport](crate::transport)'s.
+//! A [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. It splits an
+//! operation into commands no larger than the controller allows. They share the operation's buffer,
+//! and the connection borrows ranges of it. Commands wait in order for a free slot. The queue sends
+//! all operations submitted between two calls of `poll` as one batch, over its
+//! [transport](crate::transport).
 
 mod carried;
 mod table;
@@ -21,26 +21,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// A command that is this many ticks old has timed out.
+/// Age in ticks at which a command has timed out.
 pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 
-/// What a queue needs to know about its controller and namespace.
+/// Parameters of a queue that depend on its controller and namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) nsid: u32,
     /// Commands in flight.
     pub(crate) depth: u16,
-    /// Most bytes a command moves: a multiple of the block size.
+    /// Most bytes per command: a multiple of the block size.
     pub(crate) command_bytes: u32,
     /// Most bytes in a capsule.
     pub(crate) in_capsule_bytes: u32,
     pub(crate) write_zeroes: bool,
-    /// Most blocks that one Write Zeroes command names.
+    /// Most blocks per Write Zeroes command.
     pub(crate) zeroes_blocks: u32,
-    /// Most blocks that one Dataset Management command names.
+    /// Most blocks per Dataset Management command.
     pub(crate) deallocate_blocks: u32,
     pub(crate) io_timeout: Duration,
-    /// What the controller's retry advice means (CRDT1 to CRDT3).
+    /// The controller's retry delays (CRDT1 to CRDT3).
     pub(crate) retry_delays: [Duration; 3],
 }
 
@@ -53,10 +53,10 @@ pub(crate) struct RemoteQueue<T: Transport> {
     controller: Arc<Inner>,
     qid: u16,
     events: Vec<Event>,
-    /// Time between two ticks; zero if commands never time out.
+    /// The interval of ticks; zero if commands never time out.
     tick_time: Duration,
     next_tick: Option<Instant>,
-    /// What the timer is set to.
+    /// The timer's expiry, if set.
     timer: Option<Instant>,
 }
 
@@ -96,7 +96,7 @@ impl<T: Transport> RemoteQueue<T> {
         })
     }
 
-    /// Commands time out by counting ticks, so that no command needs the time of day.
+    /// Counts a tick for command timeouts, so that no command needs a clock reading.
     fn handle_timer(&mut self) {
         let now = os::now();
         self.timer = None;
@@ -124,7 +124,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
     }
 
-    /// The connection is lost, and every operation with it that was not answered in full.
+    /// Whether the connection is lost, and with it all operations not answered in full.
     pub(crate) fn is_lost(&self) -> bool {
         self.table.is_lost()
     }
@@ -153,7 +153,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
         let loss = self.link.loss().expect("a connection that is not open has a reason");
         tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
-        // Operations may have been submitted before this was noticed.
+        // Operations may have been submitted since the loss.
         self.link.discard(&mut self.table);
         self.table.lose();
     }

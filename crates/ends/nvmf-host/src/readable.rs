@@ -1,23 +1,23 @@
-//! Files that are opened for what they say. A pipe is one, too (`<(pass show key)`, `/dev/stdin`),
-//! and the system would have whoever opens one wait until somebody comes who writes to it.
+//! Opens files for reading, including pipes (`<(pass show key)`, `/dev/stdin`). By default, the
+//! system blocks the opener of a pipe until a writer opens it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// A file that can be read: if it is a pipe, somebody has it open to write to it.
+/// A file that can be read; if it is a pipe, a writer has opened it.
 #[derive(Debug)]
 pub struct Readable {
     file: File,
-    /// What was read to see whether somebody writes.
+    /// A byte read in order to detect a writer.
     first: Option<u8>,
 }
 
 impl Readable {
-    /// Opens it.
+    /// Opens a file.
     ///
     /// # Errors
-    /// As the system says; also of a pipe to which nobody comes to write for a moment.
+    /// As the system reports; also for a pipe that no writer opens within a few seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         return unix::open(path);
@@ -25,10 +25,10 @@ impl Readable {
         File::open(path).map(|file| Self { file, first: None })
     }
 
-    /// What the system says of the file that is open.
+    /// The metadata of the open file.
     ///
     /// # Errors
-    /// As the system says.
+    /// As the system reports.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }
@@ -57,11 +57,11 @@ mod unix {
     use std::path::Path;
     use std::time::Duration;
 
-    /// A program that a shell starts at the same time is given so long to open its end.
+    /// Time for a program started at the same time by a shell to open its end.
     const GRACE: Duration = Duration::from_secs(3);
     const STEP: Duration = Duration::from_millis(20);
 
-    /// Opened without waiting for whoever writes; what is read then is waited for.
+    /// Opens a file without waiting for a writer; later reads wait for data.
     pub(super) fn open(path: &Path) -> io::Result<Readable> {
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(without_waiting).open(path)?;
@@ -74,12 +74,12 @@ mod unix {
         Ok(Readable { file, first })
     }
 
-    /// The first byte of a pipe, if it is there already.
+    /// The first byte of a pipe, if available.
     fn first(mut pipe: &File) -> io::Result<Option<u8>> {
         let mut byte = [0];
         for _ in 0..GRACE.as_millis() / STEP.as_millis() {
             match pipe.read(&mut byte) {
-                // Nobody has it open to write to it: then it is at its end.
+                // End of file: no writer has opened the pipe yet.
                 Ok(0) => std::thread::sleep(STEP),
                 Ok(_) => return Ok(Some(byte[0])),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -110,7 +110,7 @@ mod tests {
             let writer = std::thread::spawn({
                 let path = path.clone();
                 move || {
-                    // It waits for whoever reads.
+                    // This waits for the reader.
                     let mut pipe = File::options().write(true).open(path).expect("it opens");
                     if late {
                         std::thread::sleep(std::time::Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Commands that fail for a reason that may pass are tried again, a few times.
+//! The host retries commands after transient failures, a few times.
 
 mod peer;
 mod stage;
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 1 + limits::COMMAND_RETRIES as usize;
 
-/// A disk on a target that fails the first `failures` commands so, and how many commands came.
+/// A disk on a target that fails the first `failures` commands with `status`, and the number of
+/// commands.
 fn failing(
     failures: usize,
     status: Status,
@@ -63,7 +64,7 @@ fn what_the_controller_says_will_fail_again() {
     assert_eq!(tries.load(Ordering::SeqCst), 1);
 }
 
-/// CRD names one of three delays, here 2: 300 ms.
+/// CRD selects one of three delays, here 2: 300 ms.
 #[test]
 fn the_controllers_advice_is_heeded() {
     let status = Status::INTERNAL_ERROR.with_retry_delay(2);
@@ -90,7 +91,7 @@ fn the_controllers_advice_is_heeded() {
     assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
 }
 
-/// A bit that was turned on the way is nobody's error.
+/// The controller did not cause a bit error in transit, so the host retries.
 #[test]
 fn damaged_data_are_read_again() {
     let damage = AtomicUsize::new(0);
@@ -115,8 +116,8 @@ fn damaged_data_are_read_again() {
     assert!(done[0].result.is_ok() && read.iter().all(|byte| *byte == 0xa5));
 }
 
-/// One command at a time, and an operation of several of which the first fails: the others are not
-/// sent any more, or all of them again.
+/// One command at a time, for an operation of several whose first command fails: the host sends no
+/// others, or repeats all of them.
 #[test]
 fn an_operation_of_several_commands() {
     for (status, expected) in [
@@ -134,7 +135,8 @@ fn an_operation_of_several_commands() {
     }
 }
 
-/// A target that answers everything with a path error, after `delay`, and how often it did.
+/// A target that answers every command with a path error after `delay`, and the number of its
+/// answers.
 fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicUsize>) {
     let tries = Arc::new(AtomicUsize::new(0));
     let (counter, misleads) = (Arc::clone(&tries), Arc::clone(misleads));
@@ -150,8 +152,8 @@ fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicU
     (peer, tries)
 }
 
-/// Paths that keep answering that they are at fault are waited for as long as lost ones, however
-/// long each answer takes.
+/// Operations wait for paths that answer with path errors as long as for lost ones, however long
+/// each answer takes.
 #[test]
 fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     let limit = Duration::from_secs(1);
@@ -164,13 +166,13 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     let start = Instant::now();
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
-    // No try begins after the limit, and each takes a fifth of it.
+    // No try starts after the limit, and each takes a fifth of it.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()), "it is over");
 }
 
-/// Nobody waits, but a path that is live and was not asked is asked.
+/// Operations may not wait, but they try another live path.
 #[test]
 fn a_path_error_is_not_the_end_while_another_path_is_live() {
     let options = DiskOptions {
@@ -207,16 +209,16 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
         asked[0].load(Ordering::SeqCst) > before
     });
     misleads[1].store(true, Ordering::SeqCst);
-    // The first path may still rest from its last answer; then nobody else is asked.
+    // The first path may still be backing off after its last answer; then no path is tried.
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path wants it");
 }
 
-/// A target that loses the connection with everything that it is asked ends nothing, however soon
-/// it is there again.
+/// A target that loses the connection at each command fails no operation before the limit, however
+/// quickly it returns.
 #[test]
 fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
     let limit = Duration::from_secs(1);
-    // What is read is sent again at once, what is written when nothing of it can come any more.
+    // The disk repeats reads at once, and writes when the first attempt can no longer take effect.
     let options = DiskOptions { fast_io_fail_timeout: Some(limit), ..quick() };
     let drops = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(AtomicUsize::new(0));
@@ -238,7 +240,7 @@ fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
         assert_eq!(user.one(), Err(BlockError::Disconnected));
         assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
         assert!(tries.load(Ordering::SeqCst) > 1, "it was tried again");
-        // What comes next would have no time left, until the path has served again.
+        // The next operation would have no time left until the path has served again.
         drops.store(false, Ordering::SeqCst);
         until("it is over", || user.write(0) == Ok(()));
     }

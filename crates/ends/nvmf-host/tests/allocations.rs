@@ -1,4 +1,4 @@
-//! Nothing is allocated per operation, once the queue has warmed up.
+//! After a warm-up, queues do not allocate per operation.
 
 mod peer;
 
@@ -17,16 +17,16 @@ static ALLOCATOR: Counting = Counting;
 const DEPTH: usize = 16;
 const TOTAL: u64 = 300;
 
-/// Operations of every size, until none allocates.
+/// Runs operations of every size until none allocates.
 fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
     let mut driver = Driver::with(namespace, engine);
-    // In the capsule and copied, in the capsule, one command, and several.
+    // In-capsule and copied, in-capsule, one command, and several.
     for blocks in [1u32, 16, 128, 600] {
         let bytes = blocks as usize * 512;
         let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
         let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
         let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
-            // Lists grow as long as the timing brings something new, and then no more.
+            // Lists grow as long as new timings occur.
             (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &allocations_here) == 0)
         };
         assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
@@ -54,7 +54,7 @@ fn a_disk_allocates_nothing_either() {
             let peers = [Peer::new(Script::default()), Peer::new(Script::default())];
             let url = |peer: &Peer| format!("nvme+tcp://{}/{SUBSYSTEM}", peer.address());
             let urls = [&peers[0], &peers[1]].map(|peer| url(peer).parse().unwrap());
-            // Nothing is to be lost here, however busy the machine is.
+            // No connection may be lost here, even on a busy machine.
             let path_timeout = Some(std::time::Duration::from_secs(30));
             let connection = Options { path_timeout, ..options() };
             let options = DiskOptions { connection, policy, ..DiskOptions::default() };

@@ -1,5 +1,5 @@
-//! A remote namespace is a namespace: the conformance suite over a scripted target, in the ways a
-//! target may move data.
+//! The conformance suite of namespaces over a scripted target, for each way in which a target may
+//! move data.
 
 mod peer;
 

@@ -1,4 +1,4 @@
-//! Connecting: what goes right, and every way to be refused, in words.
+//! Connecting: success, and the error of every refusal.
 
 mod peer;
 
@@ -24,7 +24,7 @@ fn connect(address: &str, options: &Options) -> Result<Controller, ConnectError>
     })
 }
 
-/// What it says to connect to a server that does this with every connection.
+/// The error of connecting to a server that does this on every connection.
 fn against(server: impl Fn(TcpStream) + Send + 'static) -> ConnectError {
     against_with(server, &options())
 }
@@ -35,7 +35,7 @@ fn against_with(server: impl Fn(TcpStream) + Send + 'static, options: &Options) 
     std::thread::spawn(move || listener.incoming().for_each(|stream| server(stream.unwrap())));
     let start = Instant::now();
     let error = connect(&address, options).expect_err("no controller is there");
-    // Far longer than the options' time, as long as any busy machine takes for it.
+    // Far longer than the options' timeout, because a busy machine may be slow.
     assert!(start.elapsed() < Duration::from_secs(60), "{error} took {:?}", start.elapsed());
     error
 }
@@ -45,7 +45,7 @@ fn is_connect(capsule: &Capsule) -> bool {
         && capsule.sqe.fctype() == FabricsCommandType::CONNECT.0
 }
 
-/// A target that answers the Connect of the admin queue like this.
+/// The error if a target answers the Connect of the admin queue like this.
 fn refusing(status: Status, result: u64) -> ConnectError {
     let peer = Peer::with_hook(move |connection, _, capsule| {
         if is_connect(capsule) {
@@ -116,7 +116,7 @@ fn refusals() {
 
 #[test]
 fn nobody_there() {
-    // A port that nobody is given as a free one.
+    // The system never assigns this port as a free one.
     assert_eq!(connect("127.0.0.1:1", &options()).unwrap_err(), ConnectError::Refused);
     let error = connect("no-such-host.invalid:4420", &options()).unwrap_err();
     assert!(matches!(error, ConnectError::Unresolved(_)), "{error}");
@@ -124,7 +124,7 @@ fn nobody_there() {
 
 #[test]
 fn strangers() {
-    // Each reads the request, as closing with something unread would reset the connection.
+    // Each reads the request, because closing with unread data would reset the connection.
     let answering = |answer: &'static [u8], piece_bytes: usize| {
         against(move |mut stream| {
             let _ = stream.read_exact(&mut [0; 128]);
@@ -148,7 +148,7 @@ fn strangers() {
         answering(&[0xa5; 200], 200),
         ConnectError::Tcp(TcpRefusal::NotNvmeTcp { looks_like: None })
     );
-    // A host, as it were: an ICReq.
+    // A host's message: an ICReq.
     const IC_REQ: [u8; 128] = {
         let mut bytes = [0; 128];
         (bytes[2], bytes[4]) = (128, 128);
@@ -216,7 +216,7 @@ fn digests_are_all_or_nothing() {
     };
     assert_eq!(grants(DigestFlags::HEADER), Err(ConnectError::Tcp(TcpRefusal::DigestsRefused)));
     assert_eq!(grants(DigestFlags::BOTH), Ok(()));
-    // Digests that were not asked for.
+    // Digests that were not requested.
     let error = against(|stream| {
         let mut connection = Connection::new(stream);
         let mut request = [0; 128];
@@ -323,8 +323,8 @@ fn bad_options_are_named() {
     assert!(error.contains("brackets"), "{error}");
 }
 
-/// A target with a discovery log page of this many records, of which generation 1 changes to
-/// generation 2 while it is being read.
+/// A target with a discovery log page of this many records. Its generation changes from 1 to 2
+/// while the host reads it.
 fn discovery_peer(records: u64) -> Peer {
     let reads = AtomicUsize::new(0);
     Peer::new(Script {
@@ -394,7 +394,7 @@ fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same()
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
 }
 
-/// What a program made itself is checked as what a person wrote.
+/// URLs built by programs undergo the same checks as written ones.
 #[test]
 fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
     let url = Url { host: "127.0.0.1".to_owned(), ..Url::default() };

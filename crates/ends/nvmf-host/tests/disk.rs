@@ -1,4 +1,4 @@
-//! A disk over scripted targets: access states (ANA), changed namespaces, and limits of patience.
+//! A disk over scripted targets: access states (ANA), changed namespaces, and timeouts.
 
 mod peer;
 mod stage;
@@ -25,7 +25,7 @@ fn access_states_choose_the_path() {
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the optimized path is the second");
-    // The answer says so before the event does, and the operation goes elsewhere at once.
+    // The status of the answer reports it before the event, and the operation moves at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
@@ -34,10 +34,10 @@ fn access_states_choose_the_path() {
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
-    // And back, which only the event tells.
+    // Back again, which only the event reports.
     stages[1].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
-    // A queue that was busy elsewhere looks around first.
+    // The queue was busy on the other path and must process the change first.
     until("it is used again", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
@@ -60,7 +60,7 @@ fn operations_wait_while_access_changes() {
     assert!(user.turn(Duration::from_millis(500)).is_empty());
     stage.set_access(AnaState::NON_OPTIMIZED);
     assert_eq!(user.one(), Ok(()));
-    // What is lost for good is not waited for.
+    // A permanent loss fails operations at once.
     stage.set_access(AnaState::PERSISTENT_LOSS);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
 }
@@ -123,7 +123,7 @@ fn a_namespace_that_changes_its_size() {
     until("it is told", || *told.lock().unwrap() == [100, blocks]);
 }
 
-/// One attempt tells, unless the target is to be waited for.
+/// By default, connecting tries once, but it can also wait for the target.
 #[test]
 fn a_target_that_comes_later() {
     let refusals = AtomicUsize::new(0);
@@ -139,10 +139,10 @@ fn a_target_that_comes_later() {
     assert_eq!(connect(Duration::from_secs(60)).expect("later").state(), DiskState::Live);
 }
 
-/// What never comes is waited for no longer than is asked.
+/// Connecting does not wait longer for the target than requested.
 #[test]
 fn a_target_that_never_comes() {
-    // A port that nobody is given as a free one.
+    // The system never assigns this port as a free one.
     let url: Url = format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}?ns=1").parse().unwrap();
     let options = DiskOptions { connect_wait: Duration::from_millis(300), ..usual() };
     let start = Instant::now();
@@ -151,8 +151,8 @@ fn a_target_that_never_comes() {
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
 }
 
-/// The event says so, and the namespace has the same number and sizes. Nothing more goes there;
-/// on every path, for as long as it is another one.
+/// An event reports it; the namespace has the same number and sizes. The disk sends it nothing more
+/// on any path, until the right one is back.
 #[test]
 fn a_namespace_that_is_swapped_in_place() {
     for count in [1, 2] {
@@ -178,8 +178,7 @@ fn a_namespace_that_is_swapped_in_place() {
     }
 }
 
-/// What was read is old by the time it is: the event came before there was anything in use that it
-/// could be about.
+/// The result of the lookup is outdated: the event arrived before any namespace was in use.
 #[test]
 fn a_namespace_that_is_swapped_while_it_is_looked_up() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -192,8 +191,8 @@ fn a_namespace_that_is_swapped_while_it_is_looked_up() {
     assert_eq!(known.uuid, Some([2; 16]), "the one that is gone");
 }
 
-/// A path leads elsewhere when it is connected again: the other one serves, and it is taken back
-/// when it leads to the right one again.
+/// A path leads to another namespace after a reconnect: the disk uses the other path, and returns
+/// to it when it leads to the right one.
 #[test]
 fn a_path_that_leads_elsewhere_for_a_while() {
     let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
@@ -235,7 +234,7 @@ fn a_uuid_that_is_asked_for() {
     assert!(refused.to_string().contains("no UUID"), "{refused}");
 }
 
-/// What the first process has known is what the second takes, whatever is there by then.
+/// The successor accepts only the namespace that its predecessor knew.
 #[test]
 fn a_successor_takes_no_other_namespace() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -251,7 +250,7 @@ fn a_successor_takes_no_other_namespace() {
     assert_eq!(begin().expect("it is back").state(), DiskState::Live);
 }
 
-/// A controller that a successor would not know of is not used, until it can be written down.
+/// The disk does not use a controller before the record has stored it.
 #[test]
 fn what_cannot_be_recorded_is_not_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -276,8 +275,8 @@ fn what_cannot_be_recorded_is_not_used() {
     assert_eq!(user.one(), Ok(()));
 }
 
-/// It is followed. Who was told once that there is none is not made to flush: what is written is
-/// durable.
+/// The disk follows the change. A user who learned that there was no cache need not flush: writes
+/// become durable.
 #[test]
 fn a_volatile_cache_comes_and_goes() {
     let stage = Stage::new(AnaState::OPTIMIZED);

@@ -1,5 +1,5 @@
-//! What disks take of their process besides their queues: one thread and one event loop, however
-//! many disks, paths and queues there are, and nothing when they are closed.
+//! Resources that disks use in their process besides their queues: one thread and one event loop
+//! for any number of disks, paths and queues, and none after they close.
 
 #![cfg(target_os = "linux")]
 
@@ -15,11 +15,11 @@ use peer::{Peer, SUBSYSTEM};
 use stage::*;
 use std::fs;
 
-/// The threads of the process that are the product's.
+/// The process's threads that belong to the product.
 fn threads() -> Vec<String> {
     let all = fs::read_dir("/proc/self/task").expect("the process has threads");
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
-    // One that ends meanwhile has no name.
+    // A thread that ends meanwhile has no name.
     let names = all.flatten().filter_map(name).map(|name| name.trim_end().to_owned());
     names.filter(|name| name.starts_with("farblock-")).collect()
 }
@@ -38,7 +38,7 @@ fn disks_share_one_thread_and_one_loop() {
     let task = reactor.add_task();
     let own = rings();
     let mut paths = urls(&[&peers[0], &peers[1]]);
-    // Nobody is there.
+    // No target listens there.
     paths.push(format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}").parse().expect("a URL"));
     let connect = |_| Disk::connect(&paths, &usual()).expect("connected");
     let disks: Vec<_> = (0..3).map(connect).collect();
@@ -46,7 +46,7 @@ fn disks_share_one_thread_and_one_loop() {
     let queues: Vec<_> = disks.iter().flat_map(|disk| [open(disk), open(disk)]).collect();
     let live = |disk: &Disk| disk.paths().iter().filter(|it| it.state == PathState::Live).count();
     until("every path that there is", || disks.iter().all(|disk| live(disk) == 2));
-    // What helped for a moment is gone, and a path that is not found takes nothing.
+    // Helper threads have ended, and an unreachable path uses none.
     until("one thread for all of them", || threads() == ["farblock-hosts"]);
     assert!(rings() <= own + 1, "each has a loop of its own");
     peers.iter().for_each(Peer::cut);

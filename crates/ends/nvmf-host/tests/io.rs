@@ -1,4 +1,4 @@
-//! I/O queues against a target that answers in unusual, damaged and hostile ways.
+//! I/O queues against a target that sends unusual, damaged and hostile answers.
 
 mod peer;
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: usize = 512;
-/// Short enough to be waited for, and long enough for a busy machine to answer within it.
+/// Short enough for a test, and long enough for a busy machine to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A host with one queue on a target.
@@ -33,8 +33,8 @@ impl Setup {
         Setup::connect(script, options, engine).unwrap()
     }
 
-    /// With a short `io_timeout`, which is for the commands before the first I/O as well: a busy
-    /// machine may need longer for those, and then they are tried again.
+    /// Retries, because a short `io_timeout` also applies to the commands before the first I/O, for
+    /// which a busy machine may need longer.
     fn hurried(
         script: impl Fn() -> Script,
         io_timeout: Duration,
@@ -74,7 +74,7 @@ impl Setup {
     }
 }
 
-/// A script with a hook for commands of I/O queues, Connect left out.
+/// A script with a hook for commands of I/O queues except Connect.
 fn on_io(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Script {
@@ -87,8 +87,8 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// What a read of two blocks, and a write of 40 blocks (too long for a capsule), come to when
-/// the target does this with them.
+/// The results of a read of two blocks, and of a write of 40 blocks (too long for a capsule), if
+/// the target does this.
 fn misbehaving(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Vec<[Result<(), BlockError>; 2]> {
@@ -110,7 +110,7 @@ fn misbehaving(
     engines().into_iter().map(run).collect()
 }
 
-/// The target commits a fault: everything in flight, and everything after it, fails.
+/// The target commits a fault: operations in flight, and all later ones, fail.
 fn disconnects(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -121,8 +121,8 @@ fn disconnects(
     }
 }
 
-/// The target commits a fault: what became of 300 operations, of which at most one went well. What
-/// comes after them fails.
+/// The target commits a fault: the results of 300 operations, at most one of them a success. Later
+/// ones fail.
 fn of_a_fault(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -132,10 +132,10 @@ fn of_a_fault(
         let hook = Arc::clone(&hook);
         let script = on_io(move |connection, capsule| {
             hook(connection, capsule)?;
-            // Then nothing: what ends the operations is the fault alone.
+            // No answer after that: only the fault ends the operations.
             Ok(Handled::Yes)
         });
-        // Nor does a time that is over end them.
+        // No timeout ends them, either.
         let options =
             Options { io_timeout: Duration::ZERO, keep_alive: Duration::ZERO, ..options() };
         let mut setup = Setup::new(script, &options, engine);
@@ -316,7 +316,7 @@ fn the_connection_closes() {
     }
 }
 
-/// What comes right behind the answer to Connect, before the queue is on its event loop.
+/// Bytes right behind the answer to Connect arrive before the queue is on its event loop.
 #[test]
 fn nonsense_behind_the_answer_to_connect() {
     for engine in engines() {
@@ -393,9 +393,9 @@ fn requests_for_data_that_is_not_there() {
 
 #[test]
 fn a_command_completed_twice() {
-    // A completion too many may come just after another command took the identifier over: that one
-    // fails then for want of its data. So there are more of them than commands, and all are for one
-    // identifier: sooner or later nobody has it.
+    // A surplus completion may arrive just after another command took over the identifier; that
+    // command then fails, because its data are missing. So the target sends more completions than
+    // there are commands, all for one identifier: sooner or later it is unused.
     const COMPLETIONS: usize = 400;
     let connections = Mutex::new(HashSet::new());
     of_a_fault(
@@ -446,7 +446,7 @@ fn a_command_that_is_never_answered() {
 #[test]
 fn a_target_that_stops_reading() {
     for engine in engines() {
-        // It goes on when the test is over: what ends the operations is the host alone.
+        // The target continues when the test is over: only the host ends the operations.
         let (over, is_over) = mpsc::channel::<()>();
         let is_over = Arc::new(Mutex::new(is_over));
         let script = || {
@@ -456,7 +456,7 @@ fn a_target_that_stops_reading() {
                 let _ = is_over.lock().unwrap().recv();
                 Ok(Handled::Close)
             });
-            // More than any socket buffers, in one operation and behind it.
+            // More than any socket buffers hold, in one operation and the following ones.
             Script { mdts: 8, blocks: 1 << 17, ..script }
         };
         let options = Options { keep_alive: Duration::ZERO, ..options() };
@@ -496,7 +496,7 @@ fn the_admin_connection_is_lost() {
     ];
     for engine in engines() {
         for (ending, reason) in endings {
-            // A read that is never answered, until a keep alive after it ends it all.
+            // The target never answers a read; a later keep alive ends the connection.
             let has_read = AtomicBool::new(false);
             let script = Script {
                 hook: Box::new(move |connection, qid, capsule| match (qid, capsule.sqe.opcode) {
@@ -567,12 +567,12 @@ fn it_is_kept_alive() {
     assert_eq!(setup.result(), Ok(()));
 }
 
-/// What the scripted target of the next test is at.
+/// The state of the scripted target in the next test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shrinking {
-    /// It has its size; the event request, if it came.
+    /// Full size; with the event request, if it has arrived.
     Not(Option<u16>),
-    /// The next keep alive is the moment.
+    /// It shrinks at the next keep alive.
     Soon(u16),
     Done,
 }
@@ -664,7 +664,7 @@ fn admin_commands_both_ways() {
         }),
         ..Script::default()
     };
-    // The target answers a keep alive only after the command that it is at.
+    // The target answers a keep alive only after its present command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);
@@ -686,7 +686,7 @@ fn admin_commands_both_ways() {
     assert_eq!(unknown.status().code(), Status::INVALID_OPCODE.0);
 }
 
-/// Whatever bytes come: no panic, no hang, and every operation ends once.
+/// Arbitrary bytes cause no panic and no hang, and every operation completes once.
 #[test]
 fn noise() {
     let seed = std::env::var("FARBLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -720,7 +720,7 @@ fn noise() {
     }
 }
 
-/// A PDU that is almost right.
+/// A PDU that is nearly valid.
 fn noisy_answer(
     connection: &mut Connection,
     capsule: &Capsule,
@@ -749,7 +749,7 @@ fn noisy_answer(
 #[test]
 fn what_makes_zeroes_keeps_to_the_controllers_limits() {
     for engine in engines() {
-        // 8 KiB, and 300 blocks: the peer looks.
+        // 8 KiB, and 300 blocks: the peer checks them.
         let script = Script { most: (1, 300), ..Script::default() };
         let mut setup = Setup::new(script, &options(), engine);
         let ones = || {

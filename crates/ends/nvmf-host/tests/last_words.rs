@@ -1,6 +1,6 @@
-//! What a controller is told when the host ends a connection because of what came on it: a
-//! terminate PDU, in plain and in TLS, or an alert of TLS. It comes although nobody turns the event
-//! loop of the queue any more: whose operation has failed may have nothing else to do.
+//! The last message to a controller when the host closes a connection because of invalid input: a
+//! terminate PDU, in plain or in TLS, or a TLS alert. The host sends it even if the queue's event
+//! loop no longer runs: after a failed operation its user may have nothing else to do.
 
 mod peer;
 
@@ -21,20 +21,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// TLS between the host and a scripted target that knows nothing of it.
+/// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
     address: SocketAddr,
-    /// Why connections ended, as the host says it.
+    /// Why connections ended, as reported by the host.
     ends: mpsc::Receiver<TlsError>,
 }
 
-/// What the threads of a connection share.
+/// State shared by the threads of a connection.
 struct Both {
     tls: Mutex<Box<dyn Tls>>,
-    /// The next record to the host is changed on its way.
+    /// Damage the next record to the host.
     spoils: Arc<AtomicBool>,
     ends: mpsc::Sender<TlsError>,
 }
@@ -60,7 +60,7 @@ impl Terminator {
 }
 
 impl Both {
-    /// Whoever goes away ends it.
+    /// Forwards data until either side disconnects.
     fn carry(self, mut host: TcpStream, target: SocketAddr) -> io::Result<()> {
         let mut buffer = vec![0; 1 << 16];
         while !self.tls().handshake().map_err(io::Error::other)? {
@@ -73,7 +73,7 @@ impl Both {
         let both = Arc::new(self);
         let (down, from, to) = (Arc::clone(&both), target.try_clone()?, host.try_clone()?);
         std::thread::spawn(move || down.carry_down(from, to));
-        // What came with the end of the handshake is first.
+        // Data received with the end of the handshake come first.
         let mut count = 0;
         loop {
             let mut plain = vec![0; both.tls().openable_bytes(count)];
@@ -115,7 +115,7 @@ impl Both {
     }
 }
 
-/// The host's file with a key.
+/// The host's key file.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -151,7 +151,7 @@ fn with_key(file: &KeyFile, engine: EngineKind) -> Options {
     Options { tcp, engine, ..options() }
 }
 
-/// Calls the hook for commands of I/O queues, Connect left out.
+/// Calls the hook for commands of I/O queues except Connect.
 fn on_io(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Script {
@@ -164,7 +164,8 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// A target that answers an I/O command with data for another one, and what it is told of that.
+/// A target that answers an I/O command with data for another one, and a receiver for the host's
+/// reaction.
 fn at_fault() -> (Script, mpsc::Receiver<String>) {
     let (sender, told) = mpsc::channel();
     let script = on_io(move |connection, _| {
@@ -179,7 +180,7 @@ fn at_fault() -> (Script, mpsc::Receiver<String>) {
     (script, told)
 }
 
-/// Reads a block, which fails, and lets nobody turn the event loop after that.
+/// Reads a block, which fails, and then stops running the event loop.
 fn fails(address: &str, options: &Options) -> Driver {
     let controller = Controller::connect(address, SUBSYSTEM, options).expect("it is there");
     let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("it is there"));
@@ -189,7 +190,7 @@ fn fails(address: &str, options: &Options) -> Driver {
     driver
 }
 
-/// Whether it is closed behind it, which resets the connection, or not.
+/// Whether or not the target closes afterwards, which resets the connection.
 #[test]
 fn a_controller_is_told_of_its_fault() {
     let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
@@ -220,7 +221,7 @@ fn a_controller_is_told_of_its_fault_in_tls() {
     }
 }
 
-/// A record that was changed on its way: on an I/O queue, and while the connection is made.
+/// A record damaged in transit: on an I/O queue, and during connecting.
 #[test]
 fn who_sends_what_is_not_sealed_right_gets_an_alert() {
     const BAD_RECORD_MAC: &str = "it has sent the alert 20";

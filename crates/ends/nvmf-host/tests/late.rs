@@ -1,7 +1,6 @@
-//! A target that cannot end lost controllers and holds commands: what it has of a lost connection
-//! it may carry out later, until `--quiesce` is over. Whatever is lost meanwhile, and in pairs:
-//! nothing that was acknowledged may be undone. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` makes
-//! it longer.
+//! A target that cannot close lost controllers holds commands, and may carry out those of a lost
+//! connection until `--quiesce` is over. Faults during that time, also in pairs, must not undo any
+//! acknowledged write. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` extends it.
 
 mod peer;
 mod stage;
@@ -24,22 +23,22 @@ use std::time::{Duration, Instant};
 const BLOCKS: u64 = 32;
 const BLOCK_BYTES: usize = 512;
 const DEPTH: usize = 12;
-/// How long the target may carry a command out after its connection was lost.
+/// The time for which the target may carry out a command after its connection was lost.
 const LONGEST: Duration = Duration::from_millis(300);
-/// What the host is told about that. Much more, as a busy machine may be slow to read what a
-/// connection had when it was cut.
+/// The same as configured in the host: much longer, because a busy machine may be slow to read the
+/// remaining data of a connection that was cut.
 const QUIESCE: Duration = Duration::from_millis(1500);
 const RUN_SECONDS: u64 = 6;
-/// So much longer it goes on if nothing was late.
+/// The time by which a run may be longer if no write was late.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 
-/// What is behind all paths: the number of the last write of each block.
+/// The state behind all paths: the number of the last write of each block.
 struct Store {
     stage: Arc<Stage>,
     blocks: Mutex<Vec<u64>>,
     random: Mutex<Random>,
     holds: AtomicBool,
-    /// Writes that were carried out after their connection was lost.
+    /// Writes carried out after their connection was lost.
     late: Mutex<u64>,
 }
 
@@ -61,7 +60,7 @@ impl Store {
         Ok(Handled::Yes)
     }
 
-    /// Carries a write out, or holds it: then its connection hears nothing of it any more.
+    /// Carries out a write, or holds it and leaves its connection without an answer.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
         let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("in the capsule"));
@@ -77,7 +76,7 @@ impl Store {
         };
         let (store, stream) = (Arc::clone(self), to.stream.try_clone()?);
         std::thread::spawn(move || {
-            // There may be more to be read before the end.
+            // There may be more data to read before the end.
             while matches!(stream.peek(&mut [0]), Ok(1..)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -97,16 +96,16 @@ impl Store {
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
-    /// Nobody knows, and nothing was acknowledged since.
+    /// Writes in an unknown state, with no later write acknowledged.
     maybe: BTreeSet<u64>,
     busy: bool,
 }
 
-/// Who uses the disk, and knows what is on it.
+/// A client of the disk that knows its contents.
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
-    /// By token: block, and the number of a write.
+    /// By token: the block, and the number of a write.
     flights: Vec<Option<(u64, Option<u64>)>>,
     next: u64,
     random: Random,
@@ -166,21 +165,21 @@ impl Client {
         }
     }
 
-    /// Its queue is dropped with all that is under way.
+    /// Drops its queue with all operations in flight.
     fn forget(&mut self) {
         self.user = None;
         self.flights.fill(None);
         self.known.iter_mut().for_each(|known| known.busy = false);
     }
 
-    /// Waits for what is under way, and then looks at every block.
+    /// Waits for operations in flight, and then checks every block.
     fn finish(&mut self) {
         while self.user().queue.in_flight() > 0 {
             let done = self.user().turn(Duration::from_secs(60));
             assert!(!done.is_empty(), "in vain");
             done.iter().for_each(|done| self.complete(done));
         }
-        // Whatever came late has come.
+        // No late write can follow after this.
         std::thread::sleep(LONGEST);
         for lba in 0..BLOCKS {
             self.flights[0] = Some((lba, None));
@@ -198,12 +197,12 @@ fn number(name: &str) -> Option<u64> {
 fn options() -> DiskOptions {
     let mut options = DiskOptions { quiesce: Some(QUIESCE), ..usual() };
     options.reconnect_delay = Duration::from_millis(20);
-    // One that is held is not waited for longer than until the next fault.
+    // A held command must not block others until the next fault.
     options.connection.queue_depth = 32;
     options
 }
 
-/// The process is killed: its successor begins with what it knew.
+/// The process is killed: its successor starts with its recorded state.
 fn succeed(
     client: &mut Client,
     disk: &mut Option<Disk>,
@@ -251,7 +250,7 @@ fn what_is_late_undoes_nothing() {
         let cut = |random: &mut Random| peers[random.below(paths) as usize].cut();
         let start = Instant::now();
         let mut faults = 0;
-        // On a slow machine it may take longer for something to be late.
+        // On a slow machine the first late write may take longer.
         let enough = || start.elapsed() >= run && *store.late.lock().unwrap() > 0;
         while !enough() && start.elapsed() < run + LONGEST_RUN {
             let until = Instant::now() + Duration::from_millis(random.below(1500));
@@ -260,7 +259,7 @@ fn what_is_late_undoes_nothing() {
             }
             cut(&mut random);
             faults += 1;
-            // The second of the pair, at once or while the first is waited for.
+            // The second fault of the pair, at once or during the wait for the first.
             let pause = [0, 0, 50, 300, 700][random.below(5) as usize];
             client.turn(Duration::from_millis(pause));
             match random.below(6) {
@@ -274,7 +273,7 @@ fn what_is_late_undoes_nothing() {
             }
             faults += 1;
         }
-        // What is held is answered by nobody.
+        // The target never answers held commands.
         store.holds.store(false, Ordering::SeqCst);
         peers.iter().for_each(Peer::cut);
         client.finish();

@@ -1,4 +1,4 @@
-//! What a disk does with what was lost with its connections: over scripted targets.
+//! Operations that a disk lost with their connections, over scripted targets.
 
 mod peer;
 mod stage;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Such a target gets the time in which it must have ended the lost controller, or that the options
-/// say, before a write is sent again; a read need not wait.
+/// Before the disk repeats a write, it waits until such a target must have stopped the lost
+/// controller, or for the time in the options. A read need not wait.
 #[test]
 fn a_target_that_cannot_end_a_lost_controller() {
     let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
@@ -45,7 +45,7 @@ fn a_target_that_cannot_end_a_lost_controller() {
     }
 }
 
-/// What a user waited for is one operation, on however many paths it was tried.
+/// Each operation counts once, on however many paths it was tried.
 #[test]
 fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -60,7 +60,7 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
     assert!(user.turn(Duration::from_millis(100)).is_empty());
     stage.silent.store(false, Ordering::SeqCst);
-    // Whichever has it.
+    // On whichever path it is.
     peers.iter().for_each(Peer::cut);
     assert_eq!(user.one(), Ok(()));
     (0..2).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
@@ -77,7 +77,8 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     assert_eq!(disk.latency(), measured, "nobody asks any more");
 }
 
-/// A new connection to such a target is used at once, except for what the lost one may have done.
+/// The disk uses a new connection to such a target at once, except for writes that the lost one may
+/// yet carry out.
 #[test]
 fn only_what_was_lost_waits() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -91,7 +92,7 @@ fn only_what_was_lost_waits() {
     stage.silent.store(false, Ordering::SeqCst);
     peer.cut();
     until("it is connected again", || {
-        // The queue lets go of the lost connection when it is looked at.
+        // The queue drops the lost connection when it is polled.
         assert!(user.turn(Duration::ZERO).is_empty());
         disk.paths()[0].reconnects == 1
     });
@@ -106,8 +107,8 @@ fn only_what_was_lost_waits() {
     assert_eq!(order[2], (7, Ok(())), "{order:?}");
 }
 
-/// A target that does not know a lost controller has ended it by its own end only if it is at the
-/// same place: a name may lead to several, and an address may be moved.
+/// If a target does not know a lost controller, that controller has ended only if the target has
+/// the same place: a name may resolve to several targets, and an address may move.
 #[test]
 fn a_target_that_does_not_know_a_lost_controller() {
     let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };
@@ -131,7 +132,7 @@ fn a_target_that_does_not_know_a_lost_controller() {
     }
 }
 
-/// Without keep alives nothing ends a lost controller of such a target: that is not begun.
+/// Without keep alives such a target never stops a lost controller: connecting fails.
 #[test]
 fn a_target_that_never_ends_a_lost_controller() {
     let peer = target(&Stage::new(AnaState::OPTIMIZED));
@@ -144,7 +145,7 @@ fn a_target_that_never_ends_a_lost_controller() {
     Disk::connect(&[url], &options).expect("it was said what to do");
 }
 
-/// A queue that goes away leaves nothing behind that undoes what others write.
+/// Writes of a dropped queue cannot undo later writes of other queues.
 #[test]
 fn a_queue_that_is_dropped_with_writes_under_way() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -162,8 +163,8 @@ fn a_queue_that_is_dropped_with_writes_under_way() {
     assert!(start.elapsed() >= Duration::from_millis(3900), "the dropped write may come after it");
 }
 
-/// A lost connection's writes may be anywhere, but not in the memory of a socket that was closed:
-/// the system would go on sending them, long after they were done elsewhere.
+/// A lost connection's writes must not stay in the buffer of a closed socket: the system would keep
+/// sending them long after other paths carried them out.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_connection_that_was_given_up_sends_nothing_more() {
@@ -177,7 +178,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let keep = Arc::clone(&stalled);
     let peer = Peer::with_hook(move |connection, _, capsule| {
         let mut stalled = keep.lock().unwrap();
-        // Holds the first write's connection open, and never reads from it again.
+        // Keeps the first write's connection open, and never reads from it again.
         if capsule.sqe.opcode == 0x01 && stalled.is_none() {
             *stalled = Some(connection.stream.try_clone()?);
             drop(stalled);
@@ -190,7 +191,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let reactor = Reactor::new(&farblock_reactor::Config::default()).expect("an engine");
     let task = reactor.add_task();
     let mut queue = namespace.open(&reactor, task).expect("a queue");
-    // Far more than the receiving side takes before it is read from.
+    // Far more than the receiver takes before it reads.
     for lba in 0..127 {
         queue.submit(Op::write(lba * 16, 16, Buffer::new(8192), lba));
     }
@@ -209,8 +210,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     assert_eq!(kind, io::ErrorKind::ConnectionReset);
 }
 
-/// What is between a controller and its I/O queues takes nothing from the time that operations
-/// have.
+/// Connecting I/O queues takes no time from the operations' timeouts.
 #[test]
 fn never_is_never_while_queues_are_connected() {
     let connects = Arc::new(AtomicUsize::new(0));
@@ -230,7 +230,7 @@ fn never_is_never_while_queues_are_connected() {
     assert!(connects.load(Ordering::SeqCst) > 3);
 }
 
-/// A round trip for each of many queues, one after the other, is longer than anybody waits.
+/// One round trip after the other for many queues takes longer than users wait.
 #[test]
 fn queues_are_connected_side_by_side() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
@@ -239,13 +239,13 @@ fn queues_are_connected_side_by_side() {
         let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
         if connect && qid > 0 {
             connecting.fetch_add(1, Ordering::SeqCst);
-            // None is answered before there are three.
+            // The target answers none before there are three.
             until("others come", || connecting.load(Ordering::SeqCst) >= 3);
         }
         Ok(if is_away.load(Ordering::SeqCst) { Handled::Close } else { Handled::No })
     });
     let disk = disk(&[&peer], &usual());
-    // All three are wanted at once when the path is back.
+    // All three are needed when the path is back.
     away.store(true, Ordering::SeqCst);
     peer.cut();
     until("it is away", || disk.state() == DiskState::Waiting);
@@ -256,8 +256,8 @@ fn queues_are_connected_side_by_side() {
     }
 }
 
-/// A path whose log page says that it can be used, and whose answers say that it cannot, is waited
-/// for no longer than one that says so.
+/// The path's log page reports it as usable, but its answers report the opposite. Operations wait
+/// for it no longer than for a path reported as unusable.
 #[test]
 fn an_access_state_that_is_not_so() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
@@ -272,8 +272,7 @@ fn an_access_state_that_is_not_so() {
     assert_eq!(User::new(&disk).write(0), Err(BlockError::Disconnected));
 }
 
-/// Controllers that come and go without being of use are no hope, and are not tried without a
-/// pause.
+/// Controllers that connect without becoming usable do not extend timeouts, and retries are paced.
 #[test]
 fn a_target_that_refuses_queues() {
     let controllers = Arc::new(AtomicUsize::new(0));
@@ -301,8 +300,8 @@ fn a_target_that_refuses_queues() {
     assert!((3..20).contains(&count), "{count} controllers");
 }
 
-/// What was acknowledged before the target's machine was started anew, and not flushed, may be
-/// lost: one flush says so.
+/// Writes acknowledged but not flushed before the target's machine rebooted may be lost: one flush
+/// fails.
 #[test]
 fn a_flush_after_the_target_lost_its_cache() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -339,7 +338,7 @@ fn a_flush_after_the_target_lost_its_cache() {
     assert_eq!(user.flush(), Ok(()));
 }
 
-/// A path is not trusted by its name: each process says which one it is.
+/// The host does not identify a target process by its path: each process reports its name.
 #[test]
 fn another_process_behind_a_path_is_told_before_it_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -354,7 +353,7 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
         heard.fetch_add(usize::from(change == Change::Contents), Ordering::SeqCst);
     });
     let mut user = User::new(&disk);
-    // The last two do not say which process they are in.
+    // The last two do not report their process.
     for (process, expected) in [(1, 0), (2, 1), (2, 1), (0, 2), (0, 3)] {
         let before = disk.paths()[0].reconnects;
         stage.process.store(process, Ordering::SeqCst);
@@ -367,7 +366,7 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
     }
 }
 
-/// The same when only a process knew it that died before there was a flush.
+/// The same, if only a process knew of the writes that died before a flush.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -398,7 +397,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     until("it need not be known any more", || marks() == 0);
 }
 
-/// Who dies before its user can have heard of a loss leaves it to its successor.
+/// A process that dies before its user can know of a loss leaves the report to its successor.
 #[test]
 fn a_flush_that_failed_and_was_not_heard_of() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -419,7 +418,7 @@ fn a_flush_that_failed_and_was_not_heard_of() {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });
-    // Somebody else's flush, whose client is gone, tells nobody.
+    // A flush of another client, which has disconnected, informs no user.
     let mut other = User::new(&first);
     assert_eq!(other.write(1), Ok(()));
     stage.silent.store(true, Ordering::SeqCst);
@@ -430,7 +429,7 @@ fn a_flush_that_failed_and_was_not_heard_of() {
     peer.cut();
     assert_eq!(other.one(), Ok(()));
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
-    // It is with the user, who may not have done anything with it.
+    // The user has the completion, but may not have processed it.
     std::thread::sleep(Duration::from_millis(300));
     let before = notes.read();
     assert!(marks(&before) > 0, "it is forgotten before anybody has heard of it");

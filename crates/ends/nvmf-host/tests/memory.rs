@@ -1,4 +1,4 @@
-//! The host over memory: what a queue does is the same, whatever carries it.
+//! The host over the memory transport: queues behave the same over any transport.
 
 mod peer;
 
@@ -32,7 +32,7 @@ fn connect(script: Script<Wired>, options: &Options) -> Result<Setup, Error> {
     Ok(Setup { driver, controller, near })
 }
 
-/// A script with a hook for commands of I/O queues, Connect left out.
+/// A script with a hook for commands of I/O queues except Connect.
 fn on_io(
     hook: impl Fn(&mut Wired, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Script<Wired> {
@@ -45,7 +45,7 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// Each engine, with options to connect by.
+/// Runs with each engine.
 fn each(run: impl Fn(&Options)) {
     for engine in engines() {
         run(&Options { engine, ..options() });
@@ -66,7 +66,7 @@ fn write(blocks: u32, token: u64) -> Op {
     Op::write(0, blocks, Buffer::new(blocks as usize * BLOCK_BYTES), token)
 }
 
-/// Sizes that go in a capsule, in one command, and in several that share the buffer.
+/// Sizes that fit a capsule, one command, and several commands that share the buffer.
 #[test]
 fn what_was_written_is_read() {
     each(|options| {
@@ -91,7 +91,7 @@ fn what_was_written_is_read() {
     });
 }
 
-/// Answers may come in any order, also those of commands that share a buffer.
+/// Answers may arrive in any order, also for commands that share a buffer.
 #[test]
 fn answers_in_another_order() {
     each(|options| {
@@ -109,7 +109,7 @@ fn answers_in_another_order() {
             Ok(Handled::Yes)
         });
         let mut setup = connect(script, options).unwrap();
-        // Commands are of 128 KiB: four for each.
+        // Each read takes four commands of 128 KiB.
         setup.driver.submit(0, read(1024, 1));
         setup.driver.submit(0, read(1024, 2));
         for done in setup.driver.wait(0, 2) {
@@ -121,7 +121,8 @@ fn answers_in_another_order() {
     });
 }
 
-/// Wherever the controller closes, each operation ends once, and with its buffer.
+/// At whichever command the controller closes, each operation completes once and returns its
+/// buffer.
 #[test]
 fn the_controller_closes_at_any_command() {
     each(|options| {
@@ -129,7 +130,7 @@ fn the_controller_closes_at_any_command() {
             let seen = AtomicUsize::new(0);
             let script = on_io(move |_, _| match seen.fetch_add(1, Ordering::AcqRel) {
                 count if count == last => Ok(Handled::Close),
-                // Some are never answered.
+                // The target never answers some of them.
                 count if count % 3 == 2 => Ok(Handled::Yes),
                 _ => Ok(Handled::No),
             });
@@ -150,13 +151,13 @@ fn the_controller_closes_at_any_command() {
     });
 }
 
-/// Such a buffer stays registered until the controller has closed: it may still be written to.
+/// Its buffer stays registered until the controller has closed, because it may still write to it.
 #[test]
 fn a_command_that_is_never_answered() {
     each(|options| {
         let options = Options { io_timeout: Duration::from_secs(2), ..options.clone() };
         let script = || on_io(|_, _| Ok(Handled::Yes));
-        // The time is for the commands before the first I/O as well.
+        // The timeout also applies to commands before the first I/O.
         let mut tries = (0..100).map(|_| connect(script(), &options));
         let mut setup = tries.find_map(Result::ok).expect("one of a hundred times");
         setup.driver.submit(0, read(8, 1));
@@ -180,7 +181,7 @@ fn an_answer_to_no_command_ends_the_connection() {
     });
 }
 
-/// A command that fails in a way that may pass is sent again, from a buffer that came back.
+/// After a transient failure, the host sends a command again from its returned buffer.
 #[test]
 fn a_command_is_tried_again() {
     each(|options| {
@@ -199,8 +200,8 @@ fn a_command_is_tried_again() {
     });
 }
 
-/// Connections that end while the controller is brought up are errors in words, and a controller
-/// that is lost takes its queues along.
+/// If a connection ends while the controller is being enabled, connecting fails. A lost controller
+/// ends its queues.
 #[test]
 fn the_beginning_and_the_end_of_a_controller() {
     each(|options| {

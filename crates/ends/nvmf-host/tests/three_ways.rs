@@ -1,4 +1,4 @@
-//! The example does what it says, over a scripted target.
+//! Runs the example over a scripted target.
 
 #[allow(dead_code, reason = "an example has a main, too")]
 #[path = "../examples/three_ways.rs"]
@@ -16,7 +16,7 @@ fn the_three_ways_to_use_a_disk() {
 
 #[test]
 fn the_guides_code_is_compiled() {
-    // By rustdoc, which runs none of it: see the end of the crate's lib.rs.
+    // rustdoc compiles the code without running it: see the end of the crate's lib.rs.
     let guide = include_str!("../../../../docs/library.md");
     assert!(guide.matches("```rust,no_run").count() >= 3, "one for each way");
 }

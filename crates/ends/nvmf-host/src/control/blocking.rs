@@ -1,5 +1,5 @@
-//! What may take its time, on a thread of its own for as long as it takes: files, names,
-//! calculations, and the callbacks of users.
+//! Runs blocking work on a separate thread: files, name resolution, calculations, and users'
+//! callbacks.
 
 use super::reply::reply;
 use crate::error::Error;
@@ -12,12 +12,12 @@ thread_local! {
     static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether something on the control loop waits for the caller.
+/// Whether something on the control loop waits for the calling thread.
 pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Tells of a change. Whoever listens may take its time, wait for locks, and use what changed.
+/// Reports a change. A listener may take its time, wait for locks, and use the object.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
     if !changes.is_watched() {
         return changes.tell(change);
@@ -28,10 +28,10 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
-/// Does something on another thread; on this one if the system gives none.
+/// Runs a function on another thread, or on this one if the system refuses a thread.
 ///
 /// # Errors
-/// When it panicked.
+/// If it panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {

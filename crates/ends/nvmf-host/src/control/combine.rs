@@ -1,4 +1,4 @@
-//! Futures of several.
+//! Combinators of futures.
 
 use super::Local;
 use farblock_reactor::os;
@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
-/// Waits for all of them, side by side.
+/// Waits for all futures, in parallel.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
@@ -25,7 +25,7 @@ pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
     done.into_iter().flatten().collect()
 }
 
-/// What `future` gives, unless `other` is ready before: then that is dropped.
+/// The output of `future`, unless `other` is ready first; `future` is then dropped.
 pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F::Output> {
     let (mut other, mut future) = (pin!(other), pin!(future));
     poll_fn(|context| {
@@ -38,7 +38,7 @@ pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F
 }
 
 impl Local {
-    /// What `future` gives, unless it takes until `deadline`: then it is dropped.
+    /// The output of `future`, unless `deadline` passes first; `future` is then dropped.
     pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         if deadline <= os::now() {
             return None;

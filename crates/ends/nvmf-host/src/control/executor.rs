@@ -11,19 +11,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{self, Context, Poll, Wake};
 
-/// Makes a future on the loop's thread.
+/// Creates a future on the loop's thread.
 pub(super) type Start = Box<dyn FnOnce(&Local) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is on a control loop, where nobody may wait.
+/// Whether the caller is on a control loop, where it must not block.
 pub(super) fn is_here() -> bool {
     IS_HERE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// What other threads, and the futures themselves, have for the loop.
+/// Messages to the loop from other threads, and from the futures themselves.
 #[derive(Default)]
 pub(super) struct Inbox {
     letters: Mutex<Letters>,
@@ -40,7 +40,7 @@ struct Letters {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Letters> {
-        // Nothing in here panics half-way through a change.
+        // No code in here panics half-way through a change.
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,13 +55,13 @@ impl Inbox {
         self.ring();
     }
 
-    /// What is to begin, what is to go on, and whether the loop is to end.
+    /// The futures to start, those to resume, and whether the loop must end.
     fn take(&self) -> (Vec<Start>, Vec<u64>, bool) {
         let letters = &mut *self.lock();
         (std::mem::take(&mut letters.new), std::mem::take(&mut letters.woken), letters.stopping)
     }
 
-    /// The loop is to end when nothing runs on it any more.
+    /// Ends the loop once nothing runs on it.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.ring();
@@ -78,7 +78,7 @@ impl Inbox {
     }
 }
 
-/// Has a future run again.
+/// Schedules a future again.
 struct TaskWaker {
     inbox: Arc<Inbox>,
     id: u64,
@@ -100,7 +100,7 @@ struct Running {
     waker: task::Waker,
 }
 
-/// The loop's end, however it comes: what waits to be started is dropped.
+/// On any end of the loop, drops futures waiting to start.
 struct End<'a>(&'a Inbox);
 
 impl Drop for End<'_> {
@@ -113,7 +113,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Does something as the loop.
+/// Runs a function as the loop.
 fn here<T>(act: impl FnOnce() -> T) -> T {
     let before = IS_HERE.replace(true);
     let result = act();
@@ -121,8 +121,8 @@ fn here<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What it gives, unless it panics, which is in the log then: all others go on. A simulation is to
-/// see it.
+/// Returns the output, or `None` after a panic, which is then in the log: other futures continue.
+/// In a simulation the panic propagates.
 fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
     match os::is_simulated() {
         true => Some(act()),
@@ -130,7 +130,7 @@ fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Runs the loop until its end. Tells whether there is one.
+/// Runs the loop to its end. `started` receives the result of its start.
 pub(super) fn run(
     engine: EngineKind,
     inbox: &Arc<Inbox>,
@@ -189,7 +189,7 @@ impl Executor<'_> {
         let result = here(|| contained(|| future.poll(&mut context)));
         if result != Some(Poll::Pending) {
             let ended = self.running.remove(&id);
-            // What it holds may tell others that it is over, or panic again.
+            // Dropping its contents may notify others, or panic again.
             here(|| contained(|| drop(ended)));
         }
     }

@@ -1,4 +1,4 @@
-//! What a future of the control loop waits for: events of the loop, and time.
+//! Events and time, for futures on the control loop.
 
 use super::executor::{Inbox, Start};
 use farblock_reactor::{Config, EngineKind, Polling, Reactor, TaskId, Waker};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
-/// The loop, for what runs on it. Clones are the same loop.
+/// The loop, for code that runs on it. Clones are the same loop.
 #[derive(Clone)]
 pub(crate) struct Local(Rc<Inner>);
 
@@ -29,9 +29,9 @@ struct Entry {
 }
 
 impl Local {
-    /// Makes the loop, and what has it look at its inbox.
+    /// Creates the loop, and the waker that makes it check its inbox.
     pub(super) fn new(engine: EngineKind, inbox: &Arc<Inbox>) -> io::Result<(Local, Waker)> {
-        // Nobody waits for an admin command with a stop-watch: sleep at once.
+        // Admin commands are not urgent: sleep at once instead of polling.
         let config = Config { engine, polling: Polling::Never, ..Config::default() };
         let reactor = Reactor::new(&config)?;
         let waker = reactor.waker(reactor.add_task());
@@ -44,13 +44,13 @@ impl Local {
         &self.0.reactor
     }
 
-    /// Has something run that nobody waits for.
+    /// Runs a future without waiting for it.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let start: Start = Box::new(|_| Box::pin(future));
         self.0.inbox.start(start);
     }
 
-    /// Waits for something to happen, and wakes whoever waits for it.
+    /// Waits for events, and wakes the futures that wait for them.
     pub(super) fn turn(&self) -> io::Result<()> {
         let ready = &mut *self.0.ready.borrow_mut();
         self.0.reactor.poll(None, ready)?;
@@ -70,7 +70,7 @@ impl Local {
     }
 }
 
-/// A task of the loop that one future waits for.
+/// A task of the loop for which one future waits.
 pub(crate) struct Mailbox {
     local: Local,
     task: TaskId,
@@ -87,7 +87,7 @@ impl Mailbox {
         self.task
     }
 
-    /// Until something happened since the last time: an event, the timer or a waker.
+    /// Waits for the next event since the last call: I/O, the timer or a waker.
     pub(crate) async fn ready(&self) {
         poll_fn(|context| {
             let mailboxes = &mut *self.local.0.mailboxes.borrow_mut();

@@ -1,18 +1,18 @@
-//! The control loop: one thread with one event loop, on which everything runs that the hosts of a
-//! process do besides I/O.
+//! The control loop: one thread with one event loop that runs everything in a process's hosts
+//! except I/O.
 //!
-//! A conversation with a controller is a future: straight code that waits for answers, of which
-//! the compiler makes a state machine. There is no runtime but this one, and no future on the data
-//! path. Whoever wants something started hands in how it is made ([`Control::spawn`]), since a
-//! future stays on the loop's thread.
+//! A conversation with a controller is a future: straight code that waits for answers, which the
+//! compiler turns into a state machine. There is no other runtime, and no future on the data path.
+//! A future stays on the loop's thread, so callers pass a function that creates it
+//! ([`Control::spawn`]).
 //!
 //! # Contract
 //!
-//! * Nothing on the loop waits in any other way than by `await`: all controllers wait with it. What
-//!   may take its time (names, files, keys, the callbacks of users) is done [elsewhere](blocking).
-//! * The loop runs for as long as somebody has its [`Control`] or something runs on it, and the
-//!   last owner to let go of it waits for its end.
-//! * A future that panics is dropped; the others go on.
+//! * Code on the loop waits only with `await`, because all controllers share the loop. Blocking
+//!   work (names, files, keys, users' callbacks) runs [elsewhere](blocking).
+//! * The loop runs while there is an owner of its [`Control`], or a future on it. The last owner
+//!   waits for its end when it is dropped.
+//! * The loop drops a future that panics; the others continue.
 
 mod blocking;
 mod combine;
@@ -36,33 +36,33 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The loops that run, of this process and those before a fork, and of simulated worlds.
+/// The running loops: of this process, of its ancestors before a fork, and of simulated worlds.
 static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 
-/// Whose threads a loop can be used by: those of a process, or of a simulated world in it. A
-/// process that was forked has its parent's memory and none of its threads.
+/// The threads that can use a loop: those of a process, or of a simulated world in it. A forked
+/// process has its parent's memory but none of its threads.
 type ControlPlace = (u32, u64);
 
-/// While it lives no other thread looks for a control loop or starts one. See [`hold`].
+/// While it exists, no other thread finds or starts a control loop. See [`hold`].
 pub struct Held(#[allow(dead_code, reason = "held, not looked at")] MutexGuard<'static, Loops>);
 
-/// For a process that is about to fork: the child would wait for ever for a lock that another
-/// thread held. Drop it afterwards, in the parent and in the child.
+/// Call this before a fork: otherwise the child could wait forever for a lock that another thread
+/// held. Drop it after the fork, in the parent and in the child.
 #[must_use]
 pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether the caller may wait for what runs on a control loop: not if that is the caller, or waits
-/// for it. In a simulation that has failed nothing happens any more.
+/// Whether the caller may wait for work on a control loop: not if the loop is the caller or waits
+/// for it. In a failed simulation nothing happens any more.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed
 }
 
-/// A share of a control loop; see the module's text.
+/// A shared reference to a control loop; see the module's text.
 pub(crate) struct Control {
     inbox: Arc<Inbox>,
     place: ControlPlace,
@@ -71,10 +71,10 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// The control loop with this engine, which is started if there is none.
+    /// Returns the control loop with this engine; starts one if necessary.
     pub(crate) fn shared(engine: EngineKind) -> Result<Arc<Control>, Arc<io::Error>> {
         let control = Control::find_or_start(engine)?;
-        // Without the lock: others may be asked for meanwhile.
+        // Without the lock: other loops may be requested meanwhile.
         match os::wait_for(&control.started) {
             Ok(()) => Ok(control),
             Err(error) => Err(Arc::clone(error)),
@@ -85,7 +85,7 @@ impl Control {
         let place = (std::process::id(), os::world());
         let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
         loops.retain(|(_, _, found)| found.strong_count() > 0);
-        // Nobody else's: whoever has a loop last waits for its thread.
+        // Only ours: the last owner of a loop waits for its thread.
         let ours = loops.iter().filter(|(at, kind, _)| (*at, *kind) == (place, engine));
         let ours: Vec<_> = ours.filter_map(|(_, _, found)| found.upgrade()).collect();
         let found = ours.iter().find(|found| !found.inbox.has_ended()).map(Arc::clone);
@@ -108,7 +108,7 @@ impl Control {
         Ok(Arc::new(Control { inbox, place, started, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Runs what `make` makes there. It is dropped at once if the loop has failed.
+    /// Runs the future that `make` creates on the loop. If the loop has failed, this drops `make`.
     pub(crate) fn spawn<F: Future<Output = ()> + 'static>(
         &self,
         make: impl FnOnce(&Local) -> F + Send + 'static,
@@ -119,8 +119,8 @@ impl Control {
 }
 
 impl Control {
-    /// Runs what `make` makes there, and has the calling thread wait for it. `None`: the loop has
-    /// failed, or what ran there has panicked.
+    /// Runs the future that `make` creates on the loop, and blocks the calling thread until it
+    /// ends. `None`: the loop has failed, or the future panicked.
     pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         make: impl FnOnce(Local) -> F + Send + 'static,
@@ -139,7 +139,7 @@ impl Drop for Control {
         self.inbox.stop();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if may_wait() && self.place.0 == std::process::id() {
-            // If it panicked, that is in the log already.
+            // A panic is in the log already.
             let _ = thread.map(JoinHandle::join);
         }
     }

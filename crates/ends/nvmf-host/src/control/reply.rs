@@ -1,4 +1,4 @@
-//! One answer, to be waited for by a thread or by a future.
+//! One answer for which a thread or a future can wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 struct ReplyState<T> {
     answer: Option<T>,
-    /// There is nobody to answer any more, or it has answered.
+    /// The sender has answered or was dropped.
     is_over: bool,
     waker: Option<Waker>,
 }
@@ -32,13 +32,13 @@ impl<T> ReplyShared<T> {
     }
 }
 
-/// Gives the answer. Dropping it tells that there is none.
+/// Sends the answer. Dropping it signals that there is none.
 pub(crate) struct Sender<T>(Arc<ReplyShared<T>>);
 
-/// Gets the answer, as a future or with [`Receiver::wait`]. `None`: nobody gives one.
+/// Receives the answer, as a future or with [`Receiver::wait`]. `None`: the sender was dropped.
 pub(crate) struct Receiver<T>(Arc<ReplyShared<T>>);
 
-/// Both ends.
+/// Creates both ends.
 pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
     let state = ReplyState { answer: None, is_over: false, waker: None };
     let shared = Arc::new(ReplyShared(Mutex::new(state)));
@@ -58,7 +58,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Has the calling thread wait. Not on the control loop, which would have to answer.
+    /// Blocks the calling thread. Not on the control loop, which may have to answer.
     pub(crate) fn wait(self) -> Option<T> {
         super::wait(self)
     }

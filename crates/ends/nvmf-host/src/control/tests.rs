@@ -8,7 +8,7 @@ fn control() -> Arc<Control> {
 
 #[test]
 fn a_process_has_one_loop_for_as_long_as_somebody_uses_it() {
-    // An engine of its own, as other tests of this process share theirs.
+    // This engine has its own loop: other tests of this process share theirs.
     let shared = || Control::shared(EngineKind::Auto).expect("a loop");
     let (first, second) = (shared(), shared());
     assert!(Arc::ptr_eq(&first, &second));
@@ -82,7 +82,7 @@ fn the_last_user_may_be_on_the_loop_itself() {
         let local = local.clone();
         async move {
             drop(given.await);
-            // It ends when this has.
+            // This future ends after the first.
             local.sleep_until(Instant::now() + Duration::from_millis(10)).await;
             RUN.fetch_add(1, Ordering::Relaxed);
         }

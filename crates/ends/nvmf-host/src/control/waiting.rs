@@ -30,7 +30,8 @@ impl Wake for Signal {
     }
 }
 
-/// Has the calling thread wait for what others do. Not on a control loop, whose others wait then.
+/// Blocks the calling thread until the future ends. Not on a control loop, which would block other
+/// futures.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     debug_assert!(!super::is_here(), "a control loop would wait for itself");
     let signal = Arc::new(Signal::default());

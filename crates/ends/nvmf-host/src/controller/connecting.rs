@@ -1,4 +1,4 @@
-//! From an address to a connected controller, and to its I/O queues: on the control loop.
+//! Connects controllers and their I/O queues, on the control loop.
 
 use super::{Controller, Inner};
 use crate::admin::{self, Pulse};
@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Asynchronous events to ask for: changed namespaces, and changed access to them.
+/// Asynchronous events to enable: changes of namespaces and of their access states.
 const EVENTS: AsyncEventConfig =
     AsyncEventConfig(0).with_namespace_attributes(true).with_ana_change(true);
 /// Entries of the admin queue, 0's-based.
@@ -43,7 +43,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    /// Checks what is to be connected; nothing has happened yet.
+    /// Checks the parameters; nothing is sent yet.
     pub(super) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
         check_options(subsystem, options)?;
         Ok(Self {
@@ -99,7 +99,7 @@ impl Connecting {
             }
         });
         let (subsystem, options, identity) = (self.subsystem, self.options, self.identity);
-        // From here on the queue ends with it, also if nobody waits for this any more.
+        // From here on, dropping `inner` ends the queue, also if the caller stops waiting.
         let ended = Mutex::new(Some(ended));
         let inner = Inner {
             shared,
@@ -154,7 +154,7 @@ impl Connecting {
     }
 }
 
-/// An admin queue of a controller that is up.
+/// The admin queue of an enabled controller.
 struct BroughtUp {
     connected: Opened,
     route: Address,
@@ -162,7 +162,7 @@ struct BroughtUp {
     info: ControllerInfo,
 }
 
-/// Brings a controller up on its admin queue.
+/// Enables a controller through its admin queue.
 async fn bring_up(
     queue: &mut impl Exchange,
     parameters: Parameters,
@@ -190,7 +190,7 @@ async fn bring_up(
             Step::Ready(info) => break info,
         }
     };
-    // Whoever just says that it is a discovery service has to, too.
+    // A controller that merely claims to be a discovery service must, too.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;
     }
@@ -227,7 +227,7 @@ impl Inner {
         greeted.finish(true)
     }
 
-    /// Connects a queue on a connection.
+    /// Connects a queue over a connection.
     async fn greet_queue(
         &self,
         queue: &mut impl Exchange,
@@ -236,7 +236,7 @@ impl Inner {
     ) -> Result<(), ConnectError> {
         let Caller { identity, options, sqsize_z, .. } = caller;
         let data = command::connect_data(identity, Some(self.info.cntlid));
-        // One entry more than commands in flight, and 0's-based.
+        // One entry more than the commands in flight, and 0's-based.
         let command = command::connect(qid, *sqsize_z, 0);
         let during = "the answer to Connect of an I/O queue";
         let (cqe, _) = queue.execute(&command, data.as_bytes(), during).await?;
@@ -251,8 +251,8 @@ impl Inner {
     }
 }
 
-/// Whether to try again, after a pause: for a while when the controller is busy with letting go of
-/// the last queue, or of what this host left behind when it lost its last controller.
+/// Whether to retry, after a pause: for a while, if the controller is still releasing this host's
+/// last queue, or its previous controller.
 async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
     let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
     if is_busy {

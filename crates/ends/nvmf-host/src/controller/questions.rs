@@ -1,5 +1,5 @@
-//! What is asked of a controller that is connected, for threads and for the control loop alike:
-//! nothing here waits in any other way than by `await`.
+//! Queries to a connected controller, for threads and for the control loop: they wait only with
+//! `await`.
 
 use super::Inner;
 use super::connecting::wire_identity;
@@ -23,10 +23,10 @@ use farblock_wire::{Cqe, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The admin queue that others use as well.
+/// The admin queue, shared with other users.
 struct Live<'a> {
     inner: &'a Inner,
-    /// That the connection was lost meanwhile.
+    /// Why the connection was lost meanwhile.
     lost: Option<Error>,
 }
 
@@ -73,7 +73,7 @@ impl Inner {
         let data = self.log_page(ana_log_page(groups)).await?;
         let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
         let state = AnaLog::parse(&data).map_err(answer)?.state(group);
-        // A group that is not listed is one whose state is about to be known.
+        // The state of an unlisted group is not known yet.
         Ok(state.unwrap_or(AnaState::CHANGE))
     }
 
@@ -91,7 +91,7 @@ impl Inner {
         let done = authentication::authenticate(&mut live, &identity, &self.options).await;
         self.authenticates.store(false, Ordering::Release);
         done.map_err(|reason| match (reason, live.lost) {
-            // That is no failure of the secret's, unless one was told of before.
+            // This is not an authentication failure, unless the controller reported one before.
             (ConnectError::Io(_), Some(lost)) => lost,
             (reason, _) => Error::Authentication {
                 address: self.address.to_string(),
@@ -115,7 +115,7 @@ impl Inner {
         answer.await.unwrap_or_else(|| Err(shared.lost_error()))
     }
 
-    /// Executes an admin command that moves nothing to the controller and has to succeed.
+    /// Executes an admin command that sends no data and must succeed.
     async fn query(&self, command: &Command, what: impl Fn() -> String) -> Result<Vec<u8>, Error> {
         let (cqe, data) = self.admin(command, &[]).await?;
         let status = cqe.status();
@@ -148,7 +148,7 @@ impl Inner {
                 Error::Answer { what: "the list of namespaces".to_owned(), reason }
             })?;
             all.extend(list);
-            // A list that ends with the last identifier there can be has no successor.
+            // A list that ends with the largest possible identifier is the last one.
             let exhausted = all.last().is_some_and(|&last| last >= u32::MAX - 1);
             if !full || exhausted || all.len() >= limits::NAMESPACES {
                 return Ok(all);
@@ -164,7 +164,7 @@ impl Inner {
         match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid).await {
             Ok(data) => info.add_descriptors(&data),
             Err(Error::Command { status, .. }) if admin::has_no_descriptors(status) => {}
-            // A namespace must not be taken for one without a name.
+            // A namespace with identifiers must not be taken for one without.
             Err(error) => return Err(error),
         }
         Ok(info)
@@ -183,7 +183,7 @@ impl Inner {
         Ok(infos)
     }
 
-    /// What one command may name: nothing is said by controllers that are older than that.
+    /// Limits of single commands; older controllers report none.
     async fn command_limits(&self) -> Result<CommandLimits, Error> {
         match self.identify(Cns::COMMAND_SET_CONTROLLER, 0).await {
             Ok(data) => Ok(CommandLimits::parse(&data)),
@@ -199,7 +199,7 @@ impl Inner {
             let info = self.namespace_info(nsid).await?;
             let most = self.command_limits().await?;
             let namespace = RemoteNamespace::new(Arc::clone(self), info, most);
-            // What changes from here on is read for those in use, of which it is one now.
+            // The admin queue handles later changes, because this namespace is now in use.
             if self.shared.changes() == changes {
                 return Ok(namespace);
             }

@@ -1,5 +1,5 @@
-//! An I/O queue over whichever transport its connection has. What that is, is looked at once for
-//! each call, and with TCP alone in the program not at all.
+//! An I/O queue over any transport. Each call checks the transport once; in programs with TCP only,
+//! no check is needed.
 
 use super::{RemoteQueue, Settings};
 use crate::controller::Inner;
@@ -21,7 +21,7 @@ pub(crate) enum IoQueue {
     Memory(RemoteQueue<Memory>),
 }
 
-/// Calls the queue, whatever carries it.
+/// Calls the queue, over any transport.
 macro_rules! each {
     ($self:expr, $queue:ident => $call:expr) => {
         match $self {
@@ -55,7 +55,7 @@ impl IoQueue {
         }
     }
 
-    /// The connection is lost, and every operation with it that was not answered in full.
+    /// Whether the connection is lost, and with it all operations not answered in full.
     pub(crate) fn is_lost(&self) -> bool {
         each!(self, queue => queue.is_lost())
     }

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 /// A command in flight.
 #[derive(Clone, Copy)]
 struct Slot<P> {
-    /// The operation it is a part of, or [`FREE`].
+    /// Its operation, or [`FREE`].
     active: u32,
-    /// Where its data begins in the operation's buffer.
+    /// The start of its data in the operation's buffer.
     start: usize,
     part: P,
     /// When it was submitted, in ticks.
@@ -33,41 +33,41 @@ impl<P: Part> Slot<P> {
     const UNUSED: Slot<P> = Slot { active: FREE, start: 0, part: P::NONE, tick: 0 };
 }
 
-/// What commands an operation becomes.
+/// The kind of commands of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OperationKind {
     Read,
     Write,
     Flush,
     WriteZeroes,
-    /// Write Zeroes by writing zeroes: the buffer is ours and every command sends its start.
+    /// Write Zeroes by writing zeroes: every command sends the start of the table's buffer.
     SendZeroes,
-    /// The buffer is ours and holds the range.
+    /// The table's buffer holds the ranges.
     Deallocate,
 }
 
 impl OperationKind {
-    /// The buffer is the table's and not the operation's.
+    /// Whether the buffer is the table's and not the operation's.
     fn has_own_buffer(self) -> bool {
         matches!(self, OperationKind::SendZeroes | OperationKind::Deallocate)
     }
 }
 
-/// An operation that is not complete.
+/// An incomplete operation.
 struct Active<P> {
     /// Its buffer is at `place`.
     op: Op,
     kind: OperationKind,
     place: P,
-    /// Blocks for which commands were issued.
+    /// Blocks with issued commands.
     issued_blocks: u32,
-    /// No more commands are to be issued.
+    /// No more commands need be issued.
     issued_all: bool,
     commands_in_flight: u32,
     result: Result<(), BlockError>,
-    /// A command failed in a way that is worth another try, after this time.
+    /// The delay after which to retry, if a command failed for a transient reason.
     again: Option<Duration>,
-    /// How often it was tried again.
+    /// The number of retries.
     retries: u8,
 }
 
@@ -80,9 +80,9 @@ pub(crate) struct Table<T: Transport> {
     free_slots: Vec<SlotId>,
     actives: Vec<Option<Active<T::Place>>>,
     free_actives: Vec<u32>,
-    /// Operations with commands still to be issued, in the order of submission.
+    /// Operations with commands to issue, in the order of submission.
     waiting: VecDeque<u32>,
-    /// Operations to be tried again, and when.
+    /// Operations to retry, and when.
     delayed: Vec<(Instant, u32)>,
     done: Vec<Completion>,
     active_count: usize,
@@ -116,7 +116,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// Takes an operation: at once complete, or active and issued as far as slots are free.
+    /// Completes an operation at once, or issues its commands as far as slots are free.
     pub(super) fn submit(&mut self, op: Op, out: &mut T::Outgoing) {
         let geometry = self.namespace.geometry();
         if self.lost {
@@ -180,7 +180,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// A range for each command that a deallocation takes.
+    /// One range for each command of a deallocation.
     fn deallocate_ranges(&self, op: &Op) -> Buffer {
         let most = deallocate_blocks(&self.settings, op.blocks);
         let count = op.blocks.div_ceil(most);
@@ -197,7 +197,7 @@ impl<T: Transport> Table<T> {
         limits::ZEROES_BYTES.min(self.settings.command_bytes)
     }
 
-    /// Goes on with data that had to wait, and issues waiting commands while slots are free.
+    /// Resumes deferred data, and issues waiting commands while slots are free.
     pub(super) fn pump(&mut self, out: &mut T::Outgoing) {
         if self.lost {
             return;
@@ -264,12 +264,12 @@ impl<T: Transport> Table<T> {
         self.slots[usize::from(slot.0)] = Slot { active: index, start, part, tick };
     }
 
-    /// When an operation is to be tried again next.
+    /// The time of the next retry.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.delayed.iter().map(|(at, _)| *at).min()
     }
 
-    /// Has those wait for a slot again whose time has come.
+    /// Queues operations again whose retry is due.
     pub(super) fn retry(&mut self, now: Instant) {
         let waiting = &mut self.waiting;
         self.delayed.retain(|&(at, index)| {
@@ -280,7 +280,7 @@ impl<T: Transport> Table<T> {
         });
     }
 
-    /// A tick has passed; true if a command has timed out.
+    /// Counts a tick; returns true if a command has timed out.
     pub(super) fn handle_tick(&mut self) -> bool {
         self.ticks = self.ticks.wrapping_add(1);
         let ticks = self.ticks;
@@ -288,7 +288,7 @@ impl<T: Transport> Table<T> {
         self.slots.iter().any(|slot| slot.active != FREE && late(slot))
     }
 
-    /// No operation is active: nothing can time out.
+    /// Whether no operation is active, so that none can time out.
     pub(super) fn is_idle(&self) -> bool {
         self.active_count == 0
     }
@@ -305,8 +305,8 @@ impl<T: Transport> Table<T> {
         self.lost
     }
 
-    /// The connection is lost: every operation whose buffer is here ends now, the others when it
-    /// comes back.
+    /// Handles a lost connection: operations whose buffer is here end now, the others when their
+    /// buffer is back.
     pub(super) fn lose(&mut self) {
         self.lost = true;
         self.waiting.clear();
@@ -314,7 +314,7 @@ impl<T: Transport> Table<T> {
         self.slots.fill(Slot::UNUSED);
         for index in 0..self.actives.len() as u32 {
             let Some(active) = self.actives[index as usize].as_mut() else { continue };
-            // What is answered in full, and only waits for its buffer, keeps its result.
+            // An operation that is answered in full and only waits for its buffer keeps its result.
             let again = active.again.take().is_some();
             if active.commands_in_flight > 0 || !active.issued_all || again {
                 active.result = active.result.and(Err(BlockError::Disconnected));
@@ -325,12 +325,12 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// The connection is closed, so that every buffer has come back.
+    /// Handles a closed connection: every buffer is back.
     pub(super) fn handle_closed(&mut self) {
         assert_eq!(self.active_count, 0, "a closed connection holds buffers");
     }
 
-    /// Ends everything without completions: the queue goes away.
+    /// Drops all operations without completions, to close the queue.
     pub(super) fn abandon(&mut self) {
         let pool = self.reactor.buffers();
         for active in self.actives.drain(..).flatten() {
@@ -340,7 +340,7 @@ impl<T: Transport> Table<T> {
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
     }
 
-    /// Whether a command did what its success says.
+    /// Whether a command really did what its successful status says.
     fn judge(part: &T::Part, cqe: &Cqe, received: u32, intact: bool) -> Result<(), Judgement> {
         if !cqe.status().is_success() {
             return Err(Judgement::Status);
@@ -415,7 +415,7 @@ impl<T: Transport> Commands<T> for Table<T> {
                 _ if command.reads() => BlockError::ReadFailed,
                 _ => BlockError::WriteFailed,
             };
-            // What was not issued yet is not now.
+            // Issue no further commands of this operation.
             if !std::mem::replace(&mut active.issued_all, true) {
                 self.waiting.retain(|&index| index != slot.active);
             }
@@ -428,7 +428,7 @@ impl<T: Transport> Commands<T> for Table<T> {
                 };
                 active.again = active.again.max(Some(delay));
             } else if active.result.is_ok() {
-                // The first error is the operation's.
+                // The operation's error is its first.
                 active.result = Err(error);
             }
             let (lba, blocks) = (active.op.lba, active.op.blocks);
@@ -450,17 +450,17 @@ impl<T: Transport> Commands<T> for Table<T> {
 
 /// Why a command failed.
 enum Judgement {
-    /// The controller says so.
+    /// The controller returned an error.
     Status,
     /// A digest did not match.
     Damaged,
-    /// The controller claims success, but has not moved all data.
+    /// The controller reports success, but has not moved all data.
     Short,
 }
 
 impl Judgement {
-    /// Whether the same command may succeed the next time. Other errors are final, or a path's,
-    /// which another one may serve.
+    /// Whether a retry may succeed. Other errors are final, or concern the path and may succeed on
+    /// another one.
     fn is_passing(&self, status: Status, error: BlockError) -> bool {
         use BlockError::{NotReady, ReadFailed, WriteFailed};
         let failed = matches!(error, ReadFailed | WriteFailed | NotReady);
@@ -472,8 +472,8 @@ impl Judgement {
     }
 }
 
-/// Blocks that one command of a deallocation of so many names. A controller that lets it name next
-/// to nothing refuses it.
+/// Blocks per command of a deallocation of `blocks` blocks. A controller with an extremely small
+/// limit will refuse it.
 fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
     settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
 }

@@ -1,7 +1,7 @@
-//! What carries the commands of a queue: the transport under it.
+//! The transport that carries a queue's commands.
 //!
-//! A queue knows its [`Commands`] and what they came to; a [`Transport`] knows how they and their
-//! data travel. The queue names no PDU, and the transport no opcode:
+//! A queue knows its [`Commands`] and their results; a [`Transport`] moves them and their data. The
+//! queue knows no PDUs, and the transport no opcodes:
 //!
 //! ```text
 //!   queue                                   transport
@@ -14,14 +14,14 @@
 //!   fail(loss)                        --->  end the connection
 //! ```
 //!
-//! A [`DataPlace`] says where an operation's buffer is, which several of its commands may share.
-//! TCP has it in the batch that is being sent, or lends it to be received into; memory has it
-//! registered for as long as a command may move it.
+//! A [`DataPlace`] is the location of an operation's buffer, which several of its commands may
+//! share. TCP keeps it in the batch being sent, or lends it for receiving. Memory keeps it
+//! registered while a command may move its data.
 //!
-//! How a connection begins is [`dial`]'s. Each transport has its own words for why one ends, and
-//! puts them into a [`Loss`]; what it owes its peer then (a terminate PDU, of TCP) it sends itself.
+//! [`dial`] starts connections. Each transport describes the end of a connection in its own words
+//! in a [`Loss`], and itself sends its peer a last message if required (for TCP, a terminate PDU).
 //!
-//! Which transport it is, is known when the program is compiled: nothing of this is a virtual call.
+//! The transport is fixed at compile time: there are no virtual calls.
 
 pub(crate) mod dial;
 #[cfg(feature = "memory")]
@@ -35,16 +35,16 @@ use farblock_wire::Cqe;
 use std::fmt;
 use std::io;
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Loss {
     /// The controller closed it.
     Closed,
     /// The network failed.
     Io(String),
-    /// The controller broke the transport's protocol, in the transport's words.
+    /// The controller violated the transport's protocol, as described by the transport.
     Fault(String),
-    /// The controller says that we broke it, likewise.
+    /// The controller reports that the host violated it, likewise.
     Terminated(String),
     /// A command took too long.
     Timeout,
@@ -52,7 +52,7 @@ pub(crate) enum Loss {
     KeepAlive,
     /// The controller that the queue belongs to is lost.
     Controller,
-    /// On purpose.
+    /// The host closed it.
     Shutdown,
 }
 
@@ -71,86 +71,86 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A connection whose queue is connected, on its way to an event loop.
+/// A connected queue's connection, on its way to an event loop.
 pub(crate) enum Opened {
     Tcp(Box<tcp::Connected>),
     #[cfg(feature = "memory")]
     Memory(std::sync::Arc<memory::Wire>),
 }
 
-/// A command to be sent.
+/// A command to send.
 pub(crate) struct Order<'a> {
     pub(crate) slot: SlotId,
-    /// The operation it is a part of.
+    /// Its operation.
     pub(crate) index: u32,
     pub(crate) command: &'a Command,
-    /// Where its data begin in the operation's buffer.
+    /// The start of its data in the operation's buffer.
     pub(crate) start: usize,
-    /// So much data may go with the command.
+    /// Most data to send with the command.
     pub(crate) in_capsule_bytes: u32,
 }
 
-/// Where an operation's buffer is.
+/// The location of an operation's buffer.
 pub(crate) trait DataPlace {
-    /// There is none.
+    /// No buffer.
     const NOWHERE: Self;
 
     /// In the table.
     fn here(buffer: Buffer) -> Self;
 
-    /// With the transport: the operation cannot end before the buffer is back.
+    /// Whether the transport has the buffer: the operation cannot end until it is back.
     fn is_away(&self) -> bool;
 
     /// The buffer, if it is in the table.
     fn take(self) -> Option<Buffer>;
 }
 
-/// What a transport knows of the data of a command in flight.
+/// The transport's state for the data of a command in flight.
 pub(crate) trait Part: Copy {
-    /// Of no command.
+    /// The state without a command.
     const NONE: Self;
 
-    /// Fewer data were moved than the command moves if it succeeds.
+    /// Whether a successful command moved fewer data than it should.
     fn is_short(&self, received: u32) -> bool;
 }
 
-/// What a command in flight moves.
+/// The data of a command in flight.
 pub(crate) struct Moving<'a, T: Transport> {
-    /// The operation it is a part of.
+    /// Its operation.
     pub(crate) index: u32,
-    /// Where its data begin in the operation's buffer.
+    /// The start of its data in the operation's buffer.
     pub(crate) start: usize,
     pub(crate) part: &'a mut T::Part,
-    /// Where the operation's buffer is.
+    /// The location of the operation's buffer.
     pub(crate) place: &'a mut T::Place,
 }
 
-/// The commands of a queue, for what carries them.
+/// The commands of a queue, as a transport uses them.
 pub(crate) trait Commands<T: Transport> {
-    /// What the command in a slot moves, if there is one.
+    /// The data of the command in a slot, if there is one.
     fn command(&mut self, slot: SlotId) -> Option<Moving<'_, T>>;
 
-    /// Where an operation's buffer is that the transport has.
+    /// The location of an operation's buffer, which the transport has.
     fn place(&mut self, index: u32) -> &mut T::Place;
 
-    /// The first operation whose buffer is in such a place.
+    /// The first operation whose buffer is at such a location.
     fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32>;
 
-    /// An operation's buffer is back: ends it, if nothing else of it is outstanding.
+    /// Returns an operation's buffer: completes it if nothing else of it is outstanding.
     fn finish(&mut self, index: u32);
 
-    /// A command is over, of whose data so many bytes were received; they are not to be used
-    /// unless they are intact.
+    /// Completes a command with the number of data bytes received. Use the data only if they are
+    /// intact.
     fn complete(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool);
 }
 
 /// See the module's text.
 pub(crate) trait Transport: Sized {
-    /// A connection whose queue is connected, on its way to an event loop.
+    /// A connected queue's connection, on its way to an event loop.
     type Connected;
     type Place: DataPlace;
     type Part: Part;
-    /// What is to be sent next.
+    /// Data to send next.
     type Outgoing;
 
     /// Puts a connection on an event loop.
@@ -163,35 +163,35 @@ pub(crate) trait Transport: Sized {
 
     fn outgoing(&mut self) -> &mut Self::Outgoing;
 
-    /// Gathers a command to be sent, with what of its data goes along.
+    /// Gathers a command for sending, with its in-capsule data.
     fn issue(out: &mut Self::Outgoing, order: &Order<'_>, place: &mut Self::Place) -> Self::Part;
 
-    /// Goes on with data that had to wait for their buffer.
+    /// Resumes data transfers that had to wait for their buffer.
     fn resume(out: &mut Self::Outgoing, commands: &mut impl Commands<Self>);
 
-    /// Sends what was gathered.
+    /// Sends everything gathered.
     fn flush(&mut self);
 
-    /// Does what an event of the queue's task asks for. The timer is the queue's own.
+    /// Handles an event of the queue's task. The queue itself owns the timer.
     fn handle(&mut self, event: Event, commands: &mut impl Commands<Self>);
 
-    /// Takes what came without an event; called whenever the queue is looked at.
+    /// Receives data that arrive without an event; called at every poll of the queue.
     fn poll(&mut self, _: &mut impl Commands<Self>) {}
 
     fn is_open(&self) -> bool;
 
-    /// Nothing is outstanding any more, and every buffer has come back.
+    /// Whether nothing is outstanding and every buffer is back.
     fn is_closed(&self) -> bool;
 
-    /// Why the connection is over, if it is.
+    /// Why the connection ended, if it has.
     fn loss(&self) -> Option<&Loss>;
 
-    /// Ends the connection. What was not sent yet is not sent.
+    /// Ends the connection and discards unsent data.
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Self>);
 
-    /// Gives back what was gathered after the connection was lost.
+    /// Returns buffers gathered after the connection was lost.
     fn discard(&mut self, commands: &mut impl Commands<Self>);
 
-    /// Closes at once, for an owner that goes away.
+    /// Closes at once, when the owner is dropped.
     fn abandon(&mut self);
 }

@@ -1,5 +1,4 @@
-//! One connection as a controller sees it: PDUs in and out, nothing checked that a test does not
-//! want checked.
+//! A controller's side of one connection: PDUs in and out, with few checks.
 
 use super::Carries;
 use farblock_wire::fabrics::ConnectData;
@@ -30,7 +29,7 @@ impl Capsule {
     }
 }
 
-/// What a host sends.
+/// A PDU from a host.
 #[derive(Debug)]
 pub enum Pdu {
     Command(Capsule),
@@ -41,7 +40,7 @@ pub enum Pdu {
 pub struct Connection {
     pub stream: TcpStream,
     pub digests: DigestFlags,
-    /// Commands that came while data was waited for.
+    /// Commands that arrived while the target waited for data.
     waiting: VecDeque<Capsule>,
     /// Damage the next data digest.
     pub corrupt_data_digest: bool,
@@ -49,9 +48,9 @@ pub struct Connection {
     pub corrupt_header_digest: bool,
     /// Send in pieces of this many bytes, if not 0.
     pub piece_bytes: usize,
-    /// Send what comes next in two parts, the first of this many bytes.
+    /// Send the next bytes in two parts, the first of this length.
     pub split_at: Option<usize>,
-    /// Gather what is sent here instead.
+    /// Collect sent bytes here instead.
     pub hold: Option<Vec<u8>>,
 }
 
@@ -77,7 +76,7 @@ impl Connection {
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Long enough for a part to arrive on its own, most of the time.
+        // Usually long enough for a part to arrive separately.
         let pause = || std::thread::sleep(std::time::Duration::from_micros(200));
         if let Some(hold) = &mut self.hold {
             hold.extend_from_slice(bytes);
@@ -188,7 +187,7 @@ impl Connection {
         self.send(pdu.as_bytes(), shape, data)
     }
 
-    /// All data of a command, in pieces, and its success one way or the other.
+    /// Sends all data of a command in pieces, then its success by a flag or a response.
     pub fn push_all(
         &mut self,
         cid: u16,
@@ -211,7 +210,7 @@ impl Connection {
         self.send(pdu.as_bytes(), shape, &[])
     }
 
-    /// Asks for part of a command's data and waits for it. Commands that come meanwhile wait.
+    /// Requests a part of a command's data and receives it. Commands that arrive meanwhile wait.
     pub fn pull(&mut self, cid: u16, offset: u32, length: u32) -> io::Result<Vec<u8>> {
         let tag = cid ^ 0x5a5a;
         self.r2t(cid, tag, offset, length)?;
@@ -236,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection with a terminate PDU.
+    /// Closes the connection with a terminate PDU.
     pub fn terminate(&mut self, status: farblock_wire::tcp::FatalErrorStatus) -> io::Result<()> {
         self.write(TermReq::new(PduType::C2H_TERM_REQ, status, 0, 0).as_bytes())
     }

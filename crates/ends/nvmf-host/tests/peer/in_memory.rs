@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// A controller's end of a wire.
 pub struct Wired {
     pub wire: Arc<Wire>,
-    /// The memory of commands that are not answered.
+    /// The memory of unanswered commands.
     blocks: HashMap<u16, KeyedBlock>,
 }
 
@@ -54,7 +54,7 @@ impl Carries for Wired {
     }
 }
 
-/// A target in this process whose connections end with it.
+/// A target in this process; dropping it closes its connections.
 pub struct Near {
     shared: Arc<PeerShared<Wired>>,
     wires: Arc<Mutex<Vec<Arc<Wire>>>>,
@@ -75,7 +75,7 @@ impl Near {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || {
                 shared.connections.fetch_add(1, Ordering::AcqRel);
-                // The other side goes away when a test ends.
+                // The other side disconnects when a test ends.
                 let _ = shared.serve(&mut end);
                 end.wire.close();
                 shared.connections.fetch_sub(1, Ordering::AcqRel);
@@ -89,7 +89,7 @@ impl Near {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// Closes every connection there is.
+    /// Closes all connections.
     pub fn cut(&self) {
         self.wires.lock().unwrap().drain(..).for_each(|wire| wire.close());
     }

@@ -1,5 +1,5 @@
-//! A scripted target: a thread per connection that speaks bytes, with a place to misbehave at
-//! every command. The same scripts run [in memory].
+//! A scripted target with one thread per connection. A hook can misbehave at every command. The
+//! same scripts run [in memory].
 //!
 //! [in memory]: in_memory::Near
 
@@ -28,24 +28,24 @@ use std::time::Duration;
 pub const SUBSYSTEM: &str = "nqn.2024-01.example:disk";
 pub const CNTLID: u16 = 7;
 
-/// What a hook did with a command.
+/// The result of a hook.
 pub enum Handled {
-    /// Nothing: do the usual.
+    /// Nothing: process the command as usual.
     No,
-    /// All there is to do.
+    /// It has processed the command.
     Yes,
     /// Close the connection.
     Close,
 }
 
-/// A connection as a controller sees it, whatever carries it.
+/// A controller's side of a connection, over any transport.
 pub trait Carries {
     /// The next command.
     fn command(&mut self) -> io::Result<Capsule>;
 
     fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()>;
 
-    /// All data of a command, in pieces if there are any, and its success one way or the other.
+    /// Sends all data of a command, in pieces if configured, then its success.
     fn push_all(
         &mut self,
         cid: u16,
@@ -54,7 +54,7 @@ pub trait Carries {
         success_flag: bool,
     ) -> io::Result<()>;
 
-    /// A part of a command's data.
+    /// Receives a part of a command's data.
     fn pull(&mut self, capsule: &Capsule, offset: u32, length: u32) -> io::Result<Vec<u8>>;
 
     fn succeed(&mut self, cid: u16) -> io::Result<()> {
@@ -62,10 +62,10 @@ pub trait Carries {
     }
 }
 
-/// Called before the usual for every command; the number is the queue's identifier.
+/// Called for every command before the usual processing; the number is the queue's identifier.
 pub type Hook<C> = Box<dyn Fn(&mut C, u16, &Capsule) -> io::Result<Handled> + Send + Sync>;
 
-/// How the target behaves.
+/// The behaviour of the target.
 pub struct Script<C = Connection> {
     pub block_size: u32,
     pub blocks: u64,
@@ -151,7 +151,7 @@ impl Peer {
                 let mut connection = Connection::new(stream);
                 std::thread::spawn(move || {
                     shared.connections.fetch_add(1, Ordering::AcqRel);
-                    // The other side goes away when a test ends.
+                    // The other side disconnects when a test ends.
                     let _ = shared.begin(&mut connection);
                     let _ = connection.stream.shutdown(std::net::Shutdown::Both);
                     shared.connections.fetch_sub(1, Ordering::AcqRel);
@@ -161,7 +161,7 @@ impl Peer {
         Peer { address, shared }
     }
 
-    /// With a hook for commands, and everything else as usual.
+    /// With a hook for commands; otherwise the default script.
     pub fn with_hook<F>(hook: F) -> Peer
     where
         F: Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
@@ -177,7 +177,7 @@ impl Peer {
         self.shared.disk.lock().unwrap().clone()
     }
 
-    /// Something is carried out now.
+    /// Changes the disk, as a late command would.
     pub fn overwrite(&self, at: usize, bytes: &[u8]) {
         self.shared.disk.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -186,7 +186,7 @@ impl Peer {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// Closes every connection there is.
+    /// Closes all connections.
     pub fn cut(&self) {
         for stream in self.shared.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -205,7 +205,7 @@ impl Drop for Peer {
     }
 }
 
-/// Options for tests: nothing of this machine, and times in which a busy one answers.
+/// Options for tests: independent of this machine's identity, with timeouts for busy machines.
 pub fn options() -> Options {
     Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
@@ -216,12 +216,12 @@ pub fn options() -> Options {
     }
 }
 
-/// Digests to ask for.
+/// TCP options with these digests.
 pub fn digests(header_digest: bool, data_digest: bool) -> TcpOptions {
     TcpOptions { header_digest, data_digest, ..TcpOptions::default() }
 }
 
-/// The engines that work here.
+/// The engines that work on this system.
 pub fn engines() -> Vec<EngineKind> {
     let works = |engine: &EngineKind| {
         let config = farblock_reactor::Config { engine: *engine, ..Default::default() };
@@ -375,7 +375,7 @@ impl<C: Carries> PeerShared<C> {
         }
     }
 
-    /// The bytes of the disk that a command is about.
+    /// The range of the disk that a command uses.
     fn range(&self, sqe: &Sqe) -> (usize, usize) {
         let block_size = self.script.block_size as usize;
         let lba = sqe.cdw10.get() as usize | (sqe.cdw11.get() as usize) << 32;
@@ -432,5 +432,5 @@ pub fn identify_namespace<C>(script: &Script<C>, data: &mut [u8]) {
     data[130] = script.block_size.ilog2() as u8;
 }
 
-/// SQHD where flow control is disabled, for responses made by hand.
+/// SQHD with flow control disabled, for hand-made responses.
 pub const SQHD: u16 = SQHD_NO_FLOW_CONTROL;

@@ -1,4 +1,4 @@
-//! A scripted target with a disk whose state tests change, and a user of what is made of it.
+//! A scripted target with a disk whose state tests change, and a user of that disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -24,29 +24,30 @@ pub const CROSS_CONTROLLER_RESET: u8 = AdminOpcode::CROSS_CONTROLLER_RESET.0;
 pub const IDENTIFY: u8 = 0x06;
 pub const WRITE: u8 = 0x01;
 
-/// What a scripted target says at the moment, and what it has seen.
+/// The present state of a scripted target, and its observations.
 pub struct Stage {
     pub access: AtomicU8,
     pub blocks: AtomicU64,
-    /// What the namespace's UUID consists of; 0: it has none.
+    /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// Another namespace takes its place while it is looked up.
+    /// Another namespace replaces it during the lookup.
     pub swaps_at_a_look: AtomicBool,
-    /// Writes that were to be durable at once.
+    /// Number of writes with FUA.
     pub durable: AtomicUsize,
-    /// Events to tell, as results of event requests.
+    /// Events to report, as results of event requests.
     pub events: Mutex<Vec<u64>>,
-    /// The event request that waits.
+    /// The waiting event request.
     pub held: Mutex<Option<u16>>,
     pub ios: AtomicUsize,
-    /// Where it says it is. If it does, it could end lost controllers, but knows none.
+    /// Its reported place. With one, it supports Cross-Controller Reset, but knows no lost
+    /// controller.
     pub origin: Mutex<Option<ControllerOrigin>>,
-    /// What its process is named with, beside an origin; 0: nothing.
+    /// The byte that fills its process name, reported with an origin; 0: no name.
     pub process: AtomicU8,
     /// The identifier of its controllers; 0: each target has its own.
     pub cntlid: AtomicU16,
-    /// Commands on I/O queues go unanswered.
+    /// Leave commands on I/O queues unanswered.
     pub silent: AtomicBool,
 }
 
@@ -79,7 +80,7 @@ impl Stage {
         self.events.lock().unwrap().push(0x0004_0002);
     }
 
-    /// Another namespace takes its place.
+    /// Another namespace replaces it.
     pub fn swap(&self, uuid: u8) {
         self.uuid.store(uuid, Ordering::SeqCst);
         self.events.lock().unwrap().push(0x0004_0002);
@@ -221,20 +222,20 @@ pub fn disk(peers: &[&Peer], options: &DiskOptions) -> Disk {
 pub fn usual() -> DiskOptions {
     let mut connection = options();
     connection.path_timeout = Some(Duration::from_secs(1));
-    // For this long a controller that was lost may have writes under way.
+    // A lost controller may have writes in flight for this long.
     connection.keep_alive = Duration::from_secs(5);
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
-/// For targets of whose lost commands there is nothing to be feared.
+/// For targets whose lost commands have no late effects.
 pub fn quick() -> DiskOptions {
     DiskOptions { quiesce: Some(Duration::ZERO), ..usual() }
 }
 
-/// A lost controller of a target that ends none is waited for: for 4 s, by default.
+/// The disk waits for a lost controller of a target that cannot close it: 4 s by default.
 pub fn impatient(quiesce: Option<Duration>) -> DiskOptions {
     let mut options = DiskOptions { quiesce, ..usual() };
-    // Rounded up to whole seconds, and twice.
+    // Rounded up to whole seconds, and doubled.
     options.connection.keep_alive = Duration::from_millis(1500);
     options
 }
@@ -282,7 +283,7 @@ impl User {
         self.one()
     }
 
-    /// Writes, and tells whether that target got it.
+    /// Writes, and returns whether that target received it.
     pub fn goes_to(&mut self, stage: &Stage) -> bool {
         let before = stage.ios();
         assert_eq!(self.write(0), Ok(()));
@@ -301,7 +302,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn access(disk: &Disk) -> Vec<Option<AnaState>> {
     disk.paths().iter().map(|path| path.access).collect()
 }
-/// Where a disk writes down what its successor has to know, and may be prevented from it.
+/// Stores the state for a disk's successor; tests can make it fail.
 #[derive(Clone, Default)]
 pub struct Notes(pub Arc<Mutex<(Predecessor, bool)>>);
 

@@ -1,4 +1,4 @@
-//! The beginning of a connection in memory: commands one at a time.
+//! The start of a connection in memory: commands one at a time.
 
 use super::{Dial, Region, Wire};
 use crate::control::{Local, Mailbox};
@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the one command's memory is registered under.
+/// The key under which the only command's memory is registered.
 const KEY: u32 = 0;
 
 /// See the module's text.
@@ -56,7 +56,7 @@ impl Greeted {
     async fn answer(&self, during: &'static str) -> Result<Cqe, ConnectError> {
         let deadline = os::now() + self.timeout;
         loop {
-            // Looked at first: what was answered before the end counts.
+            // Read first: answers before the end count.
             let closed = self.wire.is_closed();
             if let Some(cqe) = self.wire.take_answers().pop() {
                 return Ok(cqe);

@@ -1,6 +1,6 @@
-//! Memory: a controller in the same process, for tests. Data outside capsules are named with keyed
-//! descriptors, as RDMA does it, and the operation's buffer is registered for as long as one of its
-//! commands may move it. It proves that a queue knows nothing of PDUs and streams.
+//! Memory transport: a controller in the same process, for tests. As in RDMA, keyed descriptors
+//! identify data outside capsules. An operation's buffer is registered while one of its commands
+//! may move it. This proves that a queue does not depend on PDUs and streams.
 //!
 //! ```text
 //!         register                      answer to its last command, or the controller has closed
@@ -22,16 +22,16 @@ use farblock_wire::{Cqe, SglDescriptor, Sqe};
 use std::io;
 use std::sync::Arc;
 
-/// Gives the host's end of a new wire, whose other end a controller attends.
+/// Returns the host's end of a new wire; a controller serves the other end.
 pub type Dial = Arc<dyn Fn() -> Arc<Wire> + Send + Sync>;
 
-/// Where an operation's buffer is; see the module's diagram.
+/// The location of an operation's buffer; see the module's diagram.
 pub(crate) enum MemoryPlace {
-    /// There is none.
+    /// No buffer.
     Nowhere,
     /// In the table.
     Here(Buffer),
-    /// Registered for so many commands.
+    /// Registered for this number of commands.
     Registered { key: u32, commands: u32 },
 }
 
@@ -57,29 +57,29 @@ impl super::DataPlace for MemoryPlace {
 /// The data of a command in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct MemoryPart {
-    /// It moves data of a registered buffer.
+    /// Whether it moves data of a registered buffer.
     is_keyed: bool,
-    /// What it moves if it succeeds.
+    /// Bytes that it moves on success.
     bytes: u32,
 }
 
 impl super::Part for MemoryPart {
     const NONE: MemoryPart = MemoryPart { is_keyed: false, bytes: 0 };
 
-    /// An answer comes behind the data, or the connection has ended.
+    /// An answer follows the data, or the connection has ended.
     fn is_short(&self, _: u32) -> bool {
         false
     }
 }
 
-/// What is to be sent goes at once.
+/// Everything is sent at once.
 pub(crate) struct Outgoing {
     wire: Arc<Wire>,
     next_key: u32,
 }
 
 impl Outgoing {
-    /// A descriptor of a part of a buffer, which is registered from now on.
+    /// Registers a buffer and returns a descriptor of a part of it.
     fn register(
         &mut self,
         place: &mut MemoryPlace,
@@ -104,7 +104,7 @@ impl Outgoing {
         SglDescriptor::keyed(KeyedBlock { address, length_bytes, key, invalidate: false })
     }
 
-    /// One command less moves data of a buffer.
+    /// Notes that a command no longer uses the buffer.
     fn release(&self, place: &mut MemoryPlace) {
         match place {
             MemoryPlace::Registered { key, commands: 1 } => {
@@ -117,7 +117,7 @@ impl Outgoing {
         }
     }
 
-    /// The buffer back that was registered under a key.
+    /// Takes back the buffer registered under a key.
     fn deregister(&self, key: u32) -> Buffer {
         match self.wire.deregister(key) {
             Some((Region::Buffer(buffer), _)) => buffer,
@@ -130,12 +130,12 @@ impl Outgoing {
 pub(crate) struct Memory {
     out: Outgoing,
     loss: Option<Loss>,
-    /// Nothing is outstanding any more.
+    /// Nothing is outstanding.
     is_closed: bool,
 }
 
 impl Memory {
-    /// An answer came.
+    /// Handles an answer.
     fn answered(&mut self, cqe: &Cqe, commands: &mut impl Commands<Memory>) {
         let slot = SlotId(cqe.cid.get());
         let Some(moving) = commands.command(slot) else {
@@ -207,7 +207,7 @@ impl Transport for Memory {
 
     fn poll(&mut self, commands: &mut impl Commands<Memory>) {
         let closed = self.out.wire.is_closed();
-        // What is answered after the connection was given up is not believed any more.
+        // Ignore answers after the connection was given up.
         for cqe in self.out.wire.take_answers() {
             if self.loss.is_none() {
                 self.answered(&cqe, commands);

@@ -1,4 +1,4 @@
-//! What the two ends in memory share.
+//! The state shared by both ends of a memory connection.
 
 use farblock_reactor::{Buffer, Waker};
 use farblock_wire::sgl::KeyedBlock;
@@ -8,10 +8,10 @@ use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long [`Wire::wait`] waits: a test that needs longer has failed.
+/// The time limit of [`Wire::wait`]: a test that needs longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory of the host's that the controller may read and write.
+/// Memory of the host that the controller may read and write.
 pub enum Region {
     /// Bytes of a script.
     Bytes(Vec<u8>),
@@ -41,7 +41,7 @@ struct Ends {
     answers: VecDeque<Cqe>,
     /// The host's memory by key.
     registered: HashMap<u32, Region>,
-    /// What the controller made inaccessible to itself.
+    /// Memory whose keys the controller has invalidated.
     invalidated: HashMap<u32, Region>,
     /// The host has left.
     left: bool,
@@ -51,8 +51,8 @@ struct Ends {
     host: Option<Waker>,
 }
 
-/// Commands one way, answers the other, and memory that the host has registered, which the
-/// controller copies.
+/// Commands one way, answers the other way, and memory registered by the host, which the controller
+/// copies.
 #[derive(Default)]
 pub struct Wire {
     ends: Mutex<Ends>,
@@ -65,8 +65,8 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// The range of a region that a descriptor names from `offset` on; its address counts from the
-/// region's start.
+/// The range that a descriptor describes from `offset` on; its address counts from the start of the
+/// region.
 fn range(block: &KeyedBlock, offset: usize, length: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(block.address).ok()?.checked_add(offset)?;
     let fits = offset + length <= block.length_bytes as usize;
@@ -79,18 +79,18 @@ impl Wire {
         self.ends.lock().expect("no holder panics")
     }
 
-    /// Has this waker woken when there are commands, or the host has left.
+    /// Sets the waker for new commands and for the host's leaving.
     pub fn attend(&self, waker: Waker) {
         self.ends().controller = Some(waker);
     }
 
-    /// The next command, and what its capsule brings along.
+    /// The next command and its in-capsule data.
     #[must_use]
     pub fn take_command(&self) -> Option<(Sqe, Vec<u8>)> {
         self.ends().commands.pop_front()
     }
 
-    /// The next command; `None` if the host leaves instead.
+    /// Waits for the next command; `None` if the host leaves.
     ///
     /// # Panics
     /// If neither happens for a minute.
@@ -106,7 +106,7 @@ impl Wire {
         self.ends().left
     }
 
-    /// Copies out of the host's memory; false if there is none.
+    /// Copies from the host's memory; false if there is none.
     #[must_use]
     pub fn read(&self, block: &KeyedBlock, into: &mut [u8]) -> bool {
         let ends = self.ends();
@@ -124,7 +124,7 @@ impl Wire {
         into.map(|into| into.copy_from_slice(from)).is_some()
     }
 
-    /// Makes a key of the host's invalid.
+    /// Invalidates a key of the host.
     pub fn invalidate(&self, key: u32) {
         let mut ends = self.ends();
         if let Some(region) = ends.registered.remove(&key) {
@@ -139,7 +139,7 @@ impl Wire {
         self.tell_host(&ends);
     }
 
-    /// Ends the connection: nothing of the host's memory is touched any more.
+    /// Ends the connection: the controller no longer accesses the host's memory.
     pub fn close(&self) {
         let mut ends = self.ends();
         ends.closed = true;
@@ -154,7 +154,7 @@ impl Wire {
 
 /// The host's side.
 impl Wire {
-    /// Has this waker woken when there are answers, or the controller has closed.
+    /// Sets the waker for new answers and for the controller's closing.
     pub fn listen(&self, waker: Waker) {
         self.ends().host = Some(waker);
     }
@@ -174,7 +174,7 @@ impl Wire {
         assert!(self.ends().registered.insert(key, region).is_none(), "a key is used once");
     }
 
-    /// The memory back, and whether the controller had made its key invalid.
+    /// Takes the memory back; also returns whether the controller had invalidated its key.
     #[must_use]
     pub fn deregister(&self, key: u32) -> Option<(Region, bool)> {
         let mut ends = self.ends();
@@ -182,7 +182,7 @@ impl Wire {
         invalidated.or_else(|| ends.registered.remove(&key).map(|region| (region, false)))
     }
 
-    /// What was answered.
+    /// Takes all answers.
     #[must_use]
     pub fn take_answers(&self) -> Vec<Cqe> {
         self.ends().answers.drain(..).collect()
@@ -194,7 +194,7 @@ impl Wire {
         self.ends().closed
     }
 
-    /// The next answer; `None` if the controller closes instead.
+    /// Waits for the next answer; `None` if the controller closes.
     ///
     /// # Panics
     /// If neither happens for a minute.
@@ -204,7 +204,7 @@ impl Wire {
         self.wait_while("answer", waits).answers.pop_front()
     }
 
-    /// Leaves: the controller closes, whatever is under way.
+    /// Leaves: the controller closes, even with commands in flight.
     pub fn leave(&self) {
         let mut ends = self.ends();
         ends.left = true;

@@ -1,5 +1,4 @@
-//! What carries the bytes of a connection that is being made: TCP, on the control loop, and TLS
-//! over it.
+//! The byte stream of a connection during the handshake: TCP on the control loop, and TLS over it.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::os::Socket;
@@ -8,12 +7,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// See the module's text. A call that is dropped before its end leaves the carrier of no use.
+/// See the module's text. Dropping a call's future before its end makes the carrier unusable.
 pub(crate) trait Carrier {
-    /// Sends all of it.
+    /// Sends all bytes.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Appends what comes next to `input`. True at the end of the stream.
+    /// Appends the next bytes to `input`. Returns true at the end of the stream.
     async fn receive(&mut self, input: &mut Vec<u8>) -> io::Result<bool>;
 }
 
@@ -51,7 +50,7 @@ impl Tcp {
         }
     }
 
-    /// The socket, for another loop: with nothing of it outstanding.
+    /// Takes the socket for another loop, with no operation outstanding.
     pub(crate) fn take(self) -> io::Result<Socket> {
         let socket = self.local.reactor().take_stream(self.stream);
         socket.ok_or_else(|| io::ErrorKind::NotConnected.into())
@@ -60,7 +59,7 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // Does nothing if it was taken.
+        // No effect if `take` took the stream.
         self.local.reactor().close(self.stream);
     }
 }

@@ -1,5 +1,5 @@
-//! The beginning of a connection as a conversation, without I/O: the IC exchange, and then commands
-//! one at a time. Bytes go in and out; the driver has the time.
+//! The start of a connection, without I/O: the IC exchange, then commands one at a time. Bytes go
+//! in and out; the driver handles time.
 //!
 //! ```text
 //!  Initializing -- ICResp --> Idle <--> Executing
@@ -13,9 +13,9 @@ use farblock_proto::tcp::{Digests, SlotId, TcpRefusal, recognise};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
 
-/// As much of a stranger's answer is looked at to recognise it.
+/// Bytes of an unknown peer's answer that suffice to recognise its protocol.
 const HEAD_BYTES: usize = 16;
-/// How an ICResp begins: type, flags, header length, data offset, PDU length.
+/// The start of an ICResp: type, flags, header length, data offset, PDU length.
 const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
 
 /// See the module's text.
@@ -23,28 +23,28 @@ pub(crate) struct Conversation {
     end: HostEnd,
     digests: Digests,
     is_initialized: bool,
-    /// Received but not yet looked at.
+    /// Received but not yet processed.
     input: Vec<u8>,
-    /// How the first answer begins, to recognise what is no controller.
+    /// The start of the first answer, to recognise peers that are not controllers.
     head: Vec<u8>,
-    /// What the command moves to the controller.
+    /// The command's data for the controller.
     data: Vec<u8>,
-    /// What the command has moved from the controller.
+    /// The command's data from the controller.
     received: Vec<u8>,
 }
 
-/// What [`Conversation::poll`] came upon.
+/// The result of [`Conversation::poll`].
 #[derive(Debug)]
 pub(crate) enum Progress {
     NeedsInput,
-    /// Commands can be executed.
+    /// The conversation can execute commands.
     Initialized,
-    /// The command is over: its completion, and what it moved from the controller.
+    /// The command has completed: its completion, and the data from the controller.
     Completed(Cqe, Vec<u8>),
 }
 
 impl Conversation {
-    /// A new one, and what is to be sent first.
+    /// Starts a conversation, and puts its first message into `out`.
     pub(crate) fn new(digests: Digests, depth: u16, out: &mut Vec<u8>) -> Conversation {
         let end = HostEnd::new(digests, depth);
         end.start(out);
@@ -52,7 +52,7 @@ impl Conversation {
         Conversation { end, digests, is_initialized: false, input, head, data, received }
     }
 
-    /// Has a command executed; `data` is what it moves to the controller.
+    /// Starts a command; `data` goes to the controller.
     pub(crate) fn submit(&mut self, command: &Command, data: &[u8], out: &mut Vec<u8>) {
         const SLOT: SlotId = SlotId(0);
         let (sqe, transfer) = command.place(ADMIN_IN_CAPSULE_BYTES);
@@ -67,14 +67,14 @@ impl Conversation {
         }
     }
 
-    /// Takes what has come.
+    /// Adds received bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         let missing = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
         self.head.extend_from_slice(&bytes[..missing]);
         self.input.extend_from_slice(bytes);
     }
 
-    /// Looks at what has come until there is something to do. `out` is to be sent in any case.
+    /// Processes received bytes up to the next result. The caller must always send `out`.
     pub(crate) fn poll(&mut self, out: &mut Vec<u8>) -> Result<Progress, ConnectError> {
         let input = std::mem::take(&mut self.input);
         let mut rest = input.as_slice();
@@ -101,7 +101,7 @@ impl Conversation {
             Err(fault) if self.head.starts_with(&IC_RESP_START) => {
                 Err(ConnectError::Protocol(fault.reason))
             }
-            // Whatever it is, it is not what an NVMe/TCP controller sends first.
+            // No NVMe/TCP controller starts like this.
             Err(_) => Err(TcpRefusal::NotNvmeTcp { looks_like: recognise(&self.head) }.into()),
         }
     }
@@ -125,7 +125,7 @@ impl Conversation {
                 }
                 Ok(Some(Event::Initialized)) => unreachable!("the framer lets one ICResp in"),
                 Err(fault) => {
-                    // It is told what it did wrong, as far as that still goes.
+                    // Reports the fault to the controller, if that is still possible.
                     self.end.terminate(&fault, out);
                     return Err(fault_error(&fault));
                 }
@@ -139,7 +139,7 @@ impl Conversation {
         }
     }
 
-    /// The protocol's state, and what has come and was not looked at.
+    /// Returns the protocol's state, and bytes received but not processed.
     pub(crate) fn finish(self) -> (HostEnd, Vec<u8>) {
         (self.end, self.input)
     }
@@ -151,7 +151,7 @@ fn append(end: &HostEnd, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(end.data_digest(bytes).as_ref().map_or(&[], |digest| &digest[..]));
 }
 
-/// A fault in what the controller sent, as an error for people.
+/// The error for people about a fault in the controller's data.
 fn fault_error(fault: &Fault) -> ConnectError {
     if fault.status == FatalErrorStatus::HEADER_DIGEST_ERROR {
         return TcpRefusal::DigestMismatch.into();

@@ -1,5 +1,5 @@
-//! A connection on an event loop: batches go out, what comes in is taken apart, and its owner is
-//! told through its [`Commands`]. Used by the admin queue and by I/O queues alike.
+//! A connection on an event loop. It sends batches, parses received data, and notifies its owner
+//! through [`Commands`]. Admin and I/O queues use it.
 //!
 //! ```text
 //!       fault, error, end of stream,
@@ -7,9 +7,9 @@
 //!  Open ----------------------------> Closing --------------> Closed
 //! ```
 //!
-//! What the controller is told at the end, a terminate PDU or an alert of TLS, is given to the
-//! socket at that moment: whose operation has failed may never turn the event loop again. What the
-//! socket has no room for then is not said, and nothing is behind data of which a part is sent.
+//! The link gives its last message to the controller (a terminate PDU or a TLS alert) to the socket
+//! at once: the owner may never run the event loop again after the failure. It drops the message if
+//! the socket has no room, or if it would follow partly sent data.
 
 use super::handshake::Connected;
 use super::moving;
@@ -25,13 +25,13 @@ use farblock_tls::{Tls, TlsError, portion};
 use std::io;
 use std::ops::Range;
 
-/// The protocol's state and what is to be sent next.
+/// The protocol's state and the data to send next.
 pub(crate) struct Outgoing {
     pub(crate) end: HostEnd,
     pub(crate) batch: SendBatch,
-    /// Counts batches, so that an owner knows whether a buffer is in the one being filled.
+    /// Counts batches, so that an owner knows whether the current batch has a buffer.
     pub(crate) number: u64,
-    /// Commands with data to send that may have been deferred.
+    /// Commands with data to send, possibly deferred.
     pub(super) deferred: Vec<SlotId>,
 }
 
@@ -50,12 +50,12 @@ impl Sink for Inline<'_> {
     }
 }
 
-/// Life of a connection; see the module's diagram.
+/// The state of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkState {
     /// In use.
     Open,
-    /// The reactor was told to close.
+    /// The reactor is closing it.
     Closing,
     /// Nothing is outstanding any more.
     Closed,
@@ -68,27 +68,27 @@ pub(crate) struct Link {
     pub(crate) out: Outgoing,
     spare: SendBatch,
     sending: bool,
-    /// Where a lent buffer is being filled.
+    /// The part of a lent buffer that is being filled.
     lent: Option<(SlotId, Range<usize>)>,
-    /// The last payload was received straight: the next will be, too.
+    /// The last payload was received directly into its place: the next one will be, too.
     expects_direct: bool,
-    /// The last payload was large: the next receive may bring several.
+    /// The last payload was large: the next receive may return several.
     expects_large: bool,
     state: LinkState,
     loss: Option<Loss>,
-    /// What comes and goes is sealed, if that was agreed on.
+    /// The TLS state, if TLS was negotiated.
     tls: Option<Box<dyn Tls>>,
-    /// What is being sent in records.
+    /// The batch being sent in records.
     sealing: Option<Sealing>,
 }
 
-/// A batch that is sealed and sent, a portion at a time: what is sent is still in the processor's
-/// cache then.
+/// A batch that is sealed and sent in portions, while each portion is still in the processor's
+/// cache.
 struct Sealing {
     plain: SendBatch,
-    /// How far it is sealed.
+    /// The position up to which it is sealed.
     sealed: Cursor,
-    /// What is left of it.
+    /// The bytes left to seal.
     left_bytes: usize,
 }
 
@@ -98,13 +98,13 @@ impl Sealing {
         Sealing { plain, sealed: Cursor::default(), left_bytes }
     }
 
-    /// Whether some of it is sealed and sent later.
+    /// Whether there are more portions to seal and send.
     fn has_more(&self) -> bool {
         self.left_bytes > 0
     }
 
-    /// Puts the next portion, in records, into a batch: in a buffer of a size that the pool keeps.
-    /// A connection that has failed says what there is: the end of it is on its way.
+    /// Puts the next portion, in records, into a batch; its buffer has a size that the pool keeps.
+    /// After a failure of TLS it puts in an empty payload: the connection's end follows.
     fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let mut records = pool.take(tls.sealed_bytes(bytes));
@@ -154,7 +154,7 @@ impl Transport for Link {
     }
 
     fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut TcpPlace) -> TcpPart {
-        // What goes in the capsule must be at hand now.
+        // In-capsule data must be available now.
         let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
         let (sqe, transfer) = order.command.place(in_capsule_bytes);
         out.end.submit(order.slot, &sqe, transfer, &mut Inline(&mut out.batch));
@@ -256,7 +256,7 @@ impl Link {
         }
     }
 
-    /// Sends the next portion of a batch in records, in a batch that is empty.
+    /// Sends the next portion of a batch in records, in an empty batch.
     fn send_sealed(&mut self, mut sealing: Sealing, mut records: SendBatch) {
         if let Some(tls) = &mut self.tls {
             sealing.seal(&mut **tls, self.reactor.buffers(), &mut records);
@@ -265,14 +265,14 @@ impl Link {
         self.reactor.send(self.stream, records);
     }
 
-    /// Ends the connection, and tells the controller what it did wrong.
+    /// Ends the connection, and reports the fault to the controller.
     fn terminate(&mut self, fault: &Fault, commands: &mut impl Commands<Link>) {
         let mut words = Vec::new();
         self.out.end.terminate(fault, &mut words);
         self.end(Loss::Fault(fault.to_string()), words, commands);
     }
 
-    /// Ends the connection with these words to the controller.
+    /// Ends the connection, with this last message to the controller.
     fn end(&mut self, loss: Loss, words: Vec<u8>, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;
@@ -281,7 +281,7 @@ impl Link {
             moving::returned(commands, tag, buffer);
         }
         self.state = LinkState::Closing;
-        // Between two portions of a PDU the controller would take words for its data.
+        // In the middle of a PDU the controller would take the message for its data.
         let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
         let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
@@ -291,7 +291,7 @@ impl Link {
         self.loss = Some(loss);
     }
 
-    /// The last that the controller is told: these words, and in TLS what that has to say.
+    /// The last message to the controller, sealed if there is TLS, with its alert.
     fn last_words(&mut self, words: Vec<u8>) -> Vec<u8> {
         let Some(tls) = &mut self.tls else { return words };
         let mut sealed = vec![0; tls.sealed_bytes(words.len())];
@@ -300,13 +300,13 @@ impl Link {
         sealed
     }
 
-    /// Asks for more records: for as many as there are certain to come of a large payload, which
-    /// end with a record if all are full; else for whatever comes.
+    /// Requests more records. For a large payload this requests only bytes that are certain to
+    /// come; if all records are full, these end with a record. Otherwise it requests any bytes.
     fn receive_sealed(&mut self) {
         let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
         let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
         let kept = self.tls.as_ref().map_or(0, |tls| tls.openable_bytes(0));
-        // A record is no shorter than its data.
+        // A record is at least as long as its data.
         match whole.checked_sub(kept).filter(|bytes| *bytes > 0) {
             Some(bytes) => {
                 let buffer = self.reactor.buffers().take(bytes);
@@ -316,8 +316,8 @@ impl Link {
         }
     }
 
-    /// Takes what came through TLS: data of a large payload go straight into their place, as far as
-    /// their records have nothing else.
+    /// Processes received TLS records. Data of a large payload go directly into their place, while
+    /// their records contain nothing else.
     fn unseal(&mut self, mut sealed: &[u8], commands: &mut impl Commands<Link>) {
         let mut plain = self.reactor.buffers().take(OPENED_BYTES);
         let mut ended = None;
@@ -344,7 +344,7 @@ impl Link {
         self.flush();
     }
 
-    /// Gives how many bytes of a payload are in their place now.
+    /// Returns the number of payload bytes put into place.
     fn unseal_into_place(
         &mut self,
         sealed: &mut &[u8],
@@ -363,7 +363,7 @@ impl Link {
         let (count, ended) = tls.open_some(sealed, place);
         if count > 0 {
             self.out.end.data_received(&place[..count]);
-            // Its end, if there is no digest, is seen without more bytes.
+            // Without a digest, the payload's end is recognised without more bytes.
             self.take_apart(&[], commands);
         }
         (count, ended)
@@ -391,7 +391,7 @@ impl Link {
         }
     }
 
-    /// Asks for more: the rest of a large payload straight into its place, else whatever comes.
+    /// Requests more: the rest of a large payload directly into its place, otherwise any bytes.
     fn receive(&mut self, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;
@@ -412,7 +412,7 @@ impl Link {
         }
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) {
-            // Little more than the next header, so that its payload is not in two places.
+            // Little more than the next header, so that its payload is not split over two places.
             self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else if expects_large
             || wanted.is_some_and(|(_, _, left)| left >= limits::LARGE_PAYLOAD_BYTES)
@@ -438,7 +438,7 @@ impl Link {
         match result {
             Ok(0) => self.fail(Loss::Closed, commands),
             Ok(_) => {
-                // Without digests the payload's end needs no more bytes to be seen.
+                // Without digests, the payload's end is recognised without more bytes.
                 self.take_apart(&[], commands);
                 self.receive(commands);
             }

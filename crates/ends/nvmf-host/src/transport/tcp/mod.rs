@@ -1,4 +1,4 @@
-//! TCP, with TLS over it or without: commands and data are PDUs of a [`Link`].
+//! TCP, with or without TLS: commands and data are PDUs of a [`Link`].
 
 mod address;
 mod attempts;

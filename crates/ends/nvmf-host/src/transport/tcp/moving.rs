@@ -1,4 +1,4 @@
-//! What PDUs do to the data of commands.
+//! Moves the data of commands between PDUs and buffers.
 
 use super::link::{Inline, Link, Outgoing};
 use super::place::{TcpPlace, append};
@@ -7,7 +7,7 @@ use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::host_end::Grant;
 use farblock_reactor::{Buffer, copy_anywhere};
 
-/// Data of a command came.
+/// Copies received data of a command into its buffer.
 pub(super) fn put(commands: &mut impl Commands<Link>, slot: SlotId, offset: u32, bytes: &[u8]) {
     let moving = in_flight(commands, slot);
     let start = moving.start + offset as usize;
@@ -17,8 +17,8 @@ pub(super) fn put(commands: &mut impl Commands<Link>, slot: SlotId, offset: u32,
     copy_anywhere(&mut buffer[start..start + bytes.len()], bytes);
 }
 
-/// Much data of a command is about to come: lends its buffer, and where in it the command's data
-/// at `offset` go; or `None` to have them copied.
+/// Lends a command's buffer for a large payload. Returns it with the range for the command's data
+/// at `offset`, or `None` to have the data copied.
 pub(super) fn lend(
     commands: &mut impl Commands<Link>,
     slot: SlotId,
@@ -35,8 +35,7 @@ pub(super) fn lend(
     }
 }
 
-/// Where the next so many bytes of a command's data go, from `offset` on; `None` if its buffer is
-/// away.
+/// The place for the next bytes of a command's data from `offset` on; `None` if its buffer is away.
 pub(super) fn place(
     commands: &mut impl Commands<Link>,
     slot: SlotId,
@@ -51,23 +50,23 @@ pub(super) fn place(
     }
 }
 
-/// The lent buffer is back.
+/// Takes the lent buffer back.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
-    // After a loss the slots are empty; the buffer belongs to the one that was lent.
+    // After a loss the slots are empty: find the operation whose buffer was lent.
     let index = commands.command(slot).map(|moving| moving.index);
     let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
     let index = index.or_else(|| commands.find(lent)).expect("a buffer was lent");
     returned(commands, index.into(), buffer);
 }
 
-/// A payload buffer is back from being sent.
+/// Takes back a payload buffer that was sent.
 pub(super) fn returned(commands: &mut impl Commands<Link>, tag: u64, buffer: Buffer) {
     let index = tag as u32;
     *commands.place(index) = TcpPlace::Here(buffer);
     commands.finish(index);
 }
 
-/// The controller asks for data.
+/// Handles the controller's request for data.
 pub(super) fn wanted(commands: &mut impl Commands<Link>, grant: Grant, out: &mut Outgoing) {
     let mut moving = in_flight(commands, grant.slot);
     moving.part.granted += grant.length;
@@ -76,7 +75,7 @@ pub(super) fn wanted(commands: &mut impl Commands<Link>, grant: Grant, out: &mut
     }
 }
 
-/// Sends data that was deferred, as far as the buffers are back.
+/// Sends deferred data whose buffers are back.
 pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
     let mut at = 0;
     while at < out.deferred.len() {
@@ -92,7 +91,7 @@ pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
     }
 }
 
-/// Sends the data of a grant, or defers it if the buffer is away: then false.
+/// Sends the data of a grant. If the buffer is away, defers it and returns false.
 fn send_granted(moving: &mut Moving<'_, Link>, mut grant: Grant, out: &mut Outgoing) -> bool {
     if !moving.place.is_at_hand(out) {
         moving.part.deferred = Some(grant);

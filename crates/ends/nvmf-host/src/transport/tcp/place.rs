@@ -1,4 +1,4 @@
-//! Where the buffers of operations are while their commands travel over TCP.
+//! The locations of operations' buffers while their commands travel over TCP.
 //!
 //! ```text
 //!              payload of the batch being filled        batch complete
@@ -7,8 +7,8 @@
 //!   | +-- large receive --> Receiving --+                         |
 //!   +-----------------------------------+------ sent -------------+
 //! ```
-//! A command that needs a buffer which is being sent waits until it is back: that happens when a
-//! controller asks for the data of two commands of one large write.
+//! A command that needs a buffer which is being sent waits until it is back. This happens if a
+//! controller requests the data of two commands of one large write.
 //!
 //! Key space: the tag of a payload in a batch is the operation's index in the table; a slot is its
 //! command's identifier on the wire.
@@ -22,18 +22,18 @@ use std::ops::Range;
 
 /// See the module's diagram.
 pub(crate) enum TcpPlace {
-    /// There is none.
+    /// No buffer.
     Nowhere,
     /// In the table.
     Here(Buffer),
-    /// In the batch of this number, at this index of its payloads.
+    /// In the batch with this number, at this index of its payloads.
     Batch { number: u64, index: usize },
-    /// Lent to be received into.
+    /// Lent for receiving.
     Receiving,
 }
 
 impl TcpPlace {
-    /// Whether data can be appended to the batch being filled.
+    /// Whether the data can be appended to the current batch.
     pub(super) fn is_at_hand(&self, out: &Outgoing) -> bool {
         match self {
             TcpPlace::Here(_) => true,
@@ -66,9 +66,9 @@ impl transport::DataPlace for TcpPlace {
 #[derive(Clone, Copy)]
 pub(crate) struct TcpPart {
     transfer: Transfer,
-    /// How much of what it sends the controller has asked for.
+    /// Bytes to send that the controller has requested so far.
     pub(super) granted: u32,
-    /// Data that was asked for while the buffer was away.
+    /// A request for data that arrived while the buffer was away.
     pub(super) deferred: Option<Grant>,
 }
 
@@ -90,7 +90,7 @@ impl transport::Part for TcpPart {
     }
 }
 
-/// Appends a range of an operation's buffer, which is at hand, and its digest.
+/// Appends a range of an operation's available buffer, and its digest.
 pub(super) fn append(place: &mut TcpPlace, index: u32, range: Range<usize>, out: &mut Outgoing) {
     let digest;
     match std::mem::replace(place, TcpPlace::Nowhere) {

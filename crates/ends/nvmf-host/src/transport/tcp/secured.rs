@@ -1,4 +1,4 @@
-//! What carries a connection, with TLS on it if that is asked for.
+//! A connection's byte stream, with optional TLS.
 
 use super::carrier::Carrier;
 use crate::control::{Local, blocking};
@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is waited for during the handshake.
+/// The step that a timeout names during the handshake.
 const DURING: &str = "the handshake of TLS";
 
 /// See the module's text.
@@ -23,16 +23,16 @@ pub(crate) struct Secured<C> {
     pub(crate) tls: Option<Box<dyn Tls>>,
 }
 
-/// Why there is no connection with a key.
+/// Why a connection with a key failed.
 pub(crate) enum Refusal {
-    /// Another key may do.
+    /// Another key may work.
     Key(ConnectError),
-    /// None does.
+    /// No other key will work.
     Connection(ConnectError),
 }
 
-/// Every pre-shared key that may be the one that the controller has; none without TLS. The file is
-/// read each time, so that whoever reconnects uses what is in it then.
+/// All pre-shared keys that the controller may have; empty without TLS. This reads the file each
+/// time, so that a reconnect uses its present content.
 pub(crate) async fn psks(
     identity: &Identity<'_>,
     options: &Options,
@@ -51,7 +51,7 @@ pub(crate) async fn psks(
     psks.map(Some).map_err(ConnectError::KeyFile)
 }
 
-/// Takes the time that files and keyrings take.
+/// Reads keys; takes the time of file and keyring I/O.
 fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let in_keyring = path.to_str().and_then(|text| text.strip_prefix(key_file::KEYRING));
     if let Some(name) = in_keyring {
@@ -61,7 +61,7 @@ fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     Ok(keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect())
 }
 
-/// The keys in the kernel's keyrings.
+/// Reads keys from the kernel's keyrings.
 #[cfg(target_os = "linux")]
 fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     crate::keyring::ask(name, identity)
@@ -77,7 +77,7 @@ impl<C: Carrier> Secured<C> {
         Self { carrier, tls: None }
     }
 
-    /// Has everything that follows go through TLS.
+    /// Starts TLS on the connection.
     pub(crate) async fn with(
         local: &Local,
         carrier: C,
@@ -140,21 +140,21 @@ impl<C: Carrier> Carrier for Secured<C> {
         let is_end = self.carrier.receive(&mut sealed).await?;
         let opened = open(&mut **tls, &sealed, input);
         let sent = send(&mut self.carrier, &mut **tls).await;
-        // What is wrong with what came tells more than that the controller did not hear of it.
+        // The fault in the received data is more informative than the failed send.
         opened?;
         sent?;
         Ok(is_end)
     }
 }
 
-/// Appends all that can be read.
+/// Decrypts all complete records into `input`.
 fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()> {
     let start = input.len();
     input.resize(start + tls.openable_bytes(sealed.len()), 0);
     let (filled, ended) = tls.open(sealed, &mut input[start..]);
     input.truncate(start + filled);
     match ended {
-        // What came before it counts, and the socket's end says the rest.
+        // Earlier data count, and the end of the socket follows.
         None | Some(TlsError::Closed) => Ok(()),
         Some(error) => Err(io::Error::other(error)),
     }
@@ -169,7 +169,7 @@ async fn send(carrier: &mut impl Carrier, tls: &mut dyn Tls) -> io::Result<()> {
     }
 }
 
-/// The sentence for people.
+/// The text of the error for people.
 fn words(error: &TlsError, psk: &TlsPsk) -> String {
     match error {
         TlsError::NotTls => {
