@@ -132,7 +132,7 @@ impl Keeper {
                 }
                 Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
-                    // The target is alive and reports when it has released the previous controller.
+                    // The target is alive and will release the previous controller: retry sooner.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
                     {
                         longest = longest.min(limits::BUSY_PAUSE);
@@ -191,7 +191,7 @@ impl Keeper {
             if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
-            // In short steps: the time to give up may move forward.
+            // In steps: the path may have to be given up earlier.
             let left = left.min(limits::KEEPER_PERIOD);
             self.hub.keepers.wait(&self.local, notified, left).await;
         }

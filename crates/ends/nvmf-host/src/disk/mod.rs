@@ -27,10 +27,9 @@
 //! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`). It also does so if, for that long,
 //! every usable path was tried and either lost or refused the operation.
 //!
-//! **No acknowledged write is lost, and none is carried out late.** The disk sends operations that
-//! a lost connection left unanswered again. It repeats a read at once. It repeats a write only when
-//! the first attempt can no longer take effect and undo later writes. The delay depends on the
-//! target:
+//! **No acknowledged write is lost, and none is carried out late.** The disk repeats
+//! operations that a lost connection left unanswered: a read at once, but a write only when the
+//! first attempt can no longer take effect and undo later writes. The delay depends on the target:
 //!
 //! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
 //!   through another controller, and confirms that none of its commands is left: milliseconds.
@@ -44,6 +43,7 @@
 //!   clock: if it jumps ahead, the wait is too short.
 //! * `quiesce` in the options replaces that wait. If it is too short, a stuck command can undo
 //!   later writes that were acknowledged and flushed.
+//!
 //! Before it writes anything else, the disk waits in the same way for writes reported as failed,
 //! and for writes of a closed queue or of a dead process. Reads never wait. To start a new disk
 //! after a process died, first stop the controllers that it left ([`OrphanedControllers`]).
