@@ -366,7 +366,7 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
     }
 }
 
-/// The same, if only a process knew of the writes that died before a flush.
+/// The same, if only a process that died before a flush knew of the writes.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };

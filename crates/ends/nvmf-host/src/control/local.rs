@@ -44,7 +44,7 @@ impl Local {
         &self.0.reactor
     }
 
-    /// Runs a future without waiting for it.
+    /// Starts a future without waiting for it.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let start: Start = Box::new(|_| Box::pin(future));
         self.0.inbox.start(start);

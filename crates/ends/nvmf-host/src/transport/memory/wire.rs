@@ -65,8 +65,7 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// The range that a descriptor describes from `offset` on; its address counts from the start of the
-/// region.
+/// The range of a descriptor from `offset` on; its address counts from the start of the region.
 fn range(block: &KeyedBlock, offset: usize, length: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(block.address).ok()?.checked_add(offset)?;
     let fits = offset + length <= block.length_bytes as usize;
