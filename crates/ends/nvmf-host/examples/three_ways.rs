@@ -65,7 +65,7 @@ async fn with_futures(disk: Disk) -> Result<(), Box<dyn Error>> {
     check(&disk.read(1, Buffer::new(size)).await?, &vec![0; size])
 }
 
-/// For much work: no other thread, lock, copy or allocation for an operation.
+/// For high loads: no other thread, and no lock, copy or allocation per operation.
 fn with_submit_and_poll(disk: &Disk) -> Result<(), Box<dyn Error>> {
     let reactor = Reactor::new(&Config::default())?;
     let task = reactor.add_task();
@@ -78,13 +78,13 @@ fn with_submit_and_poll(disk: &Disk) -> Result<(), Box<dyn Error>> {
     }
     let (mut ready, mut done) = (Vec::new(), Vec::new());
     while queue.in_flight() > 0 {
-        // Begins what was submitted, all of it together, and tells what is complete.
+        // Sends all submitted operations as one batch, and returns completions.
         queue.poll(&mut done);
         for done in done.drain(..) {
             done.result?;
             let buffer = done.buffer.expect("reads and writes have one");
             if done.token < 64 {
-                // Written. Read into the same memory.
+                // The write is complete: read into the same buffer.
                 queue.submit(Op::read(done.token, 1, buffer, 64 + done.token));
             } else {
                 check(&buffer, &vec![(done.token - 64) as u8; size])?;
@@ -105,7 +105,7 @@ fn check(read: &[u8], wrote: &[u8]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The least that an executor can be: a thread that sleeps until it is woken.
+/// A minimal executor: a thread that sleeps until it is woken.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Parked(Thread);
     impl Wake for Parked {

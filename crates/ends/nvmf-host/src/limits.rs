@@ -29,8 +29,8 @@ pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 /// 256 KiB on the copy costs up to a fifth of the rate.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
-/// Records of a large payload that are received at once, in bytes: as many as stay in the cache
-/// until they are opened.
+/// Size of a receive of a large payload's records, in bytes: they stay in the cache until the host
+/// decrypts them.
 pub const SEALED_RECEIVE_BYTES: usize = 256 << 10;
 
 /// Size of a receive between large payloads, in bytes: a few headers.

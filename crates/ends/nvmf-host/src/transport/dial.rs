@@ -4,8 +4,8 @@
 //! ```text
 //!   session                                 transport
 //!   Address::connect(caller)          --->  a connection that takes commands
-//!   Exchange::execute(command, data)  --->  sends one, and waits for its answer
-//!   Greeted::finish()                 --->  gives the connection up, for another event loop
+//!   Exchange::execute(command, data)  --->  sends a command, and waits for its answer
+//!   Greeted::finish()                 --->  hands the connection to another event loop
 //! ```
 //! `connect` returns once the transport has agreed on its parameters with the controller (for TCP,
 //! the IC exchange and TLS). [`Options`] has a field for each transport's own options. Every step

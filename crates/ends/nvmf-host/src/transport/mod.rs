@@ -5,12 +5,12 @@
 //!
 //! ```text
 //!   queue                                   transport
-//!   issue(order, place)               --->  send this command; the data are in this place
-//!   resume(commands)                  --->  go on with what had to wait
-//!   flush()                           --->  send what was gathered
-//!   command(slot)                     <---  where this command's data are, or go
-//!   finish(index)                     <---  the operation's buffer is back
-//!   complete(slot, cqe, ..)           <---  the command is over
+//!   issue(order, place)               --->  send this command; its data are at this place
+//!   resume(commands)                  --->  resume deferred data transfers
+//!   flush()                           --->  send the gathered commands
+//!   command(slot)                     <---  get the place of this command's data
+//!   finish(index)                     <---  return the operation's buffer
+//!   complete(slot, cqe, ..)           <---  complete the command
 //!   fail(loss)                        --->  end the connection
 //! ```
 //!
