@@ -1,6 +1,6 @@
-//! How long commands take that no benchmark of disks sends: Compare, a fused pair, Copy, and a
-//! Preempt, beside reads and writes of as many bytes. One at a time over loopback, host and target
-//! in this process, a RAM disk; of seven rounds in turns the median.
+//! Measures commands that no disk benchmark sends: Compare, a fused pair, Copy and Preempt, beside
+//! reads and writes of as many bytes. One at a time over loopback, host and target in this process,
+//! on a RAM disk; the median of seven interleaved rounds.
 //!
 //! `cargo run --release -p farblock-target --example command_cost`
 
@@ -29,11 +29,11 @@ const DISK_BYTES: u64 = 64 << 20;
 const BYTES: usize = 4096;
 const COUNT: u32 = (BYTES / BLOCK) as u32;
 
-/// A command and what sends it once.
+/// A command's name, and the function that sends it once.
 type Row = (&'static str, fn(&mut Hosts));
 
 struct Hosts {
-    /// Registered with the namespace; the second one is preempted by the first.
+    /// Registered with the namespace; the first preempts the second.
     queues: [Queue; 2],
     data: Vec<u8>,
 }

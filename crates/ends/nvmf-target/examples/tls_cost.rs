@@ -1,5 +1,5 @@
-//! What TLS costs: host and target in this process, with TLS between them and without, in turns;
-//! the processor time of both for an operation, the best of seven rounds.
+//! Measures the cost of TLS: host and target in this process, alternating with and without TLS.
+//! Prints the processor time of both per operation, the best of seven rounds.
 //!
 //! `cargo run --release -p farblock-target --example tls_cost`
 
@@ -17,7 +17,7 @@ const NQN: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:host";
 const DISK_BYTES: u64 = 64 << 20;
 const ROUNDS: usize = 7;
-/// Bytes of an operation, which is cut into commands of 1 MiB, and how many of them.
+/// Bytes of an operation, which is split into commands of 1 MiB, and the number of operations.
 const LOADS: [(&str, usize, u64); 4] = [
     ("8 x 1 MiB", 8 << 20, 40),
     ("1 MiB", 1 << 20, 200),
@@ -97,7 +97,7 @@ fn cost(disk: &mut Blocking, bytes: usize, count: u64, is_write: bool) -> f64 {
     (processor_ns() - before) as f64 / 1000.0 / count as f64
 }
 
-/// What all threads have had.
+/// Processor time of all threads.
 fn processor_ns() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
     let ns = |task: std::fs::DirEntry| {

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 pub(crate) struct Discoveries(VecDeque<(ControllerId, IpAddr)>);
 
 impl Discoveries {
-    /// The controller to close before a host at `peer` gets one: the oldest of its address, if that
-    /// has reached its limit; if the total is reached, the oldest of the address with most.
+    /// The controller to close before a host at `peer` gets one: the oldest of its address at that
+    /// address's limit, or the oldest of the address with most at the total limit.
     pub(crate) fn victim(&self, peer: IpAddr) -> Option<ControllerId> {
         let of = |wanted: IpAddr| self.0.iter().filter(move |(_, from)| *from == wanted);
         let own = origin(peer);

@@ -112,7 +112,7 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// Which connections to close.
+/// The connections to close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
     All,

@@ -24,7 +24,7 @@ struct Now {
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// Which connections may stay after a host's keys for a subsystem have changed: those that have
+/// The connections that stay after a host's keys for a subsystem have changed: those that have
 /// shown a key that was valid before, while one such key is still valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {

@@ -1,5 +1,4 @@
-//! Nothing is allocated per I/O, from the host's queue to the disk and back, once all has warmed
-//! up: counted on every thread.
+//! After warm-up, I/O allocates nothing on any thread, from the host's queue to the disk and back.
 
 mod rig;
 
@@ -16,11 +15,11 @@ use std::sync::Arc;
 static ALLOCATOR: Counting = Counting;
 
 const DEPTH: usize = 8;
-/// Bytes of a round, and how many I/Os that is at most: some milliseconds.
+/// Bytes of a round, and its most I/Os: some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// Lists grow as long as the timing brings something new, and other threads have things to do every
-/// second or so. An allocation per I/O, or per anything regular, shows every time.
+/// Lists grow while timing varies, and other threads allocate every second or so. An allocation per
+/// I/O, or at any regular rate, shows in every round.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {
@@ -32,7 +31,8 @@ fn settle(engine: EngineKind, digests: bool) {
     let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
     let disk: Arc<dyn Namespace> = Arc::new(disk);
     let mut driver = Driver::with(&disk, engine);
-    // Copied; whole in a receive; in the capsule and received straight; asked for; several chunks.
+    // Copied; complete in one receive; in the capsule and received directly; requested; several
+    // chunks.
     for blocks in [1u32, 8, 32, 128, 256, 2048] {
         let bytes = blocks as usize * BLOCK;
         let total = MOST.min(ROUND_BYTES / bytes) as u64;
@@ -47,7 +47,7 @@ fn settle(engine: EngineKind, digests: bool) {
     }
 }
 
-/// One test for all, since another's would be counted as well.
+/// One test for all: allocations of a parallel test would count as well.
 #[test]
 fn a_target_and_its_host_allocate_nothing_per_io() {
     for engine in engines() {

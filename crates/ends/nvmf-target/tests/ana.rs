@@ -1,5 +1,5 @@
-//! Two listeners as two ports of one subsystem, whose states change under a disk and under a
-//! scripted host.
+//! Two listeners as two ports of one subsystem, whose ANA states change under a disk and a scripted
+//! host.
 
 mod rig;
 
@@ -31,7 +31,7 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
     let urls: Vec<Url> = addresses.iter().map(|address| url(*address)).collect();
     let mut options = options(EngineKind::Auto);
     options.policy = Policy::RoundRobin;
-    // A path that a busy machine is slow to answer on is none that is lost.
+    // A path that is slow on a busy machine is not lost.
     options.connection.path_timeout = Some(PATIENCE);
     let disk = Disk::connect(&urls, &options).expect("connected");
     until("every path", || live_paths(&disk) == addresses.len());
@@ -59,7 +59,7 @@ fn a_disk_follows_the_states_of_its_paths() {
         for token in 0..16 {
             user.write(token, 1, round + 1, token);
         }
-        // In the middle of it, in either order: there is a moment with no way, or with two.
+        // Change them in either order: for a moment, no path or both paths work.
         if round % 3 == 0 {
             set(&target, to, AnaState::OPTIMIZED);
         }
@@ -77,8 +77,7 @@ fn a_disk_follows_the_states_of_its_paths() {
     assert_eq!(disk.paths().iter().map(|path| path.reconnects).sum::<u64>(), 0);
 }
 
-/// What is with the namespace ends as it ends; what is not gets the status of the path, and goes
-/// nowhere until there is a way.
+/// Submitted operations complete; others get the path's status, and execute only once a path works.
 #[test]
 fn a_change_takes_nothing_back() {
     let gate = Arc::new(Gate::new(mem()));
@@ -166,8 +165,8 @@ fn a_cloned_target_is_no_second_path() {
     assert!(error.to_string().contains("not two paths to one disk"), "{error}");
 }
 
-/// Two targets that have the same data are two ports of one subsystem: a host knows their
-/// controllers by identifiers of their own.
+/// Two targets with the same data are two ports of one subsystem: their controller identifiers are
+/// disjoint.
 #[test]
 fn two_targets_are_two_ports() {
     let store = mem();

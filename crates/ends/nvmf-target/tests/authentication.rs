@@ -1,4 +1,4 @@
-//! farblock's host and target authenticate each other; strangers stay outside.
+//! farblock's host and target authenticate each other; strangers are refused.
 
 mod rig;
 
@@ -17,7 +17,7 @@ fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
     serve_to(HOST, keys, None, engine)
 }
 
-/// Connects, and says how many blocks there are by way of an admin command.
+/// Connects, and returns the block count, read by an admin command.
 fn connect(
     target: &Target,
     host: Option<&KeyFile>,
@@ -63,7 +63,7 @@ fn both_ways_with_every_hash_and_some_groups() {
     }
 }
 
-/// A target that takes weak ones alone is not used by a host that does not.
+/// A host refuses a target that accepts only weak algorithms.
 #[test]
 fn a_host_uses_only_what_is_in_its_own_list() {
     let file = KeyFile::of_secret(1);
@@ -110,12 +110,12 @@ fn whoever_cannot_prove_it_stays_outside() {
     assert_eq!(connect(&target, Some(&good), None), Ok(2048), "others are let in all the same");
 }
 
-/// AUTH_Failure1: its type, its identifier, and the reason code behind the transaction.
+/// Whether `bytes` contain AUTH_Failure1: its type, identifier, and reason code.
 fn has_refusal(bytes: &[u8]) -> bool {
     bytes.windows(8).any(|bytes| bytes[..2] == [0, 0xf1] && bytes[6] == 1)
 }
 
-/// As Linux's target does right behind its refusal of a proof, which may not arrive therefore.
+/// Linux's target closes right after it refuses a proof, so the refusal may not arrive.
 #[test]
 fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
@@ -135,7 +135,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     let refused = connect(&target, Some(&host), Some(&controller));
     assert!(matches!(refused, Err(ConnectError::AuthenticationFailed(_))), "{refused:?}");
-    // Nor one that asks for nothing.
+    // Nor one that requires no authentication.
     let mut open = Subsystem::new(NQN);
     open.config.allow_any_host = true;
     let target = Target::start(&TargetConfig {
@@ -148,7 +148,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     assert_eq!(refused, Err(ConnectError::AuthenticationNotOffered));
 }
 
-/// Connects, or says why the target did not let this host in.
+/// Connects, or returns the reason of the target's refusal.
 fn try_connect(target: &Target, options: &Options) -> Result<Controller, ConnectError> {
     match Controller::connect(&target.addresses()[0].to_string(), NQN, options) {
         Ok(controller) => Ok(controller),
@@ -180,7 +180,7 @@ fn an_identifier_is_its_hosts_alone() {
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
     assert!(refused(other, ours), "another host's identifier");
     assert!(refused(HOST, others), "another identifier than its own");
-    // Whoever has one that becomes another's is sent away.
+    // A host whose identifier becomes another's is disconnected.
     let stays = connect(HOST, ours).expect("it has the key");
     let goes = connect(other, others).expect("it has the key");
     let keys = HostKeys { id: Some(others.0), ..HostKeys::new(secret(1)) };
@@ -191,7 +191,7 @@ fn an_identifier_is_its_hosts_alone() {
     drop((stays, goes));
 }
 
-/// Without a word in the configuration: reservations know hosts by it.
+/// Without configuration, since reservations identify hosts by it.
 #[test]
 fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     use farblock_host::HostId;
@@ -216,7 +216,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
         let all = control.report().controllers.into_iter();
         all.map(|one| one.host_nqn).collect::<Vec<_>>()
     };
-    // A host that need not prove anything has it until one comes that does.
+    // A host that need not authenticate keeps it until another host authenticates with it.
     let believed = connect(OPEN, 1).expect("nobody else has it");
     let host = connect(HOST, 1).expect("it has the key");
     assert_eq!(live(), [HOST], "it only said that it is its identifier");
@@ -226,7 +226,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     let path = connect(HOST, 1).expect("another path");
     let again = connect(HOST, 4).expect("it has another one as well");
     assert!(refused(OPEN, 4));
-    // Who has the word of the configuration has it before all others.
+    // A configured owner takes precedence over all others.
     let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
     control.set_host_keys(NQN, OTHER, Some(&keys)).expect("it is there");
     assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
@@ -235,8 +235,8 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     connect(OPEN, 1).map(drop).expect("it is given back");
 }
 
-/// A host that has another secret proves itself with it while it goes on; with a wrong one it is
-/// told so, and is out.
+/// A connected host authenticates again with a new secret while I/O continues; with a wrong one it
+/// is refused and disconnected.
 #[test]
 fn a_host_that_is_connected_authenticates_anew() {
     for engine in engines() {
@@ -259,7 +259,7 @@ fn a_host_that_is_connected_authenticates_anew() {
             blocks.write(0, &[seed; 512]).expect("its queues stay");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
-        // Two at once: one is sent away, or comes behind the other.
+        // Two at once: one is refused, or waits for the other.
         std::thread::scope(|scope| {
             let both = [
                 scope.spawn(|| controller.authenticate()),
@@ -271,7 +271,7 @@ fn a_host_that_is_connected_authenticates_anew() {
                 assert!(refused.to_string().contains("already"), "{refused}");
             }
         });
-        // The controller is asked for proof as well: the host does not believe it, and says so.
+        // The controller must prove itself as well: the host rejects its proof, and reports that.
         own.change(9);
         let refused = controller.authenticate().expect_err("the controller has another secret");
         assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
@@ -299,7 +299,7 @@ fn who_has_no_secret_does_not_authenticate_anew() {
     let without = with(&Options::default());
     let refused = without.authenticate().expect_err("there is nothing to prove it with");
     assert!(refused.to_string().contains("--dhchap-secret"), "{refused}");
-    // One that is not asked for is not taken.
+    // A controller key is refused if the host did not request one.
     let file = KeyFile::of_secret(4);
     let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
     let refused = asked.authenticate().expect_err("nobody asked for it");

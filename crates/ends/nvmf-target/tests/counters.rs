@@ -1,4 +1,4 @@
-//! What a target counts, as hosts make it count.
+//! The target's counters match the hosts' actions.
 
 mod rig;
 
@@ -13,7 +13,7 @@ use rig::{BLOCK, NQN, User, any, options, serve, until, url};
 use std::sync::Arc;
 
 const HOST: &str = "nqn.2014-08.org.example:tester";
-/// The first blocks cannot be written to: there is no space.
+/// Writes to these blocks fail with no space.
 const FULL: std::ops::Range<u64> = 0..8;
 
 fn target() -> Target {
@@ -31,7 +31,7 @@ fn timed(counts: &IoCounts) -> (u64, u64) {
     (sum(&counts.read_latency.counts), sum(&counts.write_latency.counts))
 }
 
-/// All that tell the same story.
+/// All counters that must agree.
 fn views(stats: &Stats) -> [IoCounts; 5] {
     let mut cores = IoCounts::default();
     stats.cores.iter().for_each(|core| cores += &core.io);
@@ -113,7 +113,7 @@ fn who_comes_and_who_is_not_let_in_is_counted() {
     target.stop().expect("it ends well");
 }
 
-/// Busy cores cost processor time, and idle ones next to none: a core tells its own.
+/// Each core reports its processor time: much when busy, next to none when idle.
 #[test]
 #[cfg(target_os = "linux")]
 fn cores_tell_how_busy_they_are() {
@@ -122,7 +122,7 @@ fn cores_tell_how_busy_they_are() {
         let cores = target.control().stats().cores;
         cores.iter().map(|core| core.processor_time).collect::<Option<Vec<_>>>()
     };
-    // A core's thread may only just have begun.
+    // A core's thread may have just started.
     until("Linux tells of every core", || times().is_some());
     let time = || times().expect("it told").into_iter().sum::<std::time::Duration>();
     let disk = connect(&target);

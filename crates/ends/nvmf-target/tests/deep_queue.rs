@@ -1,4 +1,4 @@
-//! More data than one connection may have in the target's memory, on a disk that does not answer.
+//! More in-capsule data than the target holds for one connection, on a disk that does not respond.
 
 mod rig;
 
@@ -13,15 +13,15 @@ use rig::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Writes of 64 KiB, which are in their capsules: 50 MiB.
+/// Writes of 64 KiB in their capsules: 50 MiB.
 const WRITES: u64 = 800;
 const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
-/// The writes that a connection's commands may hold.
+/// Writes that a connection's commands may hold.
 const HELD: usize = (32 << 20) / (64 << 10);
-/// Besides them, those that came in the same receive of 256 KiB.
+/// In addition, those that arrived in the same receive of 256 KiB.
 const MOST: usize = HELD + (256 << 10) / (64 << 10);
 
-/// A target whose queues are as deep as can be.
+/// A target with the deepest queues.
 fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;

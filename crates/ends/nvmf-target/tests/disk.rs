@@ -1,5 +1,4 @@
-//! A disk outlives its connections: through a real target, and a network that is cut, stalls and
-//! comes back.
+//! A disk survives its connections: a real target, via a network that is cut, stalls and recovers.
 
 mod rig;
 
@@ -76,8 +75,8 @@ fn operations_wait_for_a_path_and_end_once() {
     }
 }
 
-/// A write that is stuck in the backend when the connection is lost is not done again before it
-/// is over there; or else it could undo what comes later.
+/// A write stuck in the backend when the connection is lost is not repeated before it ends there:
+/// otherwise it could undo later writes.
 #[test]
 fn a_first_attempt_does_not_outlive_the_second() {
     for paths in [1, 2] {
@@ -97,7 +96,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
         proxies[0].cut();
         let early = user.turn(Duration::from_millis(700));
         assert!(early.is_empty(), "done again while the first attempt is under way");
-        // What does not write, and is not behind it, goes on where there is another path.
+        // Reads that do not depend on it continue where there is another path.
         if paths == 2 {
             user.read(7, 1, 9);
             assert_eq!(user.one().token, 9);
@@ -110,8 +109,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
     }
 }
 
-/// A write that is still on its way through the network is not carried out once it was done
-/// again.
+/// A write still under way in the network does not execute after its retry.
 #[test]
 fn what_arrives_late_is_not_done() {
     let target = serve(mem(), &[any()]);
@@ -123,7 +121,7 @@ fn what_arrives_late_is_not_done() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays on its way, while the disk makes new connections.
+    // The write stays under way while the disk reconnects.
     proxy.detain();
     proxy.resume();
     assert_eq!(user.one().result, Ok(()));
@@ -134,7 +132,7 @@ fn what_arrives_late_is_not_done() {
     assert_eq!(user.value(0), 3, "the first attempt was carried out late");
 }
 
-/// The controllers that were recorded last.
+/// The controllers recorded last.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<ControllerLife>>>);
 
@@ -149,8 +147,8 @@ impl Record for Journal {
     }
 }
 
-/// The same when the process that sent it has died, and another one takes its place: by what the
-/// first one had recorded.
+/// The same when the sending process has died and another one replaces it, by the record of the
+/// first.
 #[test]
 fn what_a_dead_process_sent_is_not_done_late() {
     let target = serve(mem(), &[any()]);
@@ -172,7 +170,7 @@ fn what_a_dead_process_sent_is_not_done_late() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays on its way; nobody ends the controller, or finds that it is lost.
+    // The write stays under way; no one closes the controller or notices its loss.
     proxy.refuse();
     proxy.detain();
     proxy.resume();
@@ -190,8 +188,8 @@ fn what_a_dead_process_sent_is_not_done_late() {
     assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
 }
 
-/// Where the controller was another one's, such as that of a target that was started anew since,
-/// a successor is not kept waiting.
+/// If the recorded controller belonged to another target process, for example before a restart, a
+/// successor need not wait.
 #[test]
 fn a_successor_after_the_target_was_started_anew() {
     let backend = mem();
@@ -199,13 +197,13 @@ fn a_successor_after_the_target_was_started_anew() {
     let proxy = Proxy::new(target.addresses()[0]);
     let urls = [url(proxy.address)];
     let stranger = CrossControllerReset { icid: 1, ciu: 1, cirn: 0x1234_5678_9abc_def0 };
-    // More than connecting takes under Wine beside others.
+    // More time than connecting takes under Wine in parallel with other tests.
     let quiesce_time = Duration::from_secs(if cfg!(windows) { 10 } else { 2 });
     let life = |name, origin| ControllerLife { url: urls[0].clone(), name, quiesce_time, origin };
     let origin = Controller::connect_url(&urls[0], &options(EngineKind::Auto).connection);
     let origin = origin.expect("connected").info().origin;
     let other = Some(ControllerOrigin { place: [7; 16], boot: [7; 16] });
-    // Elsewhere nothing names the boot of the machine and its network.
+    // Other systems have no identifier of the machine's boot and network.
     let unknown = !cfg!(any(target_os = "linux", windows));
     for (name, origin, waits) in
         [(Some(stranger), origin, unknown), (Some(stranger), other, true), (None, origin, true)]
@@ -217,7 +215,7 @@ fn a_successor_after_the_target_was_started_anew() {
         assert_eq!(disk.state(), DiskState::Live);
         let mut user = User::new(&disk, EngineKind::Auto);
         assert_eq!(user.value(0), 0);
-        // One that cannot be ended is waited for.
+        // It waits for one that cannot be closed.
         user.write(1, 1, 1, 1);
         assert_eq!(user.one().result, Ok(()));
         assert_eq!(begin.elapsed() >= quiesce_time, waits, "{name:?} {origin:?}");
@@ -243,7 +241,7 @@ fn what_was_not_done_in_time_fails_and_there_is_hope() {
         assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
         assert!(lost.elapsed() >= limit, "{:?}", lost.elapsed());
         assert_eq!(disk.state(), DiskState::Waiting, "there is still hope");
-        // Then at once: the quickest of several does not wait for what a busy machine does.
+        // Then at once: the quickest of several excludes delays of a busy machine.
         let quickest = (0..20).map(|token| {
             let start = Instant::now();
             user.read(0, 1, token);
@@ -281,7 +279,7 @@ fn what_is_lost_for_long_is_given_up() {
     }
 }
 
-/// Without an end to patience, nothing fails.
+/// With unlimited patience, nothing fails.
 #[test]
 fn patience() {
     let target = serve(mem(), &[any()]);
@@ -340,7 +338,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
     user.write(0, 1, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     assert_eq!(disk.state(), DiskState::Waiting, "the right one may come back");
-    // Nor may paths differ from the start.
+    // Paths that differ from the start are refused, too.
     let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let urls = [url(address), url(other.addresses()[0])];
     let error = Disk::connect(&urls, &options).expect_err("two disks");
@@ -350,19 +348,19 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
 
 #[test]
 fn nobody_there_from_the_start() {
-    // Nobody else gets the port meanwhile.
+    // Keeps the port from other processes meanwhile.
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let taken = taken.expect("a socket");
     taken.bind(&any().into()).expect("a port");
     let address = taken.local_addr().ok().and_then(|it| it.as_socket()).expect("bound");
-    // It is said when the first attempt has failed, which is not tried again for ten minutes.
+    // The first failed attempt is reported; the next is ten minutes later.
     let start = Instant::now();
     let error = Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("nobody");
     assert!(error.to_string().contains("nothing listens"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// Two paths under load, of which one is cut, or falls silent; the longest that an operation took.
+/// Two paths under load, of which one is cut or goes silent; returns the longest latency.
 fn failover(engine: EngineKind, silent: bool) -> Duration {
     let target = serve(mem(), &[any(), any()]);
     let proxies: Vec<_> = target.addresses().iter().map(|&address| Proxy::new(address)).collect();
@@ -386,7 +384,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
         write(0);
         disk.state() == DiskState::Degraded
     });
-    // While it is tried to connect it again.
+    // While the host tries to reconnect it.
     let lost = Instant::now();
     while lost.elapsed() < Duration::from_secs(2) {
         write(1);
@@ -402,7 +400,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     longest
 }
 
-/// The quickest of several, if it has to be: what a busy machine adds is not the disk's.
+/// The quickest of several: a busy machine's delays are not the disk's.
 #[test]
 fn failover_takes_less_than_a_second() {
     for engine in engines() {
@@ -414,7 +412,7 @@ fn failover_takes_less_than_a_second() {
     }
 }
 
-/// Waits until so many operations are done, and not one more.
+/// Waits until exactly `count` operations have completed.
 fn wait_for(user: &mut User, count: usize) {
     let mut done = 0;
     while done < count {
@@ -433,15 +431,15 @@ fn policies_choose_paths() {
         let target = serve(mem(), &[any(), any()]);
         let proxies: Vec<_> =
             target.addresses().iter().map(|&address| Proxy::new(address)).collect();
-        // Slow enough for the depth to show.
+        // Slow enough for the queue depth to show.
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(5)));
         let mut options = DiskOptions { policy, ..options(EngineKind::Auto) };
-        // One that is stalled is not lost before it has been looked at.
+        // A stalled path is not lost before the test has checked it.
         options.connection.path_timeout = Some(PATIENCE);
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
         until("both paths", || live_paths(&disk) == 2);
-        // More than what connects a queue.
+        // More bytes than a queue's connect.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };
         until("the queues are there", || {
@@ -449,7 +447,7 @@ fn policies_choose_paths() {
             wait_for(&mut user, 2);
             wanted.iter().all(|proxy| proxy.carried() > blocks as usize * BLOCK)
         });
-        // With one path stalled, what went to the other one is all that is done.
+        // With one path stalled, only operations on the other complete.
         proxies[1].stall();
         for token in 0..16 {
             user.write(token, 1, 1, token);
@@ -475,7 +473,7 @@ fn more_queues_than_the_controller_has() {
     second.read(0, 1, 1);
     assert_eq!(second.one().result, Err(BlockError::NoResources));
     drop(first);
-    // There is one to spare now.
+    // A queue is free now.
     until("a queue", || {
         second.read(0, 1, 2);
         second.one().result == Ok(())
@@ -504,11 +502,11 @@ fn changes_are_told() {
     assert_eq!(told.load(Ordering::SeqCst), count, "nobody listens any more");
 }
 
-/// A queue keeps its disk; the last one to go does not hold up its event loop.
+/// A queue keeps its disk; dropping the last one does not block its event loop.
 #[test]
 fn a_queue_outlives_the_handle() {
     let target = serve(mem(), &[any()]);
-    // The quickest of several: what a busy machine adds is not the queue's.
+    // The quickest of several excludes delays of a busy machine.
     let mut took = (0..10).map(|_| {
         let proxy = Proxy::new(target.addresses()[0]);
         let disk = connect(&[&proxy], &options(EngineKind::Auto));
@@ -526,7 +524,7 @@ fn a_queue_outlives_the_handle() {
     assert!(took.any(|it| it < Duration::from_millis(200)), "it holds its loop up");
 }
 
-/// A host that knows nothing of what its predecessor left behind has to wait for it, too.
+/// A new host process without records must wait for its predecessor's operations, too.
 #[test]
 fn a_new_controller_waits_for_what_the_last_one_left() {
     let gate = Arc::new(Gate::new(mem()));
@@ -545,12 +543,12 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // As long as it is connected, others may be as well.
+    // While it is connected, other paths may be as well.
     drop(connect(&options.connection).expect("a second path"));
     proxy.cut();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     until("the target knows", || target.connections() <= 1);
-    // It may connect, but its commands wait; another host's need not.
+    // It may connect, but its commands wait; another host's do not.
     let anew = connect(&options.connection).expect("connected").namespace(1).expect("a namespace");
     let mut user = User::new(&anew, EngineKind::Auto);
     user.write(0, 1, 2, 1);
@@ -568,7 +566,7 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     assert_eq!(user.value(0), 2, "the earlier write came late");
 }
 
-/// A write that was reported as failed is over before anything else is written.
+/// A write reported as failed ends before any later write executes.
 #[test]
 fn a_failed_write_does_not_come_late() {
     let gate = Arc::new(Gate::new(mem()));
@@ -584,11 +582,11 @@ fn a_failed_write_does_not_come_late() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // If the host were back before it gives up, the write would wait for the one that is kept.
+    // If the host reconnected before it gives up, the write would wait for the held one.
     proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     proxy.up();
-    // It waits or fails for as long as the first is under way, and then it is done.
+    // It waits or fails while the first is under way, and then succeeds.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));
     assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier write");

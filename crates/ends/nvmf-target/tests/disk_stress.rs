@@ -1,9 +1,9 @@
-//! Writers on a disk whose network is cut, stalls and comes back, and whose target is started
-//! anew, all at random: nothing that was acknowledged is lost, and nothing is done late.
+//! Writers on a disk whose network is cut, stalls and recovers, and whose target restarts, all at
+//! random: no acknowledged write is lost, and none executes late.
 //!
-//! Every block holds its version. A writer has one operation at a time on each of its blocks, so
-//! that it always knows what a block may hold: what was acknowledged last, and nothing older.
-//! `DISK_SEED=n` repeats a run.
+//! Every block holds its version. A writer has one operation at a time on each of its blocks, so it
+//! knows the possible contents: the last acknowledged version or a newer one. `DISK_SEED=n` repeats
+//! a run.
 
 mod rig;
 
@@ -24,18 +24,18 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 3;
 const BLOCKS: u64 = 64;
 const DEPTH: usize = 16;
-/// A usual run; `DISK_SECONDS=n` makes it longer.
+/// Default duration; `DISK_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(4);
-/// The longest run, where a busy machine is slow to come back from harm.
+/// Longest duration, if a busy machine recovers slowly.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
-/// What a run is too short without.
+/// Reconnects that a run needs.
 const RECONNECTS: u64 = 4;
-/// The same, of damaged PDUs, in each direction.
+/// Damaged PDUs that a run needs in each direction.
 const DAMAGED: u64 = 100;
-/// One PDU in so many is damaged: an operation fails that is so in each of its six tries, and with
-/// 12 that was one run in two hundred.
+/// One PDU in this many is damaged. An operation fails if all its six tries are damaged; with 12,
+/// that failed one run in two hundred.
 const ONE_IN: u64 = 24;
-/// After so many harms in a row between which nothing was done, there is peace until something is.
+/// After this many faults without a completed operation, the test waits for one.
 const HARMS_IN_VAIN: u64 = 4;
 
 /// The contents of a block: zeroes are version 0.
@@ -54,14 +54,14 @@ fn version(block: &[u8], lba: u64) -> u64 {
     version
 }
 
-/// One thread and its blocks.
+/// A thread with its blocks.
 struct Writer {
     user: User,
     first: u64,
     /// Acknowledged versions.
     versions: Vec<u64>,
     busy: Vec<bool>,
-    /// By token: what is in flight.
+    /// Operations in flight, by token.
     flights: Vec<Option<(Command, u64, u32, u64)>>,
     next_version: u64,
     random: Random,
@@ -190,13 +190,12 @@ fn run_time() -> Duration {
     text.map_or(RUN, |text| Duration::from_secs(text.parse().expect("DISK_SECONDS is a number")))
 }
 
-/// Runs writers while `harm` does what it likes, again and again, until the disk's paths were lost
-/// a few times.
+/// Runs writers with repeated faults by `harm`, until the disk has lost its paths a few times.
 fn stress(disk: &Disk, engine: EngineKind, seed: u64, harm: impl FnMut(&mut Random)) {
     stress_until(|| reconnects(disk) >= RECONNECTS, disk, engine, seed, harm);
 }
 
-/// The same, until it is enough.
+/// The same, until `is_enough`.
 fn stress_until(
     is_enough: impl Fn() -> bool,
     disk: &Disk,
@@ -225,7 +224,7 @@ fn stress_until(
         let goes_on = |time| time < run_time() || (time < LONGEST_RUN && !is_enough());
         while goes_on(start.elapsed()) && writers.iter().all(|writer| !writer.is_finished()) {
             std::thread::sleep(Duration::from_millis(random.below(150)));
-            // What is slow to come back would never do anything, as it is harmed anew before.
+            // A slow machine might never recover before the next fault.
             let before = std::mem::replace(&mut done, count.load(Ordering::Relaxed));
             in_vain = if done == before { in_vain + 1 } else { 0 };
             if in_vain > HARMS_IN_VAIN {
@@ -338,8 +337,7 @@ fn a_target_that_comes_and_goes() {
     }
 }
 
-/// Damaged data go unnoticed by nobody: the command is carried out again, and what it carries the
-/// second time counts.
+/// All damage is detected: the command is repeated, and its second data count.
 #[test]
 fn damaged_data_in_mass() {
     for engine in engines() {
@@ -356,7 +354,7 @@ fn damaged_data_in_mass() {
             let mut options = patient(engine, Policy::RoundRobin);
             options.connection.tcp.data_digest = true;
             let disk = loop {
-                // What brings a controller up is not tried again, and may be damaged.
+                // Commands that bring a controller up are not repeated, and may be damaged.
                 match Disk::connect(&urls, &options) {
                     Ok(disk) => break disk,
                     Err(error) => println!("{error}"),

@@ -1,4 +1,4 @@
-//! What one host can do to others, and to itself: nothing done late, and turns for all.
+//! Effects of one host on others and on itself: no late execution, and fair turns.
 
 mod rig;
 
@@ -18,7 +18,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An admin queue, an I/O queue that was lost with a write of 1s under way, and what keeps that.
+/// An admin queue, an I/O queue lost with a write of 1s under way, and the gate that holds the
+/// write.
 fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Write, disk()));
@@ -36,7 +37,7 @@ fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     (target, admin, controller, gate)
 }
 
-/// The I/O queue anew, once the target knows that the last one is gone.
+/// Reconnects the I/O queue once the target has noticed that the old one is closed.
 fn io_once_free(address: SocketAddr, controller: u16) -> Queue {
     let mut connected = None;
     rig::until("the queue is free", || {
@@ -50,7 +51,7 @@ fn io_once_free(address: SocketAddr, controller: u16) -> Queue {
     connected.expect("connected just now")
 }
 
-/// Sends a write of 2s to the place of the lost one, and does not wait.
+/// Sends a write of 2s to the blocks of the lost one, without waiting.
 fn send_anew(queue: &mut Queue) {
     let mut out = Vec::new();
     let sqe = blocks(1, 0, 1, SglDescriptor::in_capsule(0, BLOCK as u32));
@@ -64,7 +65,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
-        // Other blocks are as quick as ever, and other namespaces.
+        // Other blocks and namespaces are as quick as before.
         assert_eq!(read(&mut queue, 1, BLOCK as u32).data, vec![0; BLOCK]);
         let mut sqe = blocks(2, 0, 1, SglDescriptor::transport(BLOCK as u32));
         sqe.nsid = 2.into();
@@ -89,7 +90,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
 fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
     const SHUTDOWN: u64 = 1 << 14;
     const ENABLED: u64 = 1 | 6 << 16 | 4 << 20;
-    // What CC becomes; CSTS while the write is under way, and after.
+    // CC after the change; CSTS while the write is under way, and afterwards.
     let cases = [(ENABLED & !1, 1, 0), (ENABLED | SHUTDOWN, 1 | 1 << 2, 1 | 2 << 2)];
     for &engine in EngineKind::HERE {
         for (cc, before, after) in cases {
@@ -108,14 +109,14 @@ fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
 
 #[test]
 fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
-    /// More than the queue has entries, so that what is not given back is missed.
+    /// More than the queue has entries, to detect entries that are not freed.
     const RESETS: u16 = 40;
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let write_cc = |queue: &mut Queue, cc: u64| {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-            // Nothing but its own answer comes.
+            // Only its own response arrives.
             assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
         };
         for round in 0..=RESETS {
@@ -137,10 +138,10 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
 }
 
 const MANY: u16 = 48;
-/// Steps of Verify commands that are under way at once.
+/// Verify steps under way at once.
 const AT_ONCE: usize = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
 
-/// A target that keeps all reads, and an I/O queue with many Verify commands of 32 MiB.
+/// A target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.
 fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
     let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Read, disk));
@@ -155,7 +156,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
         queue.end.submit(SlotId(slot), &sqe, Transfer::None, &mut out);
     }
     queue.stream.write_all(&out).expect("sent");
-    // Behind them, and not read from the disk.
+    // Behind them, without reading the disk.
     assert_eq!(write(&mut queue, 0, &[1; BLOCK], true), Status::SUCCESS);
     rig::until("all that may begin has", || gate.kept() == AT_ONCE);
     (target, [admin, queue], controller, gate)
@@ -167,7 +168,7 @@ fn what_is_carried_out_in_place_holds_little_and_ends_with_its_connection() {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
         assert_eq!(gate.kept(), AT_ONCE, "{engine}: more than is let");
-        // Nobody waits for those any more: they end with the step that they are at.
+        // Their queue is closed: they end with the current step.
         drop(queue);
         rig::until("the target knows", || {
             let mut again = Queue::new(target.addresses()[0], Digests::NONE);
@@ -222,7 +223,7 @@ fn a_slow_disk_keeps_no_other_from_its_turns() {
         }
         queue.stream.write_all(&out).expect("sent");
         rig::until("all that may begin has", || gate.kept() == AT_ONCE);
-        // On the same queue, so that it is the same core: Verify and Write Zeroes.
+        // On the same queue, and so the same core: Verify and Write Zeroes.
         for opcode in [0x0c, 0x08] {
             let other = Sqe { nsid: 2.into(), ..blocks(opcode, 0, 65536, sqe.dptr) };
             assert_eq!(queue.run(other, Transfer::None, &[]).status, Status::SUCCESS, "{engine}");
@@ -253,7 +254,7 @@ fn a_deallocation_is_one_whatever_its_ranges() {
             sqe.cdw11 = 4.into();
             queue.run(sqe, Transfer::InCapsule(length), &list).status
         };
-        // More than one step's worth of them.
+        // More ranges than one step takes.
         let ranges: Vec<_> = (0..20).map(|at| (at * 4, 2)).chain([(3, 0), (0, 1)]).collect();
         assert_eq!(dsm(&mut queue, &ranges), Status::SUCCESS);
         let zeroes = |block: usize| block < 80 && block % 4 < 2;

@@ -1,5 +1,5 @@
-//! Fused Compare and Write over TCP, as clustered file systems use it for locks: two hosts with a
-//! counter that belongs to neither.
+//! Fused Compare and Write over TCP, as clustered file systems use it for locks: two hosts share a
+//! counter.
 
 mod rig;
 
@@ -18,7 +18,7 @@ fn block(value: u32) -> Vec<u8> {
     block
 }
 
-/// What the two commands of a pair are answered.
+/// The statuses of a pair.
 fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
     scripted::fused(queue, LBA, &block(old), &block(new))
 }
@@ -28,7 +28,7 @@ fn value(queue: &mut Queue) -> u32 {
     u32::from_le_bytes(data[..4].try_into().expect("four bytes"))
 }
 
-/// Increments by each host, until it has made so many.
+/// Each host increments a given number of times.
 fn count(hosts: u8, engine: EngineKind, digests: Digests) {
     let target = target(engine, |_| ());
     let address = target.addresses()[0];

@@ -1,4 +1,5 @@
-//! Hosts are told apart by all 128 bits of their identifier, and are the same when they come back.
+//! Hosts are distinguished by all 128 bits of their identifier, and are recognized when they
+//! reconnect.
 
 mod rig;
 
@@ -19,7 +20,7 @@ use std::sync::Arc;
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const OK: Status = Status::SUCCESS;
 
-/// Three that a target would take for one another by their first or last 64 bits.
+/// Three identifiers with equal first or last 64 bits.
 const IDS: [u128; 3] = [
     0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00,
     0x1122_3344_5566_7788_99aa_bbcc_ddee_ff01,
@@ -63,13 +64,13 @@ impl Host {
         write(&mut self.io, 5, &pattern(BLOCK, self.key as u8), true)
     }
 
-    /// Who is registered, in any order: identifier, key, and whether it holds the reservation.
+    /// Registrants in any order: identifier, key, and whether it holds the reservation.
     fn report(&mut self) -> Vec<(u128, u64, bool)> {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
         sqe.dptr = SglDescriptor::transport(LENGTH);
         sqe.cdw10 = (LENGTH / 4 - 1).into();
-        // Without this bit the identifiers have 64 bits, which is refused.
+        // Without this bit identifiers have 64 bits, which the target refuses.
         let short = self.io.run(sqe, Transfer::FromController(LENGTH), &[]).status;
         assert_eq!(short, Status::HOST_ID_INCONSISTENT.with_dnr());
         sqe.cdw11 = REPORT_EXTENDED.into();
@@ -101,12 +102,12 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
         let both = [(IDS[0], 1, true), (IDS[1], 2, false)];
         assert_eq!(hosts[2].report(), both);
 
-        // With the holder's key, and half of its identifier.
+        // With the holder's key, but only half of its identifier.
         let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
         let cleared = hosts[2].send(NvmOpcode::RESERVATION_RELEASE, clear, &[1]);
         assert_eq!(cleared, CONFLICT, "{engine:?}");
 
-        // All connections are lost, of each alone and of all.
+        // Connections are lost, of each host alone and of all.
         for gone in [&[0][..], &[1], &[2], &[0, 1, 2]] {
             for &gone in gone {
                 hosts[gone] = Host::new(gone, address);
@@ -119,13 +120,13 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
         assert_eq!(hosts[0].register(), CONFLICT);
         hosts[0].key = 1;
 
-        // Who is fenced while it is away is so when it is back; the others are not.
+        // A host fenced while disconnected is still fenced when it reconnects; the others are not.
         drop(std::mem::replace(&mut hosts[0], Host::new(2, address)));
         assert_eq!(hosts[1].acquire(AcquireAction::PREEMPT_ABORT, 1), OK);
         hosts[0] = Host::new(0, address);
         assert_eq!(hosts.each_mut().map(Host::write), [CONFLICT, OK, CONFLICT]);
         assert_eq!(hosts[0].report(), [(IDS[1], 2, true)]);
-        // And who has the key of a fenced one is another host still.
+        // Another host with a fenced host's key is still a different host.
         hosts[2].key = 1;
         assert_eq!((hosts[2].register(), hosts[2].write()), (OK, OK));
         assert_eq!(hosts[0].write(), CONFLICT);

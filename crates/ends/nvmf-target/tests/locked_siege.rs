@@ -1,6 +1,6 @@
-//! Strangers knock at a target whose hosts have keys, in every way in which somebody without one
-//! can: they stop after each message, send wrong proofs, begin TLS, come again and again. The hosts
-//! get in, and what the strangers made the target hold is given back.
+//! Strangers attack a target whose hosts have keys, in every way possible without a key: they stop
+//! after each message, send wrong proofs, start TLS, reconnect repeatedly. The hosts can still
+//! connect, and the target frees the memory that the strangers made it hold.
 //!
 //! The figures are in docs/security.md:
 //!
@@ -34,50 +34,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the target's process is called among these tests.
+/// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// Where strangers are, so that no address has more than its share of half-open connections.
+/// Addresses of strangers, enough to stay below the limit of half-open connections per address.
 const ADDRESSES: usize = 200;
-/// Strangers that one thread of theirs is, and most threads.
+/// Strangers per thread, and the most threads.
 const STRANGERS_PER_THREAD: usize = 40;
 const MOST_THREADS: usize = 96;
-/// Connections of all of them beyond which those that the target has ended are let go of first.
+/// Connections beyond which those closed by the target are dropped first.
 const DESCRIPTORS: usize = 18_000;
-/// A stranger does not wait for longer.
+/// Longest wait of a stranger.
 const BRIEFLY: Duration = Duration::from_millis(200);
-/// How long it may take until each of them has knocked once.
+/// Longest time until each stranger has connected once.
 const ALL_KNOCK: Duration = Duration::from_secs(300);
-/// How often each host connects while they are there.
+/// Visits of each host during the attack.
 const VISITS: usize = 6;
-/// The name whose key for TLS strangers do not have.
+/// The host whose TLS key strangers do not have.
 const TLS_HOST: usize = 2_000_000;
-/// The key that its host has, and not the one that strangers try.
+/// Seed of its key, unlike the one that strangers try.
 const TLS_SEED: u8 = 1;
 
-/// What a stranger does.
+/// The behavior of a stranger.
 #[derive(Clone, Copy, Debug)]
 enum StrangerKind {
-    /// Nothing, once it is connected.
+    /// Stays silent after TCP connect.
     Silent,
-    /// Has the connection initialized.
+    /// Initializes the connection (ICReq).
     Initialized,
-    /// Connects an admin queue by the host's name.
+    /// Connects an admin queue with the host's name.
     Connected,
-    /// Has a power of the largest numbers calculated, and waits for nothing.
+    /// Makes the target compute with the largest group, without waiting.
     Negotiating,
-    /// Of the smallest ones.
+    /// The same with the smallest group.
     Cheap,
-    /// Takes the challenge.
+    /// Receives the challenge.
     Challenged,
-    /// Answers it by guessing, and waits for nothing.
+    /// Replies with a guess, without waiting.
     Guessing,
-    /// Is told that this was wrong.
+    /// Receives the refusal of its guess.
     Refused,
     /// Sends half of a ClientHello.
     HalfHello,
-    /// Sends one for a key that it does not have.
+    /// Sends a ClientHello for a key that it does not have.
     Hello,
-    /// Comes and goes.
+    /// Connects and disconnects.
     Hasty,
 }
 
@@ -95,13 +95,13 @@ const KINDS: [StrangerKind; 11] = [
     StrangerKind::Hasty,
 ];
 
-/// One siege at a time: each wants the processors and descriptors for itself.
+/// One attack at a time: each needs all processors and descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets this process, and the target's that it starts, have a descriptor for each connection.
+/// Raises the descriptor limit of this process and of the target that it starts.
 fn raise_descriptors() {
     const WANTED: u64 = DESCRIPTORS as u64 + 1000;
     let limit = getrlimit(Resource::Nofile);
@@ -138,7 +138,7 @@ fn serve_until_the_input_ends() {
     besieged::serve(&Target::start(&config).expect("it starts"));
 }
 
-/// AUTH_Negotiate for one group.
+/// AUTH_Negotiate with one group.
 fn negotiate(group: GroupId) -> Vec<u8> {
     let head = Negotiate { t_id: 1.into(), napd: 1, ..Negotiate::zeroed() };
     let mut offer = ProtocolDescriptor {
@@ -151,7 +151,7 @@ fn negotiate(group: GroupId) -> Vec<u8> {
     [head.as_bytes(), offer.as_bytes()].concat()
 }
 
-/// A reply that has the target calculate once more, and is wrong.
+/// A wrong reply that costs the target one more computation.
 fn guess() -> Vec<u8> {
     let (hash_bytes, value_bytes) = (32, 1024_u16);
     let head = Reply {
@@ -173,7 +173,7 @@ fn send(peer: &mut Peer, message: &[u8]) -> bool {
     peer.send(sqe, Transfer::InCapsule(length), message)
 }
 
-/// Asks for what the target has to say, if it says by now that it has worked on the last message.
+/// Receives the target's message, if it has processed the last one.
 fn receive(peer: &mut Peer) -> Option<()> {
     peer.status()?.0.is_success().then_some(())?;
     let length = 2048;
@@ -183,8 +183,8 @@ fn receive(peer: &mut Peer) -> Option<()> {
     peer.status()?.0.is_success().then_some(())
 }
 
-/// What this kind does on a connection of its own, as far as the target lets it. The connection
-/// stays for as long as the result does.
+/// Runs a stranger of this kind on its own connection, as far as the target permits. The connection
+/// lives as long as the result.
 fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
     match kind {
         StrangerKind::Silent => return Some(stream),
@@ -202,7 +202,7 @@ fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
         StrangerKind::Connected => true,
         StrangerKind::Negotiating => send(&mut peer, &negotiate(GroupId::FFDHE8192)),
         StrangerKind::Cheap => send(&mut peer, &negotiate(GroupId::FFDHE2048)),
-        // It stays where it is if the others keep the target busy.
+        // It stops there if the others keep the target busy.
         StrangerKind::Challenged => {
             let _ = send(&mut peer, &negotiate(GroupId::FFDHE8192)) && receive(&mut peer).is_some();
             true
@@ -230,19 +230,19 @@ fn hello(kind: StrangerKind, mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// What the threads of the strangers share.
+/// State shared by the strangers' threads.
 struct Crowd {
     address: SocketAddr,
     strangers: usize,
     threads: usize,
-    /// Threads whose strangers have all knocked once.
+    /// Threads whose strangers have all connected once.
     stand: AtomicUsize,
     begun: AtomicUsize,
     is_over: AtomicBool,
 }
 
 impl Crowd {
-    /// Knocks with its part of the strangers, and again where the target has ended one.
+    /// Connects its part of the strangers, and reconnects those that the target has closed.
     fn besiege(&self, part: usize) {
         let numbers: Vec<usize> = (part..self.strangers).step_by(self.threads).collect();
         let mut alive: Vec<Option<TcpStream>> = numbers.iter().map(|_| None).collect();
@@ -265,7 +265,7 @@ impl Crowd {
         }
     }
 
-    /// There may be fewer descriptors than strangers; those that the target has ended need none.
+    /// Drops connections that the target has closed when descriptors run short.
     fn let_go(&self, streams: &mut [Option<TcpStream>]) {
         if streams.iter().flatten().count() >= DESCRIPTORS / self.threads {
             for stream in streams {
@@ -282,15 +282,15 @@ impl Crowd {
     }
 }
 
-/// One visit: how long it took, and how often the host was sent away.
+/// One visit: its duration, and the number of refusals.
 type Visit = (Duration, usize);
 
-/// The two hosts that have a key: one authenticates, the other one uses TLS.
+/// The two hosts with a key: one authenticates, the other uses TLS.
 fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),
         hostid: Some(HostId([id; 16])),
-        // The strangers have their turns as well.
+        // The strangers get their turns as well.
         connect_timeout: Duration::from_secs(30),
         ..Options::default()
     };
@@ -303,7 +303,7 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     ]
 }
 
-/// A host comes, writes and reads, and goes.
+/// A host connects, writes, reads and disconnects.
 fn visit(address: SocketAddr, options: &Options) -> Visit {
     let begin = Instant::now();
     let mut refusals = 0;
@@ -323,12 +323,12 @@ fn visit(address: SocketAddr, options: &Options) -> Visit {
     (begin.elapsed(), refusals)
 }
 
-/// So many strangers knock at a target that takes so many connections.
+/// Attacks a target with this connection limit.
 fn siege(strangers: usize, connections: Option<usize>) {
     let (secret, tls) = (KeyFile::of_secret(1), KeyFile::of_key(&tls_key(TLS_SEED)));
     let hosts = hosts(&secret, &tls);
     let besieged = Besieged::start(SERVE, connections);
-    // Once, from elsewhere, so that libraries are loaded and the thread that calculates is there.
+    // Once, from another address, to load the libraries and start the authentication thread.
     for kind in KINDS {
         knock(kind, from(2, 1, besieged.address));
     }
@@ -351,7 +351,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
         let deadline = Instant::now() + ALL_KNOCK;
         while crowd.stand.load(Ordering::Relaxed) < crowd.threads {
             if Instant::now() > deadline {
-                // Their threads are waited for before anybody hears of this.
+                // Panics appear only after their threads have been joined.
                 crowd.is_over.store(true, Ordering::Relaxed);
                 let (stand, threads) = (crowd.stand.load(Ordering::Relaxed), crowd.threads);
                 panic!(
@@ -388,11 +388,11 @@ fn siege(strangers: usize, connections: Option<usize>) {
     assert!(each < STRANGER_BYTES, "{each} bytes each");
 }
 
-/// What may stay of what they held, in bytes: tables that grow with connections, and what the last
-/// few of them had.
+/// Most memory that may remain, in bytes: tables that grow with connections, and the last few
+/// strangers.
 const KEPT_BYTES: usize = 40 * MIB;
-/// What each of the strangers may make the target hold, in bytes: decision 16 states 24 KiB without
-/// TLS, and 42 KiB with a ClientHello.
+/// Most memory per stranger, in bytes: decision 16 states 24 KiB without TLS, and 42 KiB with a
+/// ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
 
 fn tell(crowd: &Crowd, held: usize, resident: [usize; 3], visits: &[[Visit; 2]]) {

@@ -1,4 +1,4 @@
-//! A thousand namespaces, each with limits of its own, which change while they are used.
+//! A thousand namespaces, each with its own limits, which change during use.
 
 mod rig;
 
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const NAMESPACES: u32 = 1000;
-/// So far apart are those that are read and written.
+/// Distance between the namespaces that are read and written.
 const STEP: usize = 13;
 
-/// Commands in a second, and no burst.
+/// Commands per second, without a burst.
 fn rates(commands: u64) -> Rates {
     let commands = Rate { all: commands, ..Rate::default() };
     Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() }
 }
 
-/// What namespace `nsid` has in its first block.
+/// The first block of namespace `nsid`.
 fn contents(nsid: u32) -> Vec<u8> {
     nsid.to_le_bytes().repeat(BLOCK / 4)
 }
@@ -46,7 +46,7 @@ fn a_thousand_limits_change_while_all_are_used() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for nsid in (1..=NAMESPACES).cycle().step_by(7) {
-                // So slow that what it stops would wait for a second; and then it may go on.
+                // A limit that stops commands for a second, then one that lets them continue.
                 set(nsid, 1);
                 set(nsid, 1_000_000);
                 if is_over.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ fn a_thousand_limits_change_while_all_are_used() {
             let answer = queue.run(sqe, Transfer::InCapsule(length), &contents(nsid));
             assert_eq!(answer.status, Status::SUCCESS, "namespace {nsid}");
         }
-        // Backwards, so that none is found by being the last one used.
+        // Backwards, so that the last one used is never the next.
         for nsid in (1..NAMESPACES).step_by(STEP).rev() {
             let sqe = Sqe { nsid: nsid.into(), ..blocks(2, 0, 1, transport) };
             let answer = queue.run(sqe, Transfer::FromController(length), &[]);

@@ -1,4 +1,4 @@
-//! Names that are no NQNs are served, found and used like others.
+//! Names other than NQNs are served, found and used like others.
 
 use farblock_backends::mem::Mem;
 use farblock_host::{Controller, Options, discover, discover_all, entry_address};
@@ -22,7 +22,7 @@ fn serve(name: &str) -> Result<Target, StartError> {
 
 #[test]
 fn a_name_that_does_not_claim_to_be_an_nqn() {
-    /// What blktests calls it.
+    /// The name in blktests.
     const NAME: &str = "blktests-subsystem-1";
     let target = serve(NAME).expect("it is served");
     let address = target.addresses()[0].to_string();
@@ -40,8 +40,8 @@ fn one_that_claims_to_be_and_is_not() {
     assert!(matches!(serve("nqn.disks"), Err(StartError::Subsystem(..))));
 }
 
-/// Referrals lead to everything once, whatever they form: here a ring with a way out of it to a
-/// service that does not answer.
+/// Each referral is followed once, in any topology: here a ring with a way out to a service that
+/// does not respond.
 #[test]
 fn referrals_are_followed_once_each() {
     let (one, two) = (serve("one").expect("it is served"), serve("two").expect("it is served"));

@@ -1,4 +1,4 @@
-//! Limits of a namespace: what is over them waits, and nothing else does.
+//! Limits of a namespace: commands beyond them wait, and only those.
 
 mod rig;
 
@@ -23,7 +23,7 @@ fn limit(target: &Target, rates: &Rates) {
     target.control().set_rates(NQN, NamespaceId(1), rates).expect("it is there");
 }
 
-/// The same, when the core that serves the user has heard of it.
+/// The same, once the user's core has applied it.
 fn limit_for(user: &mut User, target: &Target, rates: &Rates) {
     limit(target, rates);
     user.value(2000);
@@ -36,7 +36,7 @@ fn user(target: &Target) -> (Disk, User) {
     (disk, user)
 }
 
-/// So slow that only the first of a kind is carried out while a test runs: a byte in a second.
+/// One byte per second: only the first command of a kind executes during a test.
 fn crawl() -> Rates {
     let bytes = Rate { writes: 1, ..Rate::default() };
     Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() }
@@ -55,11 +55,11 @@ fn what_is_over_a_limit_waits_until_that_changes() {
     assert_eq!(user.one().token, 1, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     assert_eq!(gate.seen().len(), 1, "nor is the disk asked");
-    // What is not limited goes on, of the same host on the same connection.
+    // Commands without a limit proceed, of the same host on the same connection.
     assert_eq!(user.value(64), 1);
     user.queue.submit(Op::flush(9));
     assert_eq!(user.one().token, 9);
-    // The same limit, which is no news; another one of the same kind; and none.
+    // The same limit, which changes nothing; another of the same kind; and none.
     limit(&target, &crawl());
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     limit(&target, &Rates { burst: Duration::from_nanos(2), ..crawl() });
@@ -88,9 +88,9 @@ fn reads_and_writes_are_limited_apart() {
     while done < 11 {
         done += user.turn(Duration::from_secs(60)).len();
     }
-    // Never sooner: ten gaps of 20 ms. How much later is the machine's affair.
+    // Never sooner: ten gaps of 20 ms. A busy machine may take longer.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
-    // 20 ms, 40 ms and so on up to 200 ms, all of them together.
+    // 20 ms, 40 ms and so on up to 200 ms, in sum.
     let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;
     assert!(waited.namespace_limit_ns >= 1_095_000_000, "{waited:?}");
     assert_eq!((waited.host_limit_ns, waited.turn_ns), (0, 0));
@@ -102,7 +102,7 @@ fn reads_and_writes_are_limited_apart() {
     assert_eq!(after, waited, "writes have waited for nothing");
 }
 
-/// What waits is gone with its connection, or with its namespace.
+/// Waiting commands end with their connection or namespace.
 #[test]
 fn who_goes_leaves_nothing_behind() {
     let gate = gate();
@@ -121,7 +121,7 @@ fn who_goes_leaves_nothing_behind() {
     user.write(64, 1, 2, 1);
     assert_eq!(user.one().result, Ok(()));
     assert_eq!(gate.seen(), [0, 64], "what was not begun is not");
-    // The namespace goes while commands wait for their time.
+    // The namespace is removed while commands wait.
     limit_for(&mut user, &target, &crawl());
     for token in 0..8 {
         user.write(token * 64, 64, 3, token);
@@ -132,7 +132,7 @@ fn who_goes_leaves_nothing_behind() {
     assert_eq!(gate.seen(), [0, 64, 0], "what was not begun is not");
 }
 
-/// A host's own limits hold for all of its namespaces and connections together, and for no other.
+/// A host's limits apply to all its namespaces and connections together, and to no other host.
 #[test]
 fn a_host_is_limited_by_itself() {
     let gate = gate();
@@ -149,7 +149,8 @@ fn a_host_is_limited_by_itself() {
     }
     assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
-    // What it has spent is spent for its next connection, too, and the same limits are no new ones.
+    // Its consumption carries over to its next connection, and setting the same limits does not
+    // reset it.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);
@@ -168,7 +169,7 @@ fn a_host_is_limited_by_itself() {
     assert_eq!(waited, stats.subsystems[0].namespaces[0].1.waited);
 }
 
-/// What is limited or protected is so when the first host can connect, and not a moment later.
+/// Limits and write protection apply before the first host can connect.
 #[test]
 fn a_target_starts_with_its_limits() {
     let gate = gate();
@@ -191,7 +192,7 @@ fn a_target_starts_with_its_limits() {
     }
     assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
-    // The same limits, said once more by whoever steers the target, are no news.
+    // Setting the same limits again changes nothing.
     target.control().set_host_rates(NQN, &nqn, &crawl()).expect("there is the subsystem");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
     let second = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);
@@ -200,7 +201,7 @@ fn a_target_starts_with_its_limits() {
     assert_eq!((geometry.blocks, geometry.read_only), (7, true));
 }
 
-/// A namespace that came with limits has never been without.
+/// A namespace added with limits is never without them.
 #[test]
 fn a_namespace_comes_with_its_limits() {
     let target = serve(gate(), &[any()]);
@@ -216,7 +217,7 @@ fn a_namespace_comes_with_its_limits() {
     }
     assert_eq!(user.one().token, 0, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
-    // What else changes does not renew them.
+    // Other changes do not reset them.
     let smaller = Sharing { blocks: Some(64), ..sharing };
     target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("it is there");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");

@@ -1,4 +1,4 @@
-//! A namespace that is removed while a host's data for it are on their way.
+//! A namespace removed while a host's data for it are under way.
 
 mod rig;
 
@@ -30,14 +30,14 @@ fn data_that_come_for_a_removed_namespace_are_taken_and_refused() {
         ask(&mut queue, 0, LENGTH);
         let grant = wanted(&mut queue);
         let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
-        // Nothing of it is with the namespace.
+        // None of its data are at the namespace.
         removal.wait(Duration::from_secs(60)).expect("it drains");
         assert_eq!(Arc::strong_count(&gate), 1, "it is given back");
         let data = vec![1; LENGTH as usize];
         give(&mut queue, grant, &data);
         assert_eq!(status(&mut queue).code(), Status::INVALID_NAMESPACE.code());
         assert!(gate.seen().is_empty());
-        // The queue goes on with what there is.
+        // The queue continues with the other namespace.
         let mut sqe = blocks(1, 0, 8, SglDescriptor::in_capsule(0, 4096));
         sqe.nsid = 2.into();
         let answer = queue.run(sqe, Transfer::InCapsule(4096), &data[..4096]);

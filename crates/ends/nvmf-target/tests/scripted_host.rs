@@ -1,5 +1,5 @@
-//! A target against a host made of nothing but a socket and the protocol's host end: what it
-//! answers, what it refuses, and that one connection's misdeeds are nobody else's.
+//! A target against a scripted host of a socket and the protocol's host end: its responses, its
+//! refusals, and that one connection's faults affect no other.
 
 mod rig;
 
@@ -51,7 +51,7 @@ fn reads_give_what_was_written_in_every_way_of_moving_it() {
     }
 }
 
-/// Waits until the target has noticed what was closed.
+/// Waits until the target has noticed the close.
 
 #[test]
 fn flush_compare_verify_zeroes_and_deallocate() {
@@ -111,7 +111,7 @@ fn refused_commands_leave_the_queue_working() {
     assert_eq!(status.code(), Status::DATA_SGL_LENGTH_INVALID.code());
     let unknown = queue.run(Sqe::new(0x55, 0, 1), Transfer::None, &[]).status;
     assert_eq!(unknown.code(), Status::INVALID_OPCODE.code());
-    // A write whose data is in the capsule and refused: the data is skipped.
+    // A refused write with in-capsule data: the target skips the data.
     assert_eq!(write(&mut queue, BLOCKS, &[1; 512], true).code(), Status::LBA_OUT_OF_RANGE.code());
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
     assert_eq!(admin_queue.property(offset::CSTS) & 1, 1);
@@ -200,7 +200,7 @@ fn stopping_answers_held_requests_and_closes() {
         let mut out = Vec::new();
         queue.end.submit(SlotId(1), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
         queue.stream.write_all(&out).expect("sent");
-        // What comes after it is answered: then it is held.
+        // The event request is held once a later command has completed.
         assert_eq!(queue.property(offset::CSTS) & 1, 1);
         let stopper = std::thread::spawn(move || target.stop());
         while queue.receive() {}
@@ -250,7 +250,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
         .collect();
     let before = resident_bytes();
     greedy.stream.write_all(&capsules).expect("they fit the socket");
-    // Somebody else is served meanwhile.
+    // Another host is served meanwhile.
     let (mut other, _) = admin(address, Digests::NONE);
     for _ in 0..50 {
         other.property(offset::CSTS);
@@ -258,7 +258,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 128 << 20, "{} MiB for one connection", grown >> 20);
-    // Everything is answered once it is read.
+    // Every response arrives once the host receives.
     let per_answer = 24 + PAGE_BYTES as u64 + 24;
     let mut left = u64::from(QUESTIONS) * per_answer;
     let mut bytes = vec![0; 1 << 20];
@@ -318,7 +318,7 @@ fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
     target.stop().expect("a clean stop");
 }
 
-/// A target of two disks of 16 MiB that keep all reads.
+/// A target of two disks of 16 MiB that hold all reads.
 fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     let gates = [1, 2].map(|_| {
         let disk = Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"));
@@ -330,11 +330,11 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     (target_of(engine, disks, |_| {}), gates)
 }
 
-/// The last byte of a write comes while the host takes no answers, and so many wait that nothing
-/// more of the connection is looked at. The write has to end all the same: nothing else comes.
+/// The last byte of a write arrives while the host receives no responses, and so many wait that the
+/// target stops parsing. The write must complete all the same, since no more input arrives.
 #[test]
 fn a_write_ends_although_its_host_takes_no_answers() {
-    /// More than the sockets between take.
+    /// More than the sockets in between can buffer.
     const READS: u16 = 8;
     const READ_BYTES: u32 = 1 << 20;
     const WRITE_BYTES: u32 = 64 << 10;
@@ -360,7 +360,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
         rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
         std::thread::sleep(Duration::from_millis(100));
 
-        // These fill the sockets, and this one waits behind them.
+        // These fill the sockets; this one waits behind them.
         first.open_up();
         rig::until("the first are read", || first.kept() == 0);
         second.open_up();
@@ -376,7 +376,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
 
 #[test]
 fn a_capsule_that_breaks_off_is_waited_for_only_so_long() {
-    // All at once: each takes as long as the target waits.
+    // In parallel: each takes the target's timeout.
     let begun: Vec<_> = EngineKind::HERE
         .iter()
         .map(|&engine| {

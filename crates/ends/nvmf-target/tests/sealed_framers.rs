@@ -1,6 +1,6 @@
-//! The framers of both ends over TLS, as their connections use it: records that have nothing but
-//! data of a command are opened straight into its buffer. With digests, keys that change all the
-//! time, records in any pieces, and a last one that was changed on its way.
+//! The framers of both ends over TLS, as their connections use them: records with only data of a
+//! command are decrypted directly into its buffer. With digests, frequent key updates, records in
+//! arbitrary pieces, and a final record damaged on the way.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
@@ -15,20 +15,20 @@ use std::sync::Arc;
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
-/// What buffers have that nothing was put into.
+/// Buffer contents that were never written.
 const UNTOUCHED: u8 = 0xa5;
-/// Records that a key has: fewer than one large transfer.
+/// Records per key: fewer than one large transfer.
 const RECORDS_PER_KEY: u64 = 3;
-/// Data of less are not opened into place.
+/// Smaller payloads are not decrypted into place.
 const DIRECT_BYTES: u32 = 8192;
 const READ: u8 = 2;
 const WRITE: u8 = 1;
 
-/// Commands of one end, each with its buffer.
+/// Commands of one end with their buffers.
 #[derive(Default)]
 struct Buffers {
     all: Vec<Vec<u8>>,
-    /// Data that were opened straight into place.
+    /// Data that were decrypted directly into place.
     placed: usize,
 }
 
@@ -46,7 +46,7 @@ impl Buffers {
     }
 }
 
-/// What both ends have.
+/// The common interface of both ends.
 trait End {
     fn wanted(&self) -> Option<(SlotId, u32, u32)>;
     fn received(&mut self, bytes: &[u8]);
@@ -54,7 +54,7 @@ trait End {
     fn take_apart(&mut self, input: &[u8]);
 }
 
-/// Opens what came, as far as it is in order.
+/// Decrypts input up to the first error.
 fn receive(end: &mut impl End, tls: &mut dyn Tls, mut sealed: &[u8]) -> Option<TlsError> {
     let mut plain = vec![0; OPENED_BYTES];
     loop {
@@ -87,7 +87,7 @@ struct ControllerSide {
     end: ControllerEnd,
     buffers: Buffers,
     out: Vec<u8>,
-    /// What was handed over of what the host wrote.
+    /// The host's written data, as delivered.
     written: Vec<Vec<u8>>,
     disk: Vec<u8>,
 }
@@ -226,7 +226,7 @@ impl HostSide {
     }
 }
 
-/// Both ends, with TLS between them.
+/// Both ends with TLS in between.
 struct Pair {
     host: HostSide,
     controller: ControllerSide,
@@ -235,7 +235,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// With the handshake and the first PDUs behind them.
+    /// Completes the handshake and the first PDUs.
     fn new(disk: &[u8]) -> Self {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(7));
         let key = key.expect("a suite");
@@ -276,7 +276,7 @@ impl Pair {
         pieces.find_map(|piece| receive(&mut self.controller, &mut *self.controller_tls, piece))
     }
 
-    /// Until both are quiet, in pieces of so many bytes.
+    /// Runs until both are idle, in pieces of `piece` bytes.
     fn exchange(&mut self, piece: usize) {
         loop {
             let (down, up) = (self.controller_says(), self.host_says());
@@ -291,7 +291,7 @@ impl Pair {
     }
 }
 
-/// All that an end says now, a portion at a time.
+/// Encrypts all output of an end, in portions.
 fn seal(tls: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     let (mut all, mut rest) = (Vec::new(), plain);
     loop {
@@ -307,17 +307,17 @@ fn seal(tls: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Nothing in it is there twice.
+/// Data without repetitions.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).step_by(4).flat_map(|at| (at ^ 0x1357_9bdf).to_be_bytes()).collect()
 }
 
-/// Whether nothing of the data that belong there is in a buffer.
+/// Whether a buffer contains none of the data meant for it.
 fn has_none_of(buffer: &[u8], data: &[u8]) -> bool {
     buffer.chunks(8).zip(data.chunks(8)).all(|(found, belongs)| found != belongs)
 }
 
-/// Changes one record, so many ahead of the last one, and leaves out what is behind it.
+/// Changes the record `ahead` of the last one, and drops those after it.
 fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     let (mut ends, mut end) = (Vec::new(), 0);
     while let Some([_, _, _, high, low]) = sealed.get(end..end + 5) {
@@ -329,8 +329,8 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("there are some") ^= 1;
 }
 
-/// In which pieces it comes, and whether a record is bad that data alone are in, which would be
-/// opened into place, or the last one, which has the digest as well.
+/// The size of pieces, and the damaged record: the last one, which contains the digest, or the one
+/// before it, which has only data and would be decrypted into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 
@@ -355,7 +355,7 @@ fn data_come_whole_into_place_while_keys_change() {
             assert!(*pair.host.buffers.of(SlotId(3)) == disk[..512], "{piece}: {round}");
             pair.host.completed.clear();
         }
-        // Some of a payload always comes with its header.
+        // Part of a payload always arrives with its header.
         assert!(pair.controller.buffers.placed > 800_000, "{}", pair.controller.buffers.placed);
         assert!(pair.host.buffers.placed > 700_000, "{}", pair.host.buffers.placed);
     }
@@ -372,7 +372,7 @@ fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
         assert_eq!(pair.controller_hears(&sealed, piece), None);
         let sealed = pair.controller_says();
         assert_eq!(pair.host_hears(&sealed, piece), None);
-        // One more, ahead of the data that the target has asked for.
+        // One more, ahead of the data that the target has requested.
         let granted = std::mem::take(&mut pair.host.out);
         pair.host.write(2, pattern(2048));
         pair.host.out.extend(granted);

@@ -1,5 +1,5 @@
-//! A core that is full: each host gets its part, however many queues it has and however deep they
-//! are. What is counted is the order in which the disk sees commands.
+//! A full core: each host gets its share, for any number and depth of queues. Measured by the order
+//! in which the disk receives commands.
 
 mod rig;
 
@@ -18,9 +18,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A read of this block keeps the core until it is let go on.
+/// A read of this block blocks the core until it is released.
 const STALL: u64 = BLOCKS - 1;
-/// Commands that a queue has at once.
+/// Outstanding commands per queue.
 const DEEP: u16 = 62;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Log {
     goes_on: bool,
 }
 
-/// A disk that remembers in which order it was read.
+/// A disk that records the order of its reads.
 struct Recorder {
     inner: Mem,
     log: Arc<(Mutex<Log>, Condvar)>,
@@ -81,7 +81,7 @@ impl BlockQueue for RecorderQueue {
     }
 }
 
-/// A target with one core, and what its disk remembers.
+/// A target with one core, and the log of its disk.
 fn serve(engine: EngineKind) -> (Target, Arc<(Mutex<Log>, Condvar)>) {
     let log = Arc::<(Mutex<Log>, Condvar)>::default();
     let inner = Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size");
@@ -104,7 +104,7 @@ fn name(number: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-0000000000{number:02}")
 }
 
-/// A host, and where its blocks begin.
+/// A host, and its first block.
 struct Host {
     _admin: Queue,
     queues: Vec<Queue>,
@@ -132,12 +132,12 @@ impl Host {
         Self { queues: queues.collect(), _admin: admin, lba: u64::from(number - 1) * BLOCKS / 2 }
     }
 
-    /// With the quarter of the blocks that its number says.
+    /// Uses the quarter of the blocks given by its number.
     fn part(number: u8, address: SocketAddr, queues: u16) -> Self {
         Self { lba: u64::from(number - 1) * BLOCKS / 4, ..Self::new(number, address, queues) }
     }
 
-    /// Sends so many reads at once on each queue, and does not wait.
+    /// Sends this many reads on each queue, without waiting.
     fn send(&mut self, count: u16) {
         for queue in &mut self.queues {
             let mut out = Vec::new();
@@ -150,7 +150,7 @@ impl Host {
         }
     }
 
-    /// Waits for all that was sent.
+    /// Waits for all sent commands.
     fn finish(&mut self, count: u16) {
         for queue in &mut self.queues {
             assert_eq!(queue.completions(count.into()), usize::from(count) * BLOCK);
@@ -158,7 +158,7 @@ impl Host {
     }
 }
 
-/// Has the core do nothing until it is let go on.
+/// Blocks the core until it is released.
 fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     let mut out = Vec::new();
     let sqe = blocks(2, STALL, 1, SglDescriptor::transport(BLOCK as u32));
@@ -170,14 +170,14 @@ fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
 }
 
-/// Has the core do nothing until `meanwhile` has happened; gives whose commands the disk saw from
-/// then on, in order: whether they are of the second host.
+/// Blocks the core until `meanwhile` has returned; returns the hosts of the commands that the disk
+/// receives from then on, in order: true for the second host.
 fn order_of(
     log: &(Mutex<Log>, Condvar),
     (greedy, other): (&mut Host, &mut Host),
     (many, few): (u16, u16),
 ) -> Vec<bool> {
-    // Both have been there lately.
+    // Both have sent commands recently.
     for host in [&mut *other, &mut *greedy] {
         host.send(1);
         host.finish(1);
@@ -225,7 +225,7 @@ fn weights_say_how_much_each_gets() {
         let (mut heavy, mut light) = (Host::new(1, address, 8), Host::new(2, address, 8));
         let order = order_of(&log, (&mut heavy, &mut light), (DEEP, DEEP));
         let of_light = order[..384].iter().filter(|is_light| **is_light).count();
-        // A quarter, and a round more or less.
+        // A quarter, plus or minus a round.
         assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
         let stats = target.control().stats();
         let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("it is known");
@@ -235,8 +235,8 @@ fn weights_say_how_much_each_gets() {
     }
 }
 
-/// Three hosts with three weights, each of which goes away and comes back in turn: a weight is its
-/// host's, whatever else begins and ends meanwhile, and also the new connections'.
+/// Three hosts with three weights, each of which disconnects and reconnects in turn: a weight
+/// belongs to its host, for new connections too, whatever other connections open and close.
 #[test]
 fn three_hosts_keep_their_parts_over_restarts() {
     for &engine in EngineKind::HERE {
@@ -250,7 +250,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
         for gone in 0..3 {
             hosts[gone] = Host::part(gone as u8 + 1, address, 6);
             let order = thirds(&log, &mut hosts);
-            // The heaviest has no more than this, and each its part of that time.
+            // The heaviest has no more commands than this; each host gets its share in that time.
             let counts =
                 [0, 1, 2].map(|host| order[..512].iter().filter(|it| **it == host).count());
             let [heavy, middle, light] = counts;
@@ -259,7 +259,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
                 && (32..=128).contains(&light);
             assert!(is_fair, "{engine:?}: {counts:?} when {gone} was started anew");
         }
-        // With one fewer, its part is the others', by their weights.
+        // Without one host, its share goes to the others by weight.
         let [heavy, _, light] = &mut hosts;
         heavy.lba = 0;
         light.lba = BLOCKS / 2;

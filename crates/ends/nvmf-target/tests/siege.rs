@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the target's process is called among these tests.
+/// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// Where each attacker is, so that no address has more than its half.
+/// Addresses of attackers, enough that none reaches its limit.
 const ADDRESSES: usize = 200;
 const ATTACKERS: usize = 96;
-/// How long it goes on once it has begun.
+/// Duration once the attack has started.
 const TIME: Duration = Duration::from_secs(60);
-/// What it may hold then: the goal.
+/// Goal for the memory that the target holds then.
 const GOAL_BYTES: usize = 1 << 30;
 
 /// The process under attack; not a test of its own.
@@ -51,7 +51,7 @@ fn serve_until_the_input_ends() {
     besieged::serve(&Target::start(&config).expect("it starts"));
 }
 
-/// What a hostile connection does. It is alive for as long as the result is.
+/// Runs a hostile connection, which lives as long as the result.
 fn attack(number: usize, address: SocketAddr) -> Option<Vec<TcpStream>> {
     let connection = || {
         let stream = from(1, (number % ADDRESSES) as u8, address);
@@ -101,7 +101,7 @@ fn leave_pages_unread(peer: &mut Peer, nqn: &str) {
     while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
 }
 
-/// Attacks with its part of all connections, and again where the target has ended one.
+/// Attacks with its part of all connections, and replaces those that the target has closed.
 fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &AtomicUsize) {
     let share = limits::MAX_CONNECTIONS / ATTACKERS;
     let (mut alive, mut next) = (VecDeque::<Vec<TcpStream>>::new(), part);
@@ -123,7 +123,7 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
     }
 }
 
-/// An honest host: the longest that a write of 4 KiB took, and a new one's connecting with it.
+/// An honest host: the longest 4 KiB write, and the longest connect with a write.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
     let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);

@@ -1,17 +1,16 @@
-//! How SPDK's initiator follows the states of its paths: its bdev module in multipath mode, as a
-//! scripted host.
+//! Follows path states like SPDK's initiator: its bdev module in multipath mode, as a scripted
+//! host.
 //!
-//! Source: `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), by the functions that are named
-//! here. `nvme_ctrlr_create` reads the log page if CMIC says that there is one, of the size that
-//! `nvme_ctrlr_init_ana_log_page` calculates from NANAGRPID and MNAN; `aer_cb` reads it again upon
-//! an ANA event; `bdev_nvme_io_complete_nvme_status` does so for a command that ends with one of
-//! the three statuses, unless with Do Not Retry, which is final, and queues it again as long as
-//! `any_io_path_may_become_available`; `bdev_nvme_find_io_path` takes the first path whose
-//! namespace is optimized, or else the first that is not; `nvme_ctrlr_set_ana_states` takes the
-//! states; `bdev_nvme_check_multipath` lets a second controller in.
+//! Source: `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), by its functions.
+//! `nvme_ctrlr_create` reads the ANA log page if CMIC reports one; `nvme_ctrlr_init_ana_log_page`
+//! computes its size from NANAGRPID and MNAN. `aer_cb` reads it again upon an ANA event.
+//! `bdev_nvme_io_complete_nvme_status` does so for a command that fails with one of the three
+//! statuses, unless with Do Not Retry, which is final. It queues the command again while
+//! `any_io_path_may_become_available`. `bdev_nvme_find_io_path` takes the first path whose
+//! namespace is optimized, or else the first that is not. `nvme_ctrlr_set_ana_states` applies the
+//! states. `bdev_nvme_check_multipath` permits a second controller.
 //!
-//! What is ours: one command at a time, and a connection that ends is not made again. SPDK itself
-//! was not at hand.
+//! Differences: one command at a time, and no reconnect. SPDK itself was not available.
 
 mod rig;
 
@@ -35,12 +34,12 @@ use std::time::Duration;
 
 const LOG: u32 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
-/// Where the request for an event is, beside the command under way.
+/// The slot of the event request, beside the command under way.
 const EVENT_SLOT: SlotId = SlotId(1);
 const ANA_ERRORS: [Status; 3] =
     [Status::ANA_PERSISTENT_LOSS, Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION];
 
-/// A controller, with its namespace 1.
+/// A controller with its namespace 1.
 struct Path {
     admin: Queue,
     io: Queue,
@@ -48,7 +47,7 @@ struct Path {
     nguid: [u8; 16],
     state: AnaState,
     is_connected: bool,
-    /// Reads of the log that an event, and that a status was the reason for.
+    /// Log reads caused by an event, and by a status.
     events: usize,
     errors: usize,
 }
@@ -61,7 +60,7 @@ fn page(queue: &mut Queue, sqe: Sqe, bytes: u32) -> Vec<u8> {
 }
 
 impl Path {
-    /// What `nvme_ctrlr_create` and the library below it do.
+    /// The steps of `nvme_ctrlr_create` and the library below it.
     fn new(address: SocketAddr) -> Path {
         let (mut admin, controller) = admin(address, Digests::NONE);
         let identify = |cns: u32, nsid| Sqe {
@@ -82,7 +81,7 @@ impl Path {
             events: 0,
             errors: 0,
         };
-        // ANA event notices, which OAES has to offer.
+        // ANA event notices, which OAES must offer.
         assert_eq!(path.identify.oaes.get() >> 11 & 1, 1);
         let feature = Sqe { cdw10: 0x0b.into(), cdw11: (1 << 11).into(), ..Sqe::new(0x09, 0, 0) };
         assert_eq!(path.admin.run(feature, Transfer::None, &[]).status, Status::SUCCESS);
@@ -99,7 +98,7 @@ impl Path {
         self.admin.stream.write_all(&out).expect("sent");
     }
 
-    /// `nvme_ctrlr_read_ana_log_page`: the whole of it at once, read without retaining the event.
+    /// `nvme_ctrlr_read_ana_log_page`: all of it at once, without retaining the event.
     fn read_log(&mut self) {
         let groups = self.identify.nanagrpid.get() as usize;
         let namespaces = self.identify.mnan.get() as usize;
@@ -125,7 +124,7 @@ impl Path {
         }
     }
 
-    /// Looks whether an event has come, as pollers do, and does what `aer_cb` does.
+    /// Polls for an event, and handles it like `aer_cb`.
     fn poll_admin(&mut self) {
         let stream = self.admin.stream.try_clone().expect("a handle");
         stream.set_nonblocking(true).expect("it can be set");
@@ -150,7 +149,7 @@ impl Path {
     }
 }
 
-/// `nvme_bdev`: paths in the order in which they were attached.
+/// `nvme_bdev`: paths in order of attachment.
 struct Multipath(Vec<Path>);
 
 impl Multipath {
@@ -173,8 +172,8 @@ impl Multipath {
         first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
     }
 
-    /// Carries a command out however often it has to be queued again; gives the path that did it.
-    /// `heeds`: whether events are heard of in between.
+    /// Executes a command, queued again as often as needed; returns the path that completed it.
+    /// `heeds`: whether to poll for events in between.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("it is done", || {
@@ -189,7 +188,7 @@ impl Multipath {
             match command(&mut path.io) {
                 Some(Status::SUCCESS) => done = Some(at),
                 Some(status) => {
-                    // Do Not Retry would be an error of the disk, as would be any other status.
+                    // With Do Not Retry or another status, it would be a disk error.
                     assert!(ANA_ERRORS.contains(&status), "{status:?}");
                     path.errors += 1;
                     path.read_log();
@@ -282,7 +281,7 @@ fn it_follows_events() {
     assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
 }
 
-/// The status of a command is there before the event is looked at.
+/// The command's status arrives before the event is polled.
 #[test]
 fn it_follows_the_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];
@@ -292,7 +291,7 @@ fn it_follows_the_statuses_of_commands() {
         let mut host = Multipath::attach(&ports);
         assert_eq!(host.write(false, 0, 77), 0, "the first of two that are equal");
         set_at(&target, ports[0], state);
-        // Its core may not have heard of it yet.
+        // Its core may not have applied it yet.
         until("it goes by the other path", || host.write(false, 1, value) == 1);
         assert_eq!((host.0[0].errors, host.0[0].events, host.0[0].state), (1, 0, state));
         assert_eq!((host.read(0), host.read(1)), (77, value));
@@ -301,7 +300,7 @@ fn it_follows_the_statuses_of_commands() {
     }
 }
 
-/// No path is good; what is queued is done when one is, and neither fails nor is done twice.
+/// No path works: queued commands complete once one does, none failed and none repeated.
 #[test]
 fn it_waits_while_there_is_no_way() {
     let target = start(&disk(), 1..=999, 2);
@@ -321,7 +320,7 @@ fn it_waits_while_there_is_no_way() {
     assert_eq!(host.read(3), 9);
 }
 
-/// Two targets of one disk, one of which dies.
+/// Two targets of one disk, of which one ends.
 #[test]
 fn it_goes_by_the_other_target() {
     let disk = disk();

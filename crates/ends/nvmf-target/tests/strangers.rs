@@ -1,4 +1,4 @@
-//! What hosts that mean harm, or do not care, can make a target hold; and that others go on.
+//! Bounds the memory that malicious or careless hosts make a target hold, while others are served.
 #![cfg(target_os = "linux")]
 
 mod rig;
@@ -17,15 +17,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What peers may make each core hold here.
+/// Memory that peers may make each core hold here.
 const CORE_BYTES: usize = 8 * MIB;
-/// What the process may grow by, whoever attacks: the cores' limits, and as much again for each
-/// connection's own structures and for what the tests themselves need.
+/// Memory by which the process may grow under any attack: the cores' limits, and as much again for
+/// connections' own structures and for the tests.
 const GROWTH: usize = 64 * MIB;
-/// How many may be connected.
+/// Connection limit.
 const MAX_CONNECTIONS: usize = 400;
 
-/// The memory of a process can be looked at by one test at a time.
+/// Only one test at a time can measure the process's memory.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +52,7 @@ fn disk() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(512, 4 * MIB as u64).expect("a size"))
 }
 
-/// What was held comes back, but for some that is kept.
+/// Waits until held memory is freed, except for caches.
 fn wait_for_memory(before: usize) {
     let deadline = Instant::now() + PATIENCE;
     while resident() > before + CORE_BYTES {
@@ -61,7 +61,7 @@ fn wait_for_memory(before: usize) {
     }
 }
 
-/// Hosts that are asked for a mebibyte each and withhold its end.
+/// Hosts that owe a requested mebibyte each and withhold its end.
 fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..count {
@@ -84,7 +84,7 @@ fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
     let (_admin, mut honest) = Peer::io(address, &host(1000));
     assert_eq!(honest.write(MIB), Status::SUCCESS);
     let before = resident();
-    // Twice: allocators learn from the first time what is worth keeping.
+    // Twice: after the first time, allocators keep caches.
     for _ in 0..2 {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
@@ -104,7 +104,7 @@ fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
     let before = resident();
     let greedy = withholding(address, 40, host);
     let held = target.connections();
-    // More than once, so that both cores are asked.
+    // More than once, to reach both cores.
     for number in 0..2 {
         let (_admin, mut honest) = Peer::io(address, &host(1000 + number));
         assert_eq!(honest.write(MIB), Status::SUCCESS);
@@ -131,7 +131,7 @@ fn pages_that_nobody_reads_hold_little() {
         let id = if number % 2 == 0 { 1 } else { 0x70 };
         page.cdw10 = (id | dwords_z << 16).into();
         page.cdw11 = (dwords_z >> 16).into();
-        // What is not taken is not sent either.
+        // Output that is not received is not sent either.
         while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
         greedy.push(peer);
     }
@@ -183,7 +183,7 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     let half_open: Vec<_> =
         (0..2 * MAX_CONNECTIONS).map(|number| from(1, (number % 10) as u8, address)).collect();
     let deadline = Instant::now() + PATIENCE;
-    // While others are being closed for those that come at once, it may be refused.
+    // It may be refused while others are being closed.
     let mut honest = loop {
         if let Some(peer) = Peer::try_on(from(0, 2, address)) {
             break peer;
@@ -199,11 +199,11 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     target.stop().expect("it stops");
 }
 
-/// What each of those who have not connected yet may hold of the target's memory, and of this
-/// test's own: docs/decisions/0015 states 24 KiB.
+/// Most memory per half-open connection, of the target and this test together: decision 16 states
+/// 24 KiB.
 const STRANGER_BYTES: usize = 24 << 10;
 
-/// So many begin a Connect and never end it; a host is let in and served among them.
+/// Many strangers start a Connect and never complete it, while a host is admitted and served.
 fn knock(strangers: usize) {
     let _alone = alone();
     let mut config = configured(disk());
@@ -240,8 +240,8 @@ fn strangers_that_begin_to_connect_hold_little_and_keep_nobody_out() {
     knock(1000);
 }
 
-/// `ulimit -n 40000; cargo test --release -p farblock-target --test strangers -- --ignored
-/// --nocapture` runs it: each stranger takes two descriptors.
+/// To run it: `ulimit -n 40000; cargo test --release -p farblock-target --test strangers --
+/// --ignored --nocapture`. Each stranger takes two descriptors.
 #[test]
 #[ignore = "needs 20,000 descriptors"]
 fn thousands_of_strangers_keep_nobody_out() {

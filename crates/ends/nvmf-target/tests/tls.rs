@@ -1,5 +1,4 @@
-//! farblock's host and target with TLS between them; whoever has no key stays outside, and so do
-//! strangers.
+//! farblock's host and target with TLS; hosts without a key and strangers are refused.
 
 mod rig;
 
@@ -47,7 +46,7 @@ fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
 }
 
 fn options(host: &str, key: Option<&KeyFile>) -> Options {
-    // One that has proved who it is does not share its identifier.
+    // A host that has authenticated does not share its identifier.
     let id = host.bytes().fold(1, u8::wrapping_add);
     Options {
         hostnqn: Some(host.to_owned()),
@@ -68,7 +67,7 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, String> {
     }
 }
 
-/// Reads back what is written, in pieces of many sizes.
+/// Writes and reads back, in pieces of many sizes.
 fn moves_data(controller: &Controller) {
     let namespace = controller.namespace(1).expect("it is there");
     let mut disk = Blocking::new(&namespace).expect("a queue");
@@ -159,7 +158,7 @@ fn discovery_says_what_is_required() {
     }
 }
 
-/// What a discovery service says of the disk at a listener: nothing, or whether TLS is required.
+/// The discovery entry of the disk at a listener: `None`, or whether it requires TLS.
 fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
     let entries = discover(&service.to_string(), options).expect("anybody may ask");
     let port = at.port().to_string();
@@ -167,8 +166,8 @@ fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool
     Some(its.requirements & 0b11 == 0b01)
 }
 
-/// What is listed can be used as is said, and what can be used is listed: of hosts with a key,
-/// without, and with TLS that comes of their authentication, at listeners of every kind.
+/// Discovery lists exactly what a host can use, with the right security: for hosts with a key,
+/// without, and with concatenation, at listeners of every policy.
 #[test]
 fn discovery_shows_a_host_what_it_may_use() {
     const CONCATENATES: &str = "nqn.2014-08.org.example:concatenates";
@@ -200,7 +199,7 @@ fn discovery_shows_a_host_what_it_may_use() {
             assert_eq!(said == Some(true), tls && !begins_in_plain, "{host} at {at}");
         }
     }
-    // A key that comes and goes changes what is said.
+    // Adding and removing a key changes the entries.
     let none = options(HOST, None);
     let says = || [allowed, strict, plain].map(|at| listed(allowed, &none, at));
     assert_eq!(says(), [Some(true), Some(true), None]);
@@ -210,7 +209,7 @@ fn discovery_shows_a_host_what_it_may_use() {
     assert_eq!(says(), [Some(false), None, None]);
 }
 
-/// A target that has been changed while it ran: `listen` is where TLS is required.
+/// A target that was changed while it ran: its listener `listen` requires TLS.
 fn steered() -> Target {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();
@@ -218,7 +217,7 @@ fn steered() -> Target {
     target
 }
 
-/// Whether a controller's host is connected still.
+/// Whether a host is still connected.
 fn is_connected(target: &Target, host: &str) -> bool {
     target.control().report().controllers.iter().any(|one| one.host_nqn == host)
 }
@@ -243,7 +242,7 @@ fn keys_come_and_go_while_it_runs() {
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
     set(&[second.clone(), first]);
     connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
-    // The host has it for what it connects from now on.
+    // The host uses it for new connections.
     std::fs::write(&file.0, second.text().as_str()).expect("room");
     set(std::slice::from_ref(&second));
     assert!(is_connected(&target, HOST));
@@ -274,7 +273,7 @@ fn each_listener_has_its_policy() {
     at(open, &options(OTHER, None)).map(drop).expect("it has no key");
     at(open, &options(HOST, None)).map(drop).expect_err("it has a key");
     at(open, &options(HOST, Some(&file))).map(drop).expect_err("there is no TLS");
-    // Who is there without TLS is not left there once it is required.
+    // A host connected without TLS is disconnected once TLS is required.
     let stays = at(open, &options(OTHER, None)).expect("it has no key");
     let keyed = at(strict, &options(HOST, Some(&file))).expect("with its key");
     let gone = Blocking::new(&stays.namespace(1).expect("it is there")).map(drop);
@@ -287,7 +286,7 @@ fn each_listener_has_its_policy() {
     moves_data(&keyed);
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 fn eventually(is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -296,11 +295,11 @@ fn eventually(is_so: impl Fn() -> bool) {
     }
 }
 
-/// What a connection answers to `bytes` before it ends.
+/// The target's reply to `bytes` before it closes the connection.
 fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
     stream.write_all(bytes).expect("it takes them");
-    // It may be reset by now, with some of them unread.
+    // It may be reset by now, with some bytes unread.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -313,7 +312,7 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
-    // No TLS at all; the beginning of a record; an alert; a record that claims to be long; noise.
+    // No TLS at all; the start of a record; an alert; a record that claims to be long; noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
@@ -323,14 +322,14 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     moves_data(&controller);
 }
 
-/// `openssl s_client`, which is a program of Linux's also where these tests run under Wine.
+/// `openssl s_client` is a Linux program, even where these tests run under Wine.
 #[cfg(unix)]
 mod others {
     use super::*;
     use farblock_secure::{Derivation, IdentityForm};
     use std::process::{Command, Stdio};
 
-    /// As a stranger.
+    /// As a client without a key.
     fn s_client(target: &Target, arguments: &[&str]) -> String {
         let output = Command::new("openssl")
             .args(["s_client", "-connect", &target.addresses()[0].to_string()])
@@ -364,12 +363,12 @@ mod others {
         ] {
             assert!(text.contains("Cipher is (NONE)"), "{text}");
         }
-        // With a key, but no fresh exchange.
+        // With a key, but without a fresh key exchange.
         let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
         assert!(!text.contains("Reused, "), "{text}");
     }
 
-    /// `gnutls-cli` as a stranger, with AES-128-GCM; whether it was let in, and what it says.
+    /// `gnutls-cli` as a foreign client, with AES-128-GCM; whether it connected, and its output.
     fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
         const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
                                 +AES-128-GCM";
@@ -393,7 +392,7 @@ mod others {
             let psk = psk.expect("it fits");
             let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
             let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
-            // It offers the suite of a key with SHA-256 alone.
+            // It offers only the suite of keys with SHA-256.
             assert_eq!(is_in, hash == Hash::Sha256, "{said}");
             let wrong = "00".repeat(psk.key.len());
             for (identity, secret) in
@@ -402,13 +401,13 @@ mod others {
                 let (is_in, said) = gnutls_cli(&target, identity, secret);
                 assert!(!is_in, "{said}");
             }
-            // Nobody is harmed by them.
+            // None of them harms the target.
             let file = KeyFile::of_key(&good);
             moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
         }
     }
 
-    /// A client that takes new keys, and asks for them.
+    /// A client that accepts and requests key updates.
     #[test]
     fn keys_are_updated_as_another_client_asks() {
         const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];
@@ -446,7 +445,7 @@ mod others {
             };
             wait_for(b"Verif", 1);
             for (index, update) in updates.iter().enumerate() {
-                // A command is what is read at once: the one before has to be taken.
+                // Each read is one command: the previous one must have been consumed.
                 input.write_all(*update).expect("it runs");
                 wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
             }

@@ -1,5 +1,5 @@
-//! What a Windows failover cluster does to a disk that it is to use: its validation test "Validate
-//! SCSI-3 Persistent Reservation", and then its disk driver, as scripted nodes.
+//! Tests a disk as a Windows failover cluster does: its validation test "Validate SCSI-3 Persistent
+//! Reservation", and then its disk driver, as scripted nodes.
 //!
 //! Sources:
 //! * The steps of one node: [MS-CSVP] (Failover Cluster: Setup and Validation Protocol).
@@ -41,9 +41,9 @@ use std::sync::{Arc, Mutex};
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const OK: Status = Status::SUCCESS;
-/// What nodes reserve by that all write.
+/// The reservation type of nodes that all write.
 const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
-/// The sectors that nodes are given to try with.
+/// The sectors for the nodes' trial writes.
 const SECTORS: [u64; 2] = [11, 12];
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl ReservationStore for Kept {
     }
 }
 
-/// A disk that outlasts the target, with what is kept of its reservations.
+/// A disk that outlives the target, with its stored reservations.
 struct Storage {
     disk: Arc<dyn Namespace>,
     kept: Arc<Kept>,
@@ -89,7 +89,7 @@ impl Storage {
     }
 }
 
-/// What [MS-CSVP] 3.2.4.22 answers.
+/// The result of [MS-CSVP] 3.2.4.22.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Present {
     None,
@@ -115,7 +115,7 @@ impl Node {
         reservation(&mut self.io, opcode, control, keys)
     }
 
-    /// REGISTER AND IGNORE EXISTING KEY, to persist: whether the node is registered or not.
+    /// REGISTER AND IGNORE EXISTING KEY, persistent: whether the node is registered or not.
     fn register(&mut self) -> Status {
         let control = ReservationControl::default()
             .with_action(RegisterAction::REPLACE.0)
@@ -155,7 +155,7 @@ impl Node {
         self.send(NvmOpcode::RESERVATION_RELEASE, control, &[self.key])
     }
 
-    /// PERSISTENT RESERVE IN: the type, whether it persists, and who is registered, with whether it
+    /// PERSISTENT RESERVE IN: the type, whether it persists, and the registrants, with whether each
     /// holds the reservation.
     fn report(&mut self) -> (u8, bool, Vec<(u64, bool)>) {
         const LENGTH: u32 = 4096;
@@ -202,7 +202,7 @@ impl Node {
     }
 }
 
-/// What an earlier validation may have left is taken away, by every node.
+/// Every node removes the remains of an earlier validation.
 fn tidy(nodes: &mut [Node]) {
     for node in nodes {
         assert_eq!(node.register(), OK);
@@ -219,7 +219,7 @@ fn validation_of_a_disk_by_three_nodes() {
         let address = target.addresses()[0];
         let mut nodes = [1, 2, 3].map(|number| Node::new(number, address));
         tidy(&mut nodes);
-        // Each kind in turn, as a suite of tests of a disk array does.
+        // Each type in turn, as disk array test suites do.
         for rtype in [SHARED, ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS] {
             validate(&mut nodes, rtype);
         }
@@ -238,7 +238,7 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(first.acquire(rtype), OK, "the holder may say so again");
     assert_eq!(first.report(), (rtype.0, true, vec![(first.key, true)]));
     assert_eq!([first.present(), third.present()], [Present::Own, Present::Others]);
-    // The second registers and writes, the third is kept out.
+    // The second registers and writes; the third is refused.
     assert_eq!((second.register(), second.write(2)), (OK, OK));
     assert_eq!(first.read(), Ok(2));
     assert_eq!(second.acquire(rtype), CONFLICT, "it is the first's");
@@ -247,13 +247,13 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(third.write(3), CONFLICT);
     assert_eq!(third.read(), if reads_are_refused { Err(CONFLICT) } else { Ok(2) });
     assert_eq!(third.preempt(first.key, rtype), CONFLICT, "without a key");
-    // The second takes it over: the first is a stranger now.
+    // The second preempts the reservation: the first is unregistered now.
     assert_eq!(second.preempt(first.key, rtype), OK);
     assert_eq!(second.report(), (rtype.0, true, vec![(second.key, true)]));
     assert_eq!(first.write(1), CONFLICT);
     assert_eq!((first.release(rtype), first.acquire(rtype)), (CONFLICT, CONFLICT));
     assert_eq!(second.preempt(first.key, rtype), CONFLICT, "nobody has that key");
-    // The first is let in again. Everything is given back.
+    // The first registers again. Then all is released.
     assert_eq!((first.register(), first.write(1)), (OK, OK));
     assert_eq!(second.release(rtype), OK);
     assert_eq!([first.present(), second.present()], [Present::None; 2]);
@@ -274,7 +274,7 @@ fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_no
         drop(owner);
         drop(target);
 
-        // Its defender does not come back at once.
+        // Its defender does not reconnect at once.
         let target = storage.share();
         let mut challenger = Node::new(2, target.addresses()[0]);
         assert_eq!(challenger.write(2), CONFLICT);
@@ -293,7 +293,7 @@ fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_no
         assert_eq!(late.write(1), CONFLICT, "{engine}: it was put out before the restart");
         assert_eq!(challenger.report(), (SHARED.0, true, vec![(challenger.key, true)]));
         assert_eq!(challenger.read(), Ok(2));
-        // Evicted: the disk is everybody's.
+        // Evicted: every node may use the disk.
         assert_eq!((challenger.unregister(), late.write(1)), (OK, OK));
         assert_eq!(late.present(), Present::None);
     }

@@ -1,5 +1,5 @@
-//! A target in a process of its own, whose memory is nobody else's: a test of the same program that
-//! is not run by itself.
+//! A target in its own process, whose memory can be measured alone. That process runs an ignored
+//! test of the same program.
 
 use super::stranger::resident_of;
 use farblock_target::Target;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How many connections it takes, if not all that a target does.
+/// The connection limit, if not the default.
 const CONNECTIONS: &str = "FARBLOCK_SIEGE_CONNECTIONS";
 
 pub struct Besieged {
@@ -21,7 +21,7 @@ pub struct Besieged {
 }
 
 impl Besieged {
-    /// Runs the test of this name, which [serves](serve).
+    /// Runs the test of this name, which calls [`serve`].
     pub fn start(test: &str, connections: Option<usize>) -> Self {
         let own = std::env::current_exe().expect("this test");
         let mut command = Command::new(own);
@@ -34,12 +34,12 @@ impl Besieged {
         Self { child, lines, address }
     }
 
-    /// Memory of its process that is there, in bytes.
+    /// Resident memory of its process, in bytes.
     pub fn resident(&self) -> usize {
         resident_of(self.child.id())
     }
 
-    /// Ends it; gives how many connections it had at most.
+    /// Ends it; returns the peak number of connections.
     pub fn end(mut self) -> usize {
         drop(self.child.stdin.take());
         let most = after(&mut self.lines, "most ").parse().expect("a number");
@@ -48,7 +48,7 @@ impl Besieged {
     }
 }
 
-/// Has a target serve until this process' input ends.
+/// Lets a target serve until this process's input ends.
 pub fn serve(target: &Target) {
     println!("\nlistening {}", target.addresses()[0]);
     let mut most = 0;
@@ -65,13 +65,13 @@ pub fn serve(target: &Target) {
     println!("\nmost {most}");
 }
 
-/// How many connections the process takes that is started so.
+/// The connection limit that the starting process has set.
 pub fn max_connections() -> Option<usize> {
     let text = std::env::var(CONNECTIONS).ok()?;
     Some(text.parse().expect("a number"))
 }
 
-/// The rest of the line that begins so.
+/// The rest of the line with this prefix.
 fn after(lines: &mut impl BufRead, what: &str) -> String {
     loop {
         let mut line = String::new();

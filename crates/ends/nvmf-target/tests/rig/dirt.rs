@@ -1,5 +1,5 @@
-//! A network that turns a bit of some PDUs' data on the way, as a bad memory or card does that
-//! makes the checksums anew. Only data digests notice.
+//! A network that flips a bit in the data of some PDUs, like bad memory or a bad network card that
+//! recomputes checksums. Only data digests detect it.
 
 use farblock_random::Random;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The bit in a header's flags that says that data have a digest (DDGSTF).
+/// The header flag of a data digest (DDGSTF).
 const HAS_DIGEST: u8 = 1 << 1;
 const COMMON_BYTES: usize = 8;
 
@@ -25,7 +25,7 @@ pub struct Dirt {
 }
 
 impl Dirt {
-    /// Damages one in so many PDUs with data.
+    /// Damages one in `one_in` PDUs with data.
     pub fn new(to: SocketAddr, one_in: u64, seed: u64) -> Dirt {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -53,12 +53,12 @@ impl Dirt {
         Dirt { address, state }
     }
 
-    /// How many it has damaged that came from the host, and from the target.
+    /// Damaged PDUs from the host, and from the target.
     pub fn damaged(&self) -> [u64; 2] {
         [0, 1].map(|direction| self.state.damaged[direction].load(Ordering::SeqCst))
     }
 
-    /// From here on nothing is damaged.
+    /// Stops the damage.
     pub fn clean(&self) {
         self.state.clean.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! A backend that keeps the next writes, or reads, until it is told to go on.
+//! A backend that holds the next writes, or reads, until it is opened.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
 struct GateState {
-    /// How many to keep.
+    /// The number to hold.
     budget: AtomicUsize,
-    /// Only those that begin here.
+    /// Hold only those that start at this block.
     place: Mutex<Option<u64>>,
     kept: AtomicUsize,
     durable: AtomicUsize,
@@ -26,7 +26,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Of writes.
+    /// Holds writes.
     pub fn new(inner: Arc<dyn Namespace>) -> Gate {
         Gate::of(Command::Write, inner)
     }
@@ -35,33 +35,33 @@ impl Gate {
         Gate { inner, command, state: Arc::default() }
     }
 
-    /// The next `count` are kept.
+    /// Holds the next `count`.
     pub fn keep(&self, count: usize) {
         self.state.budget.store(count, Ordering::SeqCst);
     }
 
-    /// The next one that begins at this block is kept.
+    /// Holds the next one that starts at this block.
     pub fn keep_at(&self, lba: u64) {
         *self.state.place.lock().unwrap() = Some(lba);
         self.keep(1);
     }
 
-    /// How many are.
+    /// The number of held operations.
     pub fn kept(&self) -> usize {
         self.state.kept.load(Ordering::SeqCst)
     }
 
-    /// The first block of each that came, kept or not, in order.
+    /// The first block of each operation that arrived, held or not, in order.
     pub fn seen(&self) -> Vec<u64> {
         self.state.seen.lock().unwrap().clone()
     }
 
-    /// How many were to be durable (FUA).
+    /// The number of durable writes (FUA).
     pub fn durable(&self) -> usize {
         self.state.durable.load(Ordering::SeqCst)
     }
 
-    /// Lets everything that was kept go on.
+    /// Releases all held operations.
     pub fn open_up(&self) {
         self.state.budget.store(0, Ordering::SeqCst);
         self.state.generation.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Secrets, the files they are read from, and a target that asks for them.
+//! Secrets, their files, and a target that requires them.
 
 use super::{NQN, any};
 use farblock_backends::mem::Mem;
@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The same for the same seed.
+/// The same secret for the same seed.
 pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
 }
 
-/// Serves 1 MiB to this host, if it has proved itself.
+/// Serves 1 MiB to this host, once it has authenticated.
 pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.keys.insert(host.to_owned(), keys);
@@ -33,7 +33,7 @@ pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: Engi
     Target::start(&config).expect("it starts")
 }
 
-/// A file with a secret or a key, removed when it is dropped.
+/// A file with a secret or key, removed on drop.
 pub struct KeyFile(pub PathBuf);
 
 impl KeyFile {
@@ -45,7 +45,7 @@ impl KeyFile {
         Self::holding(key.text().as_str())
     }
 
-    /// What is in it from now on.
+    /// Replaces its contents.
     #[allow(dead_code, reason = "not every test changes one")]
     pub fn change(&self, seed: u8) {
         std::fs::write(&self.0, secret(seed).text().as_str()).expect("room");

@@ -1,5 +1,5 @@
-//! What the tests of a disk share: a target whose backend can be held, networks that can be cut,
-//! and a user of the disk.
+//! Shared parts of disk tests: a target whose backend can be held, networks that can be cut, and a
+//! user of the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:disk";
 pub const BLOCK: usize = 512;
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The engines that work here.
@@ -40,7 +40,7 @@ pub fn engines() -> Vec<EngineKind> {
     engines
 }
 
-/// Serves a namespace at these addresses.
+/// Serves a namespace on these addresses.
 pub fn serve(namespace: Arc<dyn Namespace>, listeners: &[SocketAddr]) -> Target {
     serve_as(namespace, "disk", listeners, EngineKind::Auto)
 }
@@ -60,7 +60,7 @@ pub fn serve_as(
         engine,
         ..TargetConfig::default()
     };
-    // A port that was just given up may be busy for a moment.
+    // A port closed just now may be busy for a moment.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match Target::start(&config) {
@@ -79,7 +79,7 @@ pub fn url(address: SocketAddr) -> Url {
     format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL")
 }
 
-/// Options with nothing of this machine in them.
+/// Options without files of this machine.
 pub fn options(engine: EngineKind) -> DiskOptions {
     let connection = Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
@@ -95,7 +95,7 @@ pub fn options(engine: EngineKind) -> DiskOptions {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
@@ -136,7 +136,7 @@ impl User {
         self.queue.submit(Op::read(lba, blocks, buffer, token));
     }
 
-    /// Turns until `time` is over or something completed; gives what did.
+    /// Turns until `time` is over or operations complete; returns those.
     pub fn turn(&mut self, time: Duration) -> Vec<Completion> {
         let deadline = Instant::now() + time;
         loop {
@@ -149,14 +149,14 @@ impl User {
         }
     }
 
-    /// The one completion there is to be.
+    /// The single expected completion.
     pub fn one(&mut self) -> Completion {
         let mut done = self.turn(Duration::from_secs(60));
         assert_eq!(done.len(), 1, "completions");
         done.pop().expect("counted")
     }
 
-    /// The value of a block that is read now.
+    /// Reads the value of a block.
     pub fn value(&mut self, lba: u64) -> u8 {
         self.read(lba, 1, 0);
         let done = self.one();

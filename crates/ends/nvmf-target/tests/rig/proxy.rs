@@ -10,15 +10,15 @@ use std::time::Duration;
 struct ProxyState {
     /// New connections are closed at once.
     down: AtomicBool,
-    /// Nothing moves, and nobody is told.
+    /// Carries nothing, without notice.
     stalled: AtomicBool,
-    /// The same for the connections that were made before this one.
+    /// The same for connections made before this one.
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
-    /// Whether a connection is closed instead of carrying these bytes.
+    /// Picks bytes before which a connection is closed.
     ends_before: OnceLock<fn(&[u8]) -> bool>,
-    /// Bytes that came through, in either direction.
+    /// Bytes carried in both directions.
     carried: AtomicUsize,
     stop: AtomicBool,
     /// Both sides of every connection.
@@ -50,7 +50,7 @@ impl Proxy {
         Proxy { address, state }
     }
 
-    /// Closes every connection there is.
+    /// Closes every connection.
     pub fn cut(&self) {
         for (host, target) in self.state.streams.lock().unwrap().drain(..) {
             let _ = host.shutdown(Shutdown::Both);
@@ -58,7 +58,7 @@ impl Proxy {
         }
     }
 
-    /// Closes every connection, and lets none through until [`up`](Self::up).
+    /// Closes every connection, and refuses new ones until [`up`](Self::up).
     pub fn down(&self) {
         self.state.down.store(true, Ordering::SeqCst);
         self.cut();
@@ -70,8 +70,8 @@ impl Proxy {
         self.state.stalled_before.store(0, Ordering::SeqCst);
     }
 
-    /// What the present connections carry stays on its way until [`up`](Self::up), while new ones
-    /// work. Only the hosts are told that the present ones are over.
+    /// Holds the data of the present connections until [`up`](Self::up), while new ones work. Only
+    /// the hosts see the present ones close.
     pub fn detain(&self) {
         let made = self.state.made.load(Ordering::SeqCst);
         self.state.stalled_before.store(made, Ordering::SeqCst);
@@ -85,33 +85,33 @@ impl Proxy {
         self.state.down.store(true, Ordering::SeqCst);
     }
 
-    /// New connections are made again, whatever becomes of the others.
+    /// Admits new connections again; the others stay as they are.
     pub fn admit(&self) {
         self.state.down.store(false, Ordering::SeqCst);
     }
 
-    /// From here on nothing arrives any more, in either direction, and nothing says so.
+    /// Stops all data in both directions, without notice.
     pub fn stall(&self) {
         self.state.stalled.store(true, Ordering::SeqCst);
     }
 
-    /// Ends what [`stall`](Self::stall) began, but not what was detained.
+    /// Ends [`stall`](Self::stall), but not `detain`.
     pub fn resume(&self) {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
 
-    /// Once: closes a connection that is to carry bytes which `are_last` picks, in either
-    /// direction, and these do not arrive.
+    /// Once: closes a connection before it carries bytes that `are_last` picks, in either
+    /// direction.
     pub fn end_before(&self, are_last: fn(&[u8]) -> bool) {
         self.state.ends_before.set(are_last).expect("it is said once");
     }
 
-    /// Bytes that came through so far, in either direction.
+    /// Bytes carried so far in both directions.
     pub fn carried(&self) -> usize {
         self.state.carried.load(Ordering::SeqCst)
     }
 
-    /// Everything takes this much longer.
+    /// Delays all data.
     pub fn delay(&self, delay: Duration) {
         self.state.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
     }
@@ -163,7 +163,7 @@ impl ProxyState {
                     }
                     state.carried.fetch_add(length, Ordering::SeqCst);
                 }
-                // The end arrives no sooner than what was sent before.
+                // The close arrives no sooner than the data before it.
                 state.wait_while_stalled(number);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);

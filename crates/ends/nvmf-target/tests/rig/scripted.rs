@@ -1,4 +1,4 @@
-//! A host made of nothing but a socket and the protocol's host end.
+//! A scripted host: a socket and the protocol's host end.
 
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
@@ -30,7 +30,7 @@ pub fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> 
     target_of(engine, [disk as Arc<dyn Namespace>], change)
 }
 
-/// A target of these disks, from namespace 1 on.
+/// A target of these disks, numbered from 1.
 pub fn target_of(
     engine: EngineKind,
     disks: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -57,7 +57,7 @@ pub struct Queue {
     pub stream: TcpStream,
     pub end: HostEnd,
     pub pending: Vec<u8>,
-    /// What came for commands of other slots than the one that is waited for.
+    /// Completions of slots other than the awaited one.
     pub told: Vec<Cqe>,
 }
 
@@ -106,12 +106,12 @@ impl Queue {
         }
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its response.
     pub fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Answer {
         self.try_run(sqe, transfer, data).expect("closed before the answer")
     }
 
-    /// The same where the connection may end before the answer.
+    /// The same; `None` if the connection closes first.
     pub fn try_run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Option<Answer> {
         let mut out = Vec::new();
         self.end.submit(SlotId(0), &sqe, transfer, &mut out);
@@ -155,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Waits for the end of so many commands, all successful; gives how many bytes they brought.
+    /// Waits for `count` successful completions; returns their bytes of data.
     pub fn completions(&mut self, count: usize) -> usize {
         let (mut completed, mut brought) = (0, 0);
         while completed < count {
@@ -188,14 +188,14 @@ impl Queue {
         answer.result
     }
 
-    /// Whether the target closed the connection, whatever it said before.
+    /// Whether the target closes the connection, after any output.
     pub fn is_closed(&mut self) -> bool {
         while self.receive() {}
         true
     }
 }
 
-/// The identifier of the host, if there is but one.
+/// The host identifier where one host is enough.
 const HOST_ID: [u8; 16] = [7; 16];
 
 pub fn connect_data(cntlid: u16) -> ConnectData {
@@ -258,7 +258,7 @@ pub fn write(queue: &mut Queue, lba: u64, data: &[u8], in_capsule: bool) -> Stat
     queue.run(blocks(1, lba, length / BLOCK as u32, dptr), transfer, data).status
 }
 
-/// A Compare and a Write of one block, fused and sent as one: what each is answered.
+/// The statuses of a fused Compare and Write of one block, sent together.
 pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2] {
     let mut out = Vec::new();
     let length = BLOCK as u32;
@@ -283,7 +283,7 @@ pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2]
     statuses.map(|status| status.expect("each once"))
 }
 
-/// What a command for reservations is answered, sent with its keys.
+/// The status of a reservation command, sent with its keys.
 pub fn reservation(
     queue: &mut Queue,
     opcode: NvmOpcode,

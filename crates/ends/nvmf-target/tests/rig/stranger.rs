@@ -1,4 +1,4 @@
-//! A peer that breaks the rules, and does no more than a test asks for.
+//! A peer that breaks the rules, and does only what a test requests.
 
 use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
@@ -14,12 +14,12 @@ pub const NQN: &str = "nqn.2026-11.org.farblock:strangers";
 pub const MIB: usize = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory of this process that is there, in bytes.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> usize {
     resident_of(std::process::id())
 }
 
-/// Memory of a process that is there, in bytes.
+/// Resident memory of a process, in bytes.
 pub fn resident_of(process: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
@@ -27,7 +27,7 @@ pub fn resident_of(process: u32) -> usize {
     kib << 10
 }
 
-/// A connection from 127.0.`net`.`number`, which is somebody else than 127.0.0.1.
+/// A connection from 127.0.`net`.`number`: another address than 127.0.0.1.
 pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -37,7 +37,7 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether the target has not ended it.
+/// Whether the target has not closed it.
 pub fn is_open(stream: &TcpStream) -> bool {
     let _ = stream.set_nonblocking(true);
     let peeked = stream.peek(&mut [0]);
@@ -55,7 +55,7 @@ pub fn host(number: usize) -> String {
     format!("nqn.2026-11.org.farblock:host{number}")
 }
 
-/// A queue pair that does what a test asks for, and no more.
+/// A queue pair that does only what a test requests.
 pub struct Peer {
     pub stream: TcpStream,
     pub end: HostEnd,
@@ -71,7 +71,7 @@ impl Peer {
         Self::try_on(stream).expect("it is let in")
     }
 
-    /// None if the target closes the connection.
+    /// `None` if the target closes the connection.
     pub fn try_on(stream: TcpStream) -> Option<Self> {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -84,8 +84,7 @@ impl Peer {
         Some(peer)
     }
 
-    /// Receives until an event is one that is waited for; none if the connection ends or nothing
-    /// comes in time.
+    /// Receives until `wanted` accepts an event; `None` if the connection closes or times out.
     pub fn until<R>(&mut self, mut wanted: impl FnMut(&Event<'_>) -> Option<R>) -> Option<R> {
         let mut bytes = [0; 65536];
         loop {
@@ -108,7 +107,7 @@ impl Peer {
         }
     }
 
-    /// Sends a command; false if it is not taken.
+    /// Sends a command; false if that fails.
     pub fn send(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> bool {
         let slot = SlotId(self.next);
         self.next = (self.next + 1) % 128;
@@ -131,7 +130,7 @@ impl Peer {
         self.try_connect(nqn, host, queue, controller).expect("it is let in")
     }
 
-    /// None if it is refused, or closed.
+    /// `None` if the target refuses or closes it.
     pub fn try_connect(
         &mut self,
         nqn: &str,
@@ -149,7 +148,7 @@ impl Peer {
         status.is_success().then_some(result as u16)
     }
 
-    /// Makes this the admin queue of an enabled controller, unless the target ends it.
+    /// Makes this the admin queue of an enabled controller; `None` if the target closes it.
     pub fn try_enable(&mut self, nqn: &str, host: &str) -> Option<u16> {
         let controller = self.try_connect(nqn, host, 0, 0xffff)?;
         let cc = 1 | 6 << 16 | 4 << 20;
@@ -160,7 +159,7 @@ impl Peer {
         self.status()?.0.is_success().then_some(controller)
     }
 
-    /// Asks for a discovery controller.
+    /// Connects a discovery controller.
     pub fn discover(&mut self) -> Status {
         let data = ConnectData::new([7; 16], 0xffff, DISCOVERY_NQN, &host(0));
         let sqe = ConnectCommand::new(0, 0, 31, 0).to_sqe();
@@ -176,7 +175,7 @@ impl Peer {
         (peer, controller)
     }
 
-    /// An I/O queue, with the admin queue that it needs.
+    /// An I/O queue with its admin queue.
     pub fn io(address: SocketAddr, host: &str) -> (Peer, Peer) {
         let (admin, controller) = Peer::admin(address, NQN, host);
         let mut peer = Peer::new(address);
@@ -196,7 +195,7 @@ impl Peer {
         })
     }
 
-    /// Sends what was asked for, without its last bytes.
+    /// Sends requested data without the last bytes.
     pub fn withhold(&mut self, grant: Grant, bytes: usize) {
         let zeroes = vec![0; MIB];
         let (mut grant, mut out) = (grant, Vec::new());
@@ -207,7 +206,7 @@ impl Peer {
         }
     }
 
-    /// Writes as an honest host does.
+    /// Writes like an honest host.
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         assert!(self.ask_to_write(bytes));

@@ -1,5 +1,5 @@
-//! What scripted hosts do step by step that otherwise is one call: a write whose data come when
-//! they are asked for, two hosts, reservations.
+//! Single steps of scripted hosts: a write whose data follow their request, two hosts,
+//! reservations.
 
 use super::scripted::*;
 use farblock_proto::tcp::host_end::{Event, Grant, Transfer};
@@ -10,14 +10,14 @@ use farblock_wire::{SglDescriptor, Status};
 use std::io::Write;
 use std::net::SocketAddr;
 
-/// Queues of another host: what has the same name and another identifier.
+/// Queues of another host, with the same name and another identifier.
 pub fn another_host(address: SocketAddr) -> (Queue, Queue) {
     const HOST_ID: [u8; 16] = [9; 16];
     let (admin, controller) = admin_of(HOST_ID, address, Digests::NONE);
     (admin, io_of(HOST_ID, address, Digests::NONE, controller, true))
 }
 
-/// Asks to write so many bytes to the first blocks.
+/// Sends a write of this many bytes to the first blocks, without data.
 pub fn ask(queue: &mut Queue, slot: u16, bytes: u32) {
     let count = bytes / BLOCK as u32;
     let sqe = blocks(NvmOpcode::WRITE.0, 0, count, SglDescriptor::transport(bytes));
@@ -49,7 +49,7 @@ fn hear(queue: &mut Queue) -> Heard {
     }
 }
 
-/// What the target wants of a write's data.
+/// The target's request for a write's data.
 pub fn wanted(queue: &mut Queue) -> Grant {
     match hear(queue) {
         Heard::Wanted(grant) => grant,
@@ -57,7 +57,7 @@ pub fn wanted(queue: &mut Queue) -> Grant {
     }
 }
 
-/// How a command ended.
+/// The status of a command.
 pub fn status(queue: &mut Queue) -> Status {
     match hear(queue) {
         Heard::Completed(status) => status,
@@ -65,7 +65,7 @@ pub fn status(queue: &mut Queue) -> Status {
     }
 }
 
-/// Sends what is wanted of a write's data.
+/// Sends the requested data of a write.
 pub fn give(queue: &mut Queue, mut grant: Grant, data: &[u8]) {
     let mut out = Vec::new();
     while let Some(range) = queue.end.data_header(&mut grant, &mut out) {

@@ -1,6 +1,6 @@
-//! What Identify and the log pages of what is supported say, taken at its word: each bit that is
-//! set is something that works, each that is clear something that is refused as the specification
-//! has it, and each limit is tried at, and one beyond.
+//! Checks every claim of Identify and the supported-features log pages: each set bit works, each
+//! clear bit is refused with the specified status, and each limit is tested at its value and one
+//! beyond.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BLOCK: u32 = 512;
-/// More than DMRSL and MCL: nothing of it is stored.
+/// More than DMRSL and MCL; no data are stored.
 const BLOCKS: u64 = 1 << 28;
-/// A namespace like it that is read-only.
+/// The same namespace, read-only.
 const READ_ONLY: u32 = 2;
 
 struct Stand {
@@ -79,7 +79,7 @@ fn code(status: Status) -> Status {
     Status(status.code())
 }
 
-/// An entry with nothing but an opcode and a namespace, and the data that it has to have.
+/// An entry with only an opcode and a namespace, and the data it requires.
 fn bare(opcode: u8, nsid: u32) -> (Command, Vec<u8>) {
     let data = match DataDirection::of(opcode) {
         DataDirection::None => Data::None,
@@ -214,7 +214,7 @@ fn each_log_page_and_each_identify_page_is_there_or_refused() {
         if known.contains(&cns) {
             expected = Status::SUCCESS;
         }
-        // Which controller's command sets: this one's.
+        // CNS 0x1c returns this controller's command sets.
         if cns == Cns::COMMAND_SETS.0 {
             let mut command = command::identify(Cns(cns), 0);
             let this = IdentifyParameters { cntid: 0xffff, ..IdentifyParameters::new(Cns(cns)) };
@@ -251,7 +251,7 @@ fn walk_features(stand: &mut Stand) {
     }
 }
 
-/// OAES says which notices can be enabled. The lower bits are warnings of SMART.
+/// OAES names the notices that can be enabled. The lower bits are SMART warnings.
 fn walk_notices(stand: &mut Stand) {
     let oaes = stand.controller().oaes.get();
     for bit in 8..32 {
@@ -288,7 +288,7 @@ fn each_form_of_a_command_works_or_is_refused() {
         let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
         assert_eq!(stand.io(&command, &data), expected, "OCFS bit {format}");
     }
-    // Compare and Write can be fused, of as many blocks as ACWU says; nothing else.
+    // Only Compare and Write can be fused, of up to ACWU blocks.
     assert_eq!(identify.fuses.get(), 1);
     let blocks = u32::from(identify.acwu_z.get()) + 1;
     for (blocks, expected) in [(blocks, Status::SUCCESS), (blocks + 1, Status::INVALID_FIELD)] {
@@ -306,10 +306,10 @@ fn each_form_of_a_command_works_or_is_refused() {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
         assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
-        // What follows is not its second.
+        // The next command is not its second.
         assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }
-    // No metadata and no protection information (MC, DPC), one format of blocks (NLBAF).
+    // No metadata, no protection information (MC, DPC), one block format (NLBAF).
     let namespace = stand.namespace(1);
     let nothing = (namespace.mc, namespace.dpc, namespace.nlbaf_z, namespace.flbas);
     assert_eq!(nothing, (0, 0, 0, 0));
@@ -321,7 +321,7 @@ fn each_form_of_a_command_works_or_is_refused() {
         protected.sqe.cdw12.set(1 << bit);
         assert_eq!(stand.io(&protected, &[]), Status::INVALID_PROTECTION_INFORMATION);
     }
-    // Descriptors: of the capsule and keyed ones, each alone (SGLS, MSDBD).
+    // Only in-capsule and keyed descriptors, one per command (SGLS, MSDBD).
     assert_eq!((identify.sgls.get(), identify.msdbd), (1 | 1 << 2 | 1 << 20, 1));
     for (cid, id) in (500..).zip((0..=u8::MAX).filter(|id| ![0x01, 0x40, 0x4f].contains(id))) {
         let mut sqe = place(&stand.io.wire, &read, cid, &[], false);
@@ -382,7 +382,7 @@ fn commands_may_be_as_large_as_is_said_and_no_larger() {
             assert_eq!(code(answer.status), expected, "MDTS, {blocks} blocks");
         }
     }
-    // What a command can name is less than VSL and WZSL allow of the smallest blocks.
+    // The largest command is below VSL and WZSL for the smallest blocks.
     for (opcode, limit) in [(NvmOpcode::VERIFY, limits.vsl), (NvmOpcode::WRITE_ZEROES, limits.wzsl)]
     {
         assert_eq!((4096u64 << limit) / u64::from(BLOCK), 1 << 16);
@@ -414,19 +414,19 @@ fn commands_may_be_as_large_as_is_said_and_no_larger() {
 fn there_may_be_as_many_as_is_said_and_no_more() {
     let mut stand = stand();
     let identify = stand.controller();
-    // Namespaces: NN is the largest number that is valid, used or not.
+    // NN is the largest valid namespace number, used or not.
     let nn = identify.nn.get();
     assert_eq!(identify.mnan.get(), nn);
     assert_eq!(stand.admin(&command::identify_namespace(nn), &[]), Status::SUCCESS);
     assert_eq!(stand.admin(&command::identify_namespace(nn + 1), &[]), Status::INVALID_NAMESPACE);
-    // Entries of a queue: MAXCMD.
+    // MAXCMD is the number of queue entries.
     let depth = identify.maxcmd.get();
     Peer::io(&stand.target, stand.controller, 2, depth);
     let mut deeper = Peer::new(&stand.target);
     let data = command::connect_data(&IDENTITY, Some(stand.controller));
     let answer = deeper.run(&command::connect(3, depth, 0), data.as_bytes());
     assert_eq!(code(answer.status), Status::CONNECT_INVALID_PARAMETERS);
-    // Entries of the error log: ELPE.
+    // ELPE is the number of error log entries.
     let entries = u32::from(identify.elpe_z) + 1;
     for _ in 0..entries + 3 {
         let unknown = command::log_page(LogPage::new(LogPageId(0xff), 64));
@@ -438,7 +438,7 @@ fn there_may_be_as_many_as_is_said_and_no_more() {
     hold_events(&mut stand);
 }
 
-/// As many event requests as AERL says, and one more.
+/// AERL limits the outstanding event requests; one more fails.
 fn hold_events(stand: &mut Stand) {
     let held = u16::from(stand.controller().aerl_z) + 1;
     let event = |cid: u16| Sqe { cid: cid.into(), ..command::async_event_request().sqe };
@@ -453,8 +453,8 @@ fn hold_events(stand: &mut Stand) {
     );
 }
 
-/// What a capsule of an I/O queue may hold (IOCCSZ), and the answer (IORCSZ), in units of 16 bytes.
-/// A larger one ends its connection, as on TCP: nobody knows where the next one would begin.
+/// IOCCSZ and IORCSZ are the sizes of an I/O queue's capsules and responses, in units of 16 bytes.
+/// A larger capsule ends its connection, as on TCP: the next one could not be found.
 #[test]
 fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
     let mut stand = stand();
@@ -470,7 +470,7 @@ fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
     }
 }
 
-/// KAS: the timeout is a multiple of it, never less than was asked for.
+/// KAS: the timeout is rounded up to a multiple of it.
 #[test]
 fn the_keep_alive_timeout_has_the_steps_that_are_said() {
     let mut stand = stand();
@@ -485,8 +485,7 @@ fn the_keep_alive_timeout_has_the_steps_that_are_said() {
     }
 }
 
-/// CTRATT bit 6: commands of any queue keep a controller alive, without Keep Alive; and nothing but
-/// them does.
+/// CTRATT bit 6: only commands keep a controller alive, on any queue, without Keep Alive.
 #[test]
 fn traffic_keeps_a_controller_alive() {
     let mut stand = stand();
@@ -499,7 +498,7 @@ fn traffic_keeps_a_controller_alive() {
         let sent = Instant::now();
         let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
         let Some(answer) = stand.io.answer(cid) else {
-            // A busy machine may have been silent for too long; then it ends rightly.
+            // A busy machine may have been silent for too long; then the close is correct.
             assert!(last.elapsed() >= timeout / 2, "it ended under {timeout:?} of traffic");
             return;
         };
@@ -511,7 +510,8 @@ fn traffic_keeps_a_controller_alive() {
     assert!(last.elapsed() >= timeout, "it ended too early");
 }
 
-/// CCRL resets at once, each of which ends the controller that CIU and CIRN name.
+/// CCRL is the number of concurrent resets, each of which closes the controller named by CIU and
+/// CIRN.
 #[test]
 fn as_many_controllers_can_be_reset_at_once_as_is_said() {
     let mut stand = stand();
@@ -535,7 +535,7 @@ fn as_many_controllers_can_be_reset_at_once_as_is_said() {
     lost.iter().for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "it has ended"));
 }
 
-/// DLFEAT: what was deallocated reads as zeroes, and Write Zeroes may deallocate.
+/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
 #[test]
 fn deallocated_blocks_are_what_is_said() {
     let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
@@ -566,7 +566,7 @@ fn deallocated_blocks_are_what_is_said() {
     assert_eq!(blocks.collect::<Vec<_>>(), [x, x, o, o, x, o, o, x]);
 }
 
-/// A discovery controller has a page of its own, and less behind it.
+/// A discovery controller has its own Identify page, and supports less.
 #[test]
 fn a_discovery_controller_is_what_it_says() {
     let target = target([Arc::new(Null::new(BLOCK, 1 << 20).expect("a size")) as _]);
@@ -577,7 +577,7 @@ fn a_discovery_controller_is_what_it_says() {
     let identify = stand.controller();
     assert_eq!(identify.cntrltype, 2, "discovery");
     assert_eq!((identify.nn.get(), identify.sqes, identify.cqes), (0, 0, 0));
-    // No optional command, and no I/O at all.
+    // No optional command, and no I/O.
     let optional = (identify.oacs.get(), identify.oncs.get(), identify.fuses.get(), identify.vwc);
     assert_eq!((optional, identify.ccrl, identify.anacap), ((0, 0, 0, 0), 0, 0));
     let mandatory = [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18, 0x7f];
@@ -600,7 +600,7 @@ fn a_discovery_controller_is_what_it_says() {
     assert_eq!(rest, stand.log(LogPageId::DISCOVERY, 1024)[512..]);
     walk_features(&mut stand);
     walk_notices(&mut stand);
-    // As much of a log page as MDTS says, and no more.
+    // A log page transfer may have MDTS bytes, and no more.
     let most = identify.max_transfer_bytes(4096).expect("a limit") as u32;
     for (bytes, expected) in [(most, Status::SUCCESS), (most + 4, Status::INVALID_FIELD)] {
         let page = command::log_page(LogPage::new(LogPageId::DISCOVERY, bytes));

@@ -1,4 +1,4 @@
-//! The suite that every namespace passes: the host's own, over memory at both ends.
+//! The host's own namespace conformance suite, via memory at both ends.
 
 use super::Wire;
 use super::peer::NQN;
@@ -19,7 +19,7 @@ fn near(block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(Backed { namespace, backing: target })
 }
 
-/// A controller that our own host has connected, of a target that need not outlive it.
+/// A controller that our own host has connected; it does not keep the target alive.
 fn connect(target: &Arc<Target>) -> Controller {
     let target = Arc::downgrade(target);
     let dial = move || {
@@ -30,7 +30,7 @@ fn connect(target: &Arc<Target>) -> Controller {
         }
         wire
     };
-    // Operations that wait for one of few entries, and commands that are parts of one.
+    // A small queue in which operations must wait, and commands that are split.
     let options = Options { queue_depth: 16, ..Options::default() };
     Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("it is here")
 }

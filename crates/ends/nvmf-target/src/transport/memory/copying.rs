@@ -1,4 +1,4 @@
-//! Copy: what it copies, what it refuses, and what stops it in the middle.
+//! Copy: its effects, refusals and interruptions.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, target};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const BLOCK: u32 = 512;
-/// Blocks of a namespace: more than one step copies.
+/// Blocks of a namespace: more than one step.
 const BLOCKS: u64 = 16 << 10;
 
 fn memory() -> Arc<dyn Namespace> {
@@ -45,7 +45,7 @@ impl Host {
         Self { admin, io }
     }
 
-    /// Host Behavior Support with these copy descriptor formats.
+    /// Sets Host Behavior Support to these copy descriptor formats.
     fn enable(&mut self, formats: u16) -> Status {
         let feature = command::set_features(FeatureId::HOST_BEHAVIOR_SUPPORT, 0);
         let behavior = HostBehavior { cdfe: formats.into(), ..HostBehavior::zeroed() };
@@ -59,7 +59,7 @@ impl Host {
         (code(answer.status), answer.result)
     }
 
-    /// Each block from `lba` on holds its number and a letter.
+    /// Writes its number and a letter to each block from `lba`.
     fn fill(&mut self, nsid: u32, lba: u64, blocks: u64, letter: u8) {
         let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| block(lba, letter)).collect();
         let write = command::write(nsid, lba, blocks as u32, data.len() as u32, false);
@@ -138,7 +138,7 @@ fn ranges_of_other_namespaces_are_copied_when_the_host_has_enabled_that() {
     }
     let fast = CopyRange { sopt: CopyRange::SOPT_FAST_ONLY.into(), ..range(1, 0, 1) };
     assert_eq!(host.copy(2, 0, true, &[fast]), (Status::FAST_COPY_NOT_POSSIBLE, 0));
-    // What must be durable is, and what is not asked for is not.
+    // Only what must be durable is flushed.
     let durable = gate.durable();
     let mut fua = command::copy(2, 0, 1, true);
     fua.sqe.cdw12.set(fua.sqe.cdw12.get() | 1 << 30);
@@ -176,7 +176,7 @@ fn what_is_beyond_a_limit_is_refused_and_nothing_is_copied() {
     assert_eq!(host.copy(1, u64::MAX, false, &[range(0, 0, 1)]).0, Status::LBA_OUT_OF_RANGE);
     let beyond = [range(0, 5, 1), range(0, u64::MAX, 1)];
     assert_eq!(host.copy(1, 0, false, &beyond), (Status::LBA_OUT_OF_RANGE, 0));
-    // The last block that is read is the first that would be written, and the other way round.
+    // The last source block is the first destination block, and the reverse.
     for from in [91, 109] {
         let overlapping = [range(0, 0, 1), range(0, from, 10)];
         assert_eq!(host.copy(1, 100, false, &overlapping).0, Status::OVERLAPPING_IO_RANGE);
@@ -213,7 +213,7 @@ fn a_copy_that_fails_says_which_range_was_the_first_that_is_not_copied() {
         let target = target([fault]);
         let mut host = Host::new(&target);
         host.fill(1, 0, 2048, letter);
-        // Two whole ranges, and one that fails behind its first step.
+        // Two complete ranges, and one that fails after its first step.
         let ranges = [range(0, 0, 4), range(0, 1000, 4), range(0, 2488, 1024), range(0, 0, 1)];
         let (status, result) = host.copy(1, 7992, false, &ranges);
         let expected = match letter {
@@ -242,7 +242,7 @@ fn what_a_reservation_forbids_is_not_read_and_not_written() {
     }
 }
 
-/// Registers and acquires.
+/// Registers and acquires a reservation.
 fn reserve(host: &mut Host, nsid: u32, rtype: u32) {
     let key = 7u64.to_le_bytes();
     let ignoring = 1 << 3;
@@ -262,7 +262,7 @@ fn release(host: &mut Host, nsid: u32, rtype: u32) {
     assert_eq!(host.io.run(&command, &7u64.to_le_bytes()).status, Status::SUCCESS);
 }
 
-/// A host that may copy from the first namespace, which keeps the first read, into the second.
+/// A host that may copy from the first namespace, whose first read is held, into the second.
 fn held_copy() -> (Arc<Gate>, Arc<Gate>, Target, Host) {
     let from = Arc::new(Gate::of(Operation::Read, memory()));
     let into = Arc::new(Gate::new(memory()));
@@ -273,7 +273,7 @@ fn held_copy() -> (Arc<Gate>, Arc<Gate>, Target, Host) {
     (from, into, target, host)
 }
 
-/// Waits until the gate keeps something.
+/// Waits until the gate holds an operation.
 fn until_kept(gate: &Gate) {
     while gate.kept() == 0 {
         std::thread::yield_now();
@@ -316,7 +316,7 @@ fn a_deallocation_in_what_has_become_smaller_goes_on_to_nothing_behind_its_end()
     let target = target([gate.clone() as Arc<dyn Namespace>]);
     let mut host = Host::new(&target);
     gate.keep(usize::MAX);
-    // More than one step has, apart from each other.
+    // More ranges than one step, far apart.
     let ranges = (0..20).flat_map(|at| DsmRange::new(at * 100, 1).as_bytes().to_vec());
     let ranges: Vec<_> = ranges.collect();
     let cid = host.io.send(&command::deallocate(1, 20), &ranges, true);
@@ -329,7 +329,7 @@ fn a_deallocation_in_what_has_become_smaller_goes_on_to_nothing_behind_its_end()
     assert_eq!(gate.seen().len(), begun, "no other step was begun");
 }
 
-/// Remembers in which memory reads came.
+/// Records the memory into which reads arrived.
 struct Places {
     inner: Arc<dyn Namespace>,
     seen: Arc<Mutex<BTreeSet<usize>>>,
@@ -372,7 +372,7 @@ impl Queue for PlacesQueue {
     }
 }
 
-/// Commands of several steps hold buffers for the steps that are under way, and for no others.
+/// A command in several steps holds buffers only for steps under way.
 #[test]
 fn what_waits_for_its_next_step_holds_no_memory() {
     const COMMANDS: usize = 28;
@@ -407,7 +407,7 @@ fn a_host_that_leaves_in_the_middle_writes_nothing_more() {
     until_kept(&from);
     host.admin.wire.leave();
     assert!(host.io.wire.wait().is_none(), "it is closed");
-    // The same host's new queue waits for what the copy may write yet.
+    // The same host's new queue waits for the copy's pending writes.
     let mut again = Host::new(&target);
     let write = command::write(2, 9000, 1, BLOCK, false);
     let cid = again.io.send(&write, &[5; BLOCK as usize], true);
@@ -433,11 +433,11 @@ fn steps_wait_for_the_limits_of_what_they_read_and_of_what_they_write() {
     let writes = crawl(Rate { writes: 1, ..Rate::default() });
     for (nsid, rates) in [(1, reads), (2, writes)] {
         set(nsid, &rates);
-        // The queue's core has heard of it.
+        // The queue's core has applied it.
         host.io.is_heard();
         let data = bytes(&[range(1, 0, 2048)]);
         let cid = host.io.send(&command::copy(2, 0, 1, true), &data, true);
-        // The first step finds the budget untouched, the second none: others are answered.
+        // The first step finds the budget unused, the second finds none; other commands proceed.
         host.io.is_heard();
         assert_eq!(host.io.wire.take_answers().len(), 0, "it waits");
         set(nsid, &Rates::default());

@@ -1,4 +1,4 @@
-//! Fused Compare and Write: both or neither, and nothing in between.
+//! Fused Compare and Write: both or neither, with nothing in between.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, key_of, target};
@@ -38,13 +38,13 @@ impl Host {
         Self { admin, io }
     }
 
-    /// Sends a pair for one block, and does not wait.
+    /// Sends a pair for one block, without waiting.
     fn send(&mut self, lba: u64, old: u8, new: u8, in_capsule: bool) -> [u16; 2] {
         let first = self.io.send(&compare(lba), &[old; BLOCK as usize], in_capsule);
         [first, self.io.send(&write(lba), &[new; BLOCK as usize], in_capsule)]
     }
 
-    /// What two commands are answered, of which either may be the first.
+    /// The statuses of two commands, in either order of completion.
     fn answers(&mut self, pair: [u16; 2]) -> [Status; 2] {
         let mut statuses = [None; 2];
         for _ in pair {
@@ -91,7 +91,7 @@ fn gate(operation: Operation) -> Arc<Gate> {
     Arc::new(Gate::of(operation, disk))
 }
 
-/// Two hosts of a disk that may keep operations of this kind.
+/// Two hosts of a disk that may hold operations of this kind.
 fn stand(operation: Operation) -> (Target, Arc<Gate>, Host, Host) {
     let gate = gate(operation);
     let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
@@ -114,7 +114,7 @@ fn what_is_as_expected_is_written_and_nothing_else() {
     let pair = host.send(3, 1, 2, false);
     assert_eq!(host.answers(pair), [OK, OK], "with data that are asked for");
     let pairs = [host.send(3, 2, 3, true), host.send(3, 3, 4, true), host.send(4, 1, 9, true)];
-    // All of a queue are carried out in their order, though not of others.
+    // The pairs of one queue execute in order; other commands may overtake them.
     let answers = pairs.as_flattened().iter().map(|_| host.io.wire.wait().expect("it is open"));
     let failed = answers.filter(|cqe| cqe.status() != OK).map(|cqe| cqe.cid.get());
     let mut failed: Vec<_> = failed.collect();
@@ -145,7 +145,7 @@ fn a_half_alone_is_refused() {
             assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
         }
     }
-    // Each with its own mistake, and what becomes of both.
+    // Each with its own error, and the results of both.
     let leave = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     let two_blocks = [0; 2 * BLOCK as usize];
     let wrong = [
@@ -162,7 +162,7 @@ fn a_half_alone_is_refused() {
         let pair = [first, second].map(|command| host.io.send(&command, &block, true));
         assert_eq!(host.answers(pair), expected, "{first:?} {second:?}");
     }
-    // More than ACWU says.
+    // More blocks than ACWU.
     let first = with_fuse(command::compare(1, 0, 2, 2 * BLOCK), 1);
     let second = with_fuse(command::write(1, 0, 2, 2 * BLOCK, false), 2);
     let pair = [first, second].map(|command| host.io.send(&command, &two_blocks, true));
@@ -171,7 +171,7 @@ fn a_half_alone_is_refused() {
     assert_eq!(host.fused(7, 0, 1), [OK, OK]);
 }
 
-/// Increments by hosts that know of each other only by what they read: none is lost.
+/// Concurrent increments by hosts that share only the block lose none.
 #[test]
 fn counters_lose_nothing_while_others_write_beside_them() {
     const ROUNDS: u32 = 50;
@@ -216,7 +216,7 @@ fn counters_lose_nothing_while_others_write_beside_them() {
     assert_eq!(value(&mut host), ROUNDS * u32::from(HOSTS));
 }
 
-/// A write that is under way ends before anything is compared; one that comes then waits.
+/// A write under way ends before the compare starts; a later one waits.
 #[test]
 fn nobody_writes_in_between() {
     let (_target, gate, mut one, mut other) = stand(Operation::Write);
@@ -228,7 +228,7 @@ fn nobody_writes_in_between() {
     gate.open_up();
     assert_eq!(other.io.answer(begun).expect("it is open").status, OK);
     assert_eq!(one.answers(pair), [DIFFERS, FAILED], "it has seen the other's");
-    // The other way round: all that changes blocks.
+    // The reverse, for every command that changes blocks.
     let zeroes = command::write_zeroes(1, 6, 1, false, false);
     let deallocate = command::deallocate(1, 1);
     let range = command::deallocate_range(6, 1).as_bytes().to_vec();
@@ -255,14 +255,14 @@ fn nobody_writes_in_between() {
     }
 }
 
-/// Who is gone writes nothing, and nobody waits for him.
+/// A closed connection writes nothing and blocks no one.
 #[test]
 fn a_host_that_goes_in_the_middle_leaves_nothing() {
     let (target, gate, mut one, mut other) = stand(Operation::Read);
     gate.keep(1);
     one.send(6, 0, 2, true);
     until_kept(&gate, 1);
-    // Two more wait: of the same host, and of another.
+    // Two more wait: one of the same host, one of another.
     one.send(6, 0, 3, true);
     let pair = other.send(6, 0, 4, true);
     other.io.is_heard();
@@ -271,7 +271,7 @@ fn a_host_that_goes_in_the_middle_leaves_nothing() {
     gate.open_up();
     assert_eq!(other.answers(pair), [OK, OK]);
     assert_eq!(other.value(6), 4);
-    // One that has only the first of two, and one whose data never come.
+    // A connection with only the first of two, and one whose data never arrive.
     let mut half = Host::new(&target, &IDENTITY);
     half.io.send(&compare(6), &[0; 512], true);
     half.io.wire.leave();
@@ -326,7 +326,7 @@ fn a_namespace_that_changes_in_the_middle_is_not_written() {
         };
         let waited = other.answers(waits);
         assert!(waited.contains(&status) && !waited.contains(&OK), "{waited:?}");
-        // Its second has ended when the first is let go on.
+        // Its second has failed when the first continues.
         assert_eq!(one.io.wire.wait().expect("it is open").status(), status);
         gate.open_up();
         assert_eq!(one.io.wire.wait().expect("it is open").status(), FAILED);
@@ -347,7 +347,7 @@ fn reserve(host: &mut Host, opcode: NvmOpcode, control: ReservationControl, keys
     assert_eq!(host.io.run(&command, &data).status, OK);
 }
 
-/// What is fenced after it compared does not write.
+/// A host fenced after its compare does not write.
 #[test]
 fn a_preempt_in_the_middle_stops_the_write() {
     let (_target, gate, mut one, mut other) = stand(Operation::Read);
@@ -366,7 +366,7 @@ fn a_preempt_in_the_middle_stops_the_write() {
     let keys: Vec<u8> = [2u64, 1].iter().flat_map(|key| key.to_le_bytes()).collect();
     let sqe = Sqe { cdw10: preempt.0.into(), ..Sqe::new(NvmOpcode::RESERVATION_ACQUIRE.0, 0, 1) };
     let preempt = other.io.send(&Command::new(sqe, Data::ToController(16)), &keys, true);
-    // It waits for what the fenced host reads.
+    // It waits for the fenced host's read.
     let conflict = Status::RESERVATION_CONFLICT.with_dnr();
     while one.io.run(&command::flush(1), &[]).status != conflict {}
     gate.open_up();
@@ -377,7 +377,7 @@ fn a_preempt_in_the_middle_stops_the_write() {
     assert_eq!(other.fused(6, 0, 3), [OK, OK]);
 }
 
-/// A pair counts as what it reads and what it writes, and waits for both.
+/// A pair is charged for its read and its write, and waits for both limits.
 #[test]
 fn limits_hold_for_pairs() {
     let (target, gate, mut one, mut other) = stand(Operation::Write);
@@ -398,7 +398,7 @@ fn limits_hold_for_pairs() {
     assert_eq!(one.answers(waits), [OK, OK]);
 }
 
-/// A core without connections answers others for as long as those serve somebody.
+/// A core without connections replies to others while those serve hosts.
 #[test]
 fn a_target_that_stops_finishes_what_it_has_accepted() {
     let (target, gate, mut one, other) = stand(Operation::Write);
@@ -410,7 +410,7 @@ fn a_target_that_stops_finishes_what_it_has_accepted() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // Its second does not come any more; or it came itself when the queue was ending already.
+    // Its second can no longer follow; or the first arrived when the queue was closing.
     let alone = one.io.answer(first).expect("it is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();

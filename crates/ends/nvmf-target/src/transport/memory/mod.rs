@@ -1,9 +1,9 @@
-//! Memory: a host in the same process, for tests. It names its data with keyed descriptors, as one
-//! behind RDMA does, and proves that a session knows nothing of PDUs and streams.
+//! Memory: a transport for a host in the same process, for tests. Like a host behind RDMA it names
+//! its data with keyed descriptors, which proves that a session needs no PDUs and streams.
 //!
-//! The two ends share the host's [`Wire`]: capsules one way, answers the other, and memory that the
-//! host has registered, which pulls and pushes copy. A key or a range that is not registered ends
-//! the connection, as does a command more than the queue is deep.
+//! The two ends share the host's [`Wire`]: capsules one way, responses the other, and the host's
+//! registered memory, which pulls and pushes copy. An unregistered key or range ends the
+//! connection, as does a command beyond the queue depth.
 
 mod aborting;
 mod advertised;
@@ -32,17 +32,17 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A command that is not answered, with what its capsule brought.
+/// A command without a response, with its in-capsule data.
 struct Taken {
     sqe: Sqe,
     capsule: Vec<u8>,
 }
 
-/// How far it is with the connection.
+/// State of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
-    /// The host named memory that it has not registered.
+    /// The host named memory that is not registered.
     Broken,
     Closed,
     Gone,
@@ -53,9 +53,9 @@ pub(crate) struct Memory {
     wire: Arc<Wire>,
     slots: Vec<Option<Taken>>,
     in_capsule_bytes: usize,
-    /// Commands whose data were pulled and are there to be taken.
+    /// Commands whose pulled data have arrived.
     arrived: VecDeque<SlotId>,
-    /// What was pushed, until the tick's end.
+    /// Pushed data until the tick's end.
     sent: Vec<(usize, Buffer)>,
     life: Life,
 }
@@ -114,7 +114,7 @@ impl Transport for Memory {
     }
 
     fn resume(_: &mut Session<Self>, _: &mut Context) {
-        // It leaves nothing for later.
+        // It defers no input.
     }
 
     fn pull(
@@ -200,7 +200,7 @@ impl Transport for Memory {
 }
 
 impl Session<Memory> {
-    /// Takes commands and their data, as far as the limits let it.
+    /// Takes commands and their data, as far as the limits allow.
     fn bring(&mut self, cx: &mut Context) {
         while self.takes_commands() && self.transport.life == Life::Open {
             while let Some(slot) = self.transport.arrived.pop_front() {
@@ -243,7 +243,7 @@ impl Session<Memory> {
         }
     }
 
-    /// What was pushed or pulled just now wants another look.
+    /// Lists the session after a push or pull.
     fn list_if_moved(&mut self, cx: &mut Context) {
         let memory = &self.transport;
         let is_over = matches!(memory.life, Life::Closed | Life::Broken);

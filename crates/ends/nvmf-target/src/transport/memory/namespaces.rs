@@ -1,4 +1,4 @@
-//! Namespaces that come, change and go while hosts use them, on as many cores as there are.
+//! Namespaces that are added, changed and removed while hosts use them, on every core.
 
 use super::gate::Gate;
 use super::peer::{NQN, Peer, key_of, place, target, target_on};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const BLOCK: u32 = 512;
 const BYTES: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of each queue.
+/// For each queue.
 const VERIFIES: u16 = 12;
 const FIRST: NamespaceId = NamespaceId(1);
 
@@ -54,13 +54,13 @@ fn verify(blocks: u32) -> command::Command {
     command::Command::new(sqe, command::Data::None)
 }
 
-/// Sends a command and does not wait.
+/// Sends a command without waiting.
 fn send(peer: &Peer, command: &command::Command, cid: u16, data: &[u8]) {
     let sqe = place(&peer.wire, command, cid, data, true);
     peer.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
 }
 
-/// The status that a command got.
+/// The status of a command.
 fn status_of(peer: &mut Peer, cid: u16) -> Status {
     code(peer.answer(cid).expect("it is open").status)
 }
@@ -80,8 +80,8 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         gate.keep(usize::MAX);
         let blocks = (BYTES / u64::from(BLOCK)) as u32;
         for io in &queues {
-            // A read and the first steps of some commands are with the namespace; the others wait
-            // for their turns behind them.
+            // A read and the first steps of some commands are at the namespace; the others wait for
+            // their turns.
             send(io, &command::read(1, 0, 1, BLOCK), 100, &[]);
             (101..101 + VERIFIES).for_each(|cid| send(io, &verify(blocks - 1), cid, &[]));
         }
@@ -90,8 +90,8 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         let begun = if is_one_core { at_once / 2 } else { at_once };
         until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
         let removal = control.remove_namespace(NQN, FIRST).expect("it is there");
-        // What waits is answered though nothing of what was begun has ended; everything new is
-        // refused, and the other namespace is served.
+        // Waiting commands complete although no started one has ended. New commands fail, and the
+        // other namespace works.
         for io in &mut queues {
             for cid in 101 + begun..101 + VERIFIES {
                 assert_eq!(status_of(io, cid), Status::INVALID_NAMESPACE);
@@ -162,8 +162,8 @@ fn a_number_that_is_given_again_reaches_the_new_store_only() {
     target.stop().expect("it stops");
 }
 
-/// Keeps some reads and writes of either block size in flight until it is over: each is answered
-/// once, with what belongs to one of the namespaces that were there. Gives how many were served.
+/// Keeps reads and writes of either block size in flight until `over` is set. Each completes once,
+/// with data of one of the existing namespaces. Returns the number of successes.
 fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
     const AT_ONCE: u16 = 12;
     let (mut cid, mut served, mut in_flight) = (0_u16, 0, 0);
@@ -184,7 +184,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
         let _ = io.wire.deregister(key_of(cqe.cid.get()));
         match code(cqe.status()) {
             Status::SUCCESS => served += 1,
-            // For another block size, or in between.
+            // For the other block size, or between two namespaces.
             Status::DATA_SGL_LENGTH_INVALID | Status::INVALID_NAMESPACE => {}
             other => panic!("{other}"),
         }
@@ -244,7 +244,7 @@ fn hosts_are_told_of_every_change() {
     let mut told = |change: &dyn Fn()| {
         let cid = 7000;
         admin.wire.send(Sqe { cid: cid.into(), ..command::async_event_request().sqe }, &[]);
-        // It is held when a later command is answered.
+        // The event request is held once a later command has completed.
         assert_eq!(admin.run(&command::identify_controller(), &[]).status, Status::SUCCESS);
         change();
         let event = admin.answer(cid).expect("it is open").result;
@@ -293,7 +293,7 @@ fn a_file_that_grows_is_told_to_hosts() {
     assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
     until("its core has heard of it", || io.run(&read, &[]).status == Status::SUCCESS);
     target.stop().expect("it stops");
-    // What is open cannot be removed everywhere; it is the system's folder for such things.
+    // Open files cannot be removed on every system; the folder is temporary.
     drop((admin, io, file));
     let _ = std::fs::remove_dir_all(&folder);
 }

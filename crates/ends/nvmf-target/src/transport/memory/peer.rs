@@ -1,4 +1,4 @@
-//! A scripted host: one command at a time, each bent as the test wants it.
+//! A scripted host: one command at a time, each modified as the test needs.
 
 use super::Wire;
 use crate::config::{Export, Subsystem, TargetConfig};
@@ -27,12 +27,12 @@ pub(super) struct Answer {
     pub(super) data: Vec<u8>,
 }
 
-/// A target that shares these with any host, from 1 on.
+/// A target that shares these with any host, numbered from 1.
 pub(super) fn target(namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
     target_on(EngineKind::default(), namespaces)
 }
 
-/// The same on an engine.
+/// The same on a given engine.
 pub(super) fn target_on(
     engine: EngineKind,
     namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -66,7 +66,7 @@ impl Peer {
         Self { wire, next: 0 }
     }
 
-    /// An enabled controller's admin queue.
+    /// The admin queue of an enabled controller.
     pub(super) fn admin(target: &Target) -> (Self, u16) {
         Self::admin_of(target, &IDENTITY)
     }
@@ -104,27 +104,27 @@ impl Peer {
         peer
     }
 
-    /// Carries a command out: data to the controller in the capsule, others keyed.
+    /// Executes a command: data to the controller in the capsule, other data by key.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
         let in_capsule = matches!(command.data, Data::ToController(_));
         self.run_with(command, data, in_capsule)
     }
 
-    /// The same with a choice.
+    /// The same with a choice for the data.
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
         let cid = self.send(command, data, in_capsule);
         self.answer(cid).expect("closed before the answer")
     }
 
-    /// The queue's core has done what it was told before. One answer does not prove that: the
-    /// command may have been taken in a tick that had begun.
+    /// Waits until the queue's core has handled its earlier messages. One response does not prove
+    /// that: the command may have been taken in a tick that had started.
     pub(super) fn is_heard(&mut self) {
         for _ in 0..=limits::ROUNDS_PER_TICK {
             assert_eq!(self.run(&command::flush(u32::MAX), &[]).status, Status::SUCCESS);
         }
     }
 
-    /// Sends a command, and does not wait.
+    /// Sends a command without waiting.
     pub(super) fn send(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> u16 {
         let cid = self.next;
         self.next += 1;
@@ -133,7 +133,7 @@ impl Peer {
         cid
     }
 
-    /// The next answer, which has to be that of `cid`.
+    /// The next response, which must be for `cid`.
     pub(super) fn answer(&mut self, cid: u16) -> Option<Answer> {
         let cqe = self.wire.wait()?;
         assert_eq!(cqe.cid.get(), cid);
@@ -143,20 +143,19 @@ impl Peer {
     }
 }
 
-/// The key of a command's memory.
+/// The memory key of a command.
 pub(super) fn key_of(cid: u16) -> u32 {
     0x4b00_0000 | u32::from(cid)
 }
 
-/// A command's memory, and whether the target had made its key invalid.
+/// A command's memory, and whether the target has invalidated its key.
 pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
     let (region, is_invalidated) = wire.deregister(key_of(cid))?;
     let Region::Bytes(memory) = region else { unreachable!("a script registers bytes") };
     Some((memory, is_invalidated))
 }
 
-/// The entry of a command with a descriptor of its data, which are registered unless they are to go
-/// in the capsule.
+/// A command's entry with a data descriptor; registers data that do not go into the capsule.
 pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
     let keyed = |memory: Vec<u8>| {
         let length_bytes = memory.len() as u32;

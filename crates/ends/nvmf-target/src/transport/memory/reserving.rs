@@ -1,4 +1,4 @@
-//! Two hosts and a namespace that one of them reserves.
+//! Two hosts, and a namespace that one of them reserves.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer};
@@ -29,14 +29,14 @@ const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const ABORTED: Status = Status::ABORTED_PREEMPT.with_dnr();
 const WRITE_EXCLUSIVE: ReservationType = ReservationType::WRITE_EXCLUSIVE;
 const REGISTRANTS_WRITE: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
-/// Blocks that are verified in several steps.
+/// Enough blocks for a Verify in several steps.
 const VERIFIED: u32 = 8192;
 
-/// Keeps a text as long as the test lasts.
+/// Stores a text in memory.
 #[derive(Default)]
 struct Kept {
     text: Mutex<String>,
-    /// The next is not kept.
+    /// Whether the next save fails.
     fails: Mutex<bool>,
 }
 
@@ -58,7 +58,7 @@ fn gated() -> Arc<Gate> {
     Arc::new(Gate::new(Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"))))
 }
 
-/// A disk that is verified in several steps, and may keep reads.
+/// A disk for a Verify in several steps, which may hold reads.
 fn gated_reads() -> Arc<Gate> {
     let disk = Mem::new(BLOCK, u64::from(VERIFIED) * u64::from(BLOCK)).expect("a size");
     Arc::new(Gate::of(Operation::Read, Arc::new(disk)))
@@ -79,7 +79,7 @@ fn target_of(gate: &Arc<Gate>, store: Option<Arc<Kept>>) -> Result<Target, crate
     })
 }
 
-/// A host's two queues, which are on different cores if there are several.
+/// A host's two queues, on different cores if there are several.
 struct Host {
     admin: Peer,
     io: Peer,
@@ -121,7 +121,7 @@ impl Host {
         if answer.status.is_success() { Ok(answer.data[0]) } else { Err(answer.status) }
     }
 
-    /// Type, generation, whether it persists; and who is registered, with whether it holds.
+    /// Type, generation, persistence; and the registrants, with whether each is a holder.
     fn report(&mut self) -> (u8, u32, u8, Vec<(u8, bool)>) {
         let (answer, bytes) = (self.io.run(&report(8192, true), &[]), 8192);
         assert_eq!((answer.status, answer.data.len()), (Status::SUCCESS, bytes));
@@ -181,7 +181,7 @@ fn a_reservation_keeps_others_out_and_its_end_lets_them_in() {
     let large = vec![2; 256 << 10];
     let write = command::write(1, 0, 512, 256 << 10, false);
     assert_eq!(other.io.run_with(&write, &large, false).status, CONFLICT);
-    // Queues that come later know it, too.
+    // The reservation applies to later queues, too.
     let mut late = Host::new(&target, &OTHER);
     assert_eq!(late.write(0, 3), CONFLICT);
     assert_eq!(late.report(), (1, 1, 0, vec![(7, true)]));
@@ -210,7 +210,7 @@ fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
         }
         let preempt = take(action, WRITE_EXCLUSIVE, one.key, other.key);
         let pending = one.io.send(&preempt.0, &preempt.1, true);
-        // Since it is begun, the other's new writes do not get through.
+        // Once it has started, the other host's new writes fail.
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
@@ -226,7 +226,7 @@ fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
     }
 }
 
-/// Both are registered, and the other may read whatever becomes of its registration.
+/// Both are registered, and the other may read even without its registration.
 fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     let (target, gate, mut one, mut other) = two_hosts_of(gate);
     assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
@@ -234,8 +234,8 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     (target, gate, one, other)
 }
 
-/// Reads, writes and copies that wait for a limit: each is as far as it gets, and none is with the
-/// namespace yet. What a plain Preempt leaves allowed is carried out.
+/// Reads, writes and copies that wait for a limit: each is as far as it can be, and none is at the
+/// namespace. A plain Preempt lets permitted commands execute.
 #[test]
 fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
     for (action, read, written) in [
@@ -259,7 +259,7 @@ fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
         }
         let begun = gate.seen().len();
         assert_eq!(begun, if read == Status::SUCCESS { 3 } else { 1 }, "{action:?}");
-        // The same of a write, from the beginning.
+        // The same with a write, from the start.
         assert_eq!((other.register(), other.write(0, 1)), (Status::SUCCESS, Status::SUCCESS));
         control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
         other.io.is_heard();
@@ -274,8 +274,8 @@ fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
     }
 }
 
-/// A Verify that has steps left ends with the step that is under way, and the Preempt and Abort is
-/// over after it.
+/// A Verify with steps left ends with the step under way, and the Preempt and Abort completes after
+/// it.
 #[test]
 fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() {
     for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
@@ -290,7 +290,7 @@ fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() 
         }
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
         let pending = one.io.send(&preempt.0, &preempt.1, true);
-        // What it does to the other host's queue is done when that may not write any more.
+        // The other host's queue has applied it when that host may no longer write.
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
@@ -319,7 +319,7 @@ fn a_preempt_waits_for_what_a_lost_queue_has_left() {
     assert!(other.io.wire.wait().is_none(), "its controller has ended");
     let preempt = take(AcquireAction::PREEMPT, WRITE_EXCLUSIVE, one.key, other.key);
     let pending = one.io.send(&preempt.0, &preempt.1, true);
-    // What comes after it on another queue pair of the same host is answered.
+    // Later commands of the same host on another queue pair complete.
     let log = LogPage::new(LogPageId::SMART_HEALTH, 512);
     assert_eq!(one.admin.run(&command::log_page(log), &[]).status, Status::SUCCESS);
     assert!(one.io.wire.take_answers().is_empty(), "over too early");
@@ -392,7 +392,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
         changes.add_namespace_kept(NQN, nsid, &export, &Sharing::default(), kept)
     };
     let remove = || drop(changes.remove_namespace(NQN, nsid).expect("it is there"));
-    // Its core may not have heard of the namespace yet.
+    // Its core may not have received the namespace yet.
     let once_there = |host: &mut Host| loop {
         let status = host.write(0, 1);
         if status.code() != Status::INVALID_NAMESPACE.code() {
@@ -415,7 +415,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
     "rubbish".clone_into(&mut store.text.lock().unwrap());
     let refused = add(Some(&kept)).expect_err("who was fenced would get in").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
-    // A namespace that begins without a place for them has one when it comes back with it.
+    // A namespace added without a store gets one when it is added again with one.
     add(None).expect("nothing is taken up");
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
@@ -434,7 +434,7 @@ fn what_is_not_offered_is_refused() {
     let status = |command: &(Command, Vec<u8>), host: &mut Host| {
         Status(host.io.run(&command.0, &command.1).status.code())
     };
-    // There is no place to keep anything.
+    // There is no store.
     let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
     let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
     assert_eq!(status(&persisting, &mut one), Status::INVALID_FIELD);
@@ -443,7 +443,7 @@ fn what_is_not_offered_is_refused() {
     let mut nobody = Host::new(&target, &Identity { hostid: [0; 16], ..IDENTITY });
     nobody.key = 5;
     assert_eq!(Status(nobody.register().code()), Status::COMMAND_SEQUENCE_ERROR);
-    // As much as there is, and no more.
+    // As many bytes as requested, and no more.
     assert_eq!(one.io.run(&report(4, true), &[]).data.len(), 4);
 }
 
@@ -462,7 +462,7 @@ fn a_flush_of_all_namespaces_is_not_stopped_by_one_that_its_host_does_not_see() 
     assert_eq!(host.io.run(&all, &[]).status, CONFLICT);
     let seen_by = [IDENTITY.hostnqn.to_owned()].into();
     control.set_visible_to(NQN, NamespaceId(1), Some(&seen_by)).expect("it is there");
-    // Its core has heard of it when it does not see the namespace any more.
+    // Its core has applied the change when the host no longer sees the namespace.
     while host.write(0, 1) == CONFLICT {}
     assert_eq!(host.write(0, 1), Status::INVALID_NAMESPACE.with_dnr());
     assert_eq!(host.io.run(&all, &[]).status, Status::SUCCESS);
