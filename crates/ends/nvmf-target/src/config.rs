@@ -86,7 +86,8 @@ impl Subsystem {
     }
 }
 
-/// Who may connect to a listener without TLS. A host with a TLS key never may.
+/// The hosts that may connect to a listener without TLS. A host with a TLS key for a subsystem may
+/// use that subsystem only with TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsPolicy {
     /// Hosts without a TLS key. The listener has no TLS and refuses hosts that have a key.
@@ -112,10 +113,10 @@ pub struct TargetConfig {
     /// Hosts, by name, that must use TLS for every subsystem and for discovery, with their keys:
     /// two while a key is being rotated. These keys do not allow a host.
     pub tls_keys: BTreeMap<String, Vec<TlsKey>>,
-    /// Who may connect without TLS to listeners that `tls_listeners` does not name. `None`: no host
-    /// if there are `tls_keys`, otherwise hosts without a key.
+    /// The TLS policy of listeners that `tls_listeners` does not name. `None`: without TLS, no host
+    /// may connect if there are `tls_keys`, otherwise hosts without a key.
     pub tls: Option<TlsPolicy>,
-    /// The same by index in `listeners`.
+    /// TLS policies by index in `listeners`.
     pub tls_listeners: BTreeMap<usize, TlsPolicy>,
     /// Referrals to other discovery services.
     pub referrals: Vec<Referral>,
@@ -123,7 +124,7 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// The event loop engine.
     pub engine: EngineKind,
-    /// How long a core polls before it sleeps.
+    /// Polling of a core before it sleeps.
     pub polling: Polling,
     /// Set only to measure; the default is no limit.
     #[doc(hidden)]

@@ -84,8 +84,8 @@ impl Control {
         self.shared.set_sharing(nqn, nsid, sharing)
     }
 
-    /// Sets the hosts, by name, that see a namespace; `None`: all that may connect. To other hosts
-    /// it is inactive. Submitted operations complete.
+    /// Sets the hosts, by name, that see a namespace; `None`: all allowed hosts. To other hosts it
+    /// is inactive. Submitted operations complete.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace, or a host name is not valid.
@@ -214,7 +214,7 @@ impl Control {
 pub struct Sharing {
     /// Its ANA group.
     pub ana_group: u32,
-    /// The hosts that see it, by name; `None`: all that may connect.
+    /// The hosts that see it, by name; `None`: all allowed hosts.
     pub visible_to: Option<BTreeSet<String>>,
     /// Its NGUID, if not derived from its identity.
     pub nguid: Option<[u8; 16]>,

@@ -43,7 +43,7 @@ pub(crate) struct Context {
     now: Cell<Option<Instant>>,
     /// Memory that peers make this core hold.
     pub(crate) memory: Account,
-    /// Commands executed in place, in turns.
+    /// Commands executed in place, by turns.
     pub(crate) in_place: InPlace,
     /// Host shares of this core.
     pub(crate) shares: Shares,

@@ -8,9 +8,8 @@
 //! Connect. See decision 14.
 //!
 //! ```text
-//!   open --- torn down ---> ending, changes unknown --- closed --> changes known --- ended -->
-//! gone
-//!     \__________________ the host closed it ________________________/   (or none at all)
+//!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
+//!     \________________ the host closed it ______________________/   (or none at all)
 //! ```
 //!
 //! A host may have thousands of closed and fenced queues. So one shared list per host holds the
@@ -166,7 +165,7 @@ impl SharedEndings {
     }
 }
 
-/// What a fenced queue does with a command.
+/// The result of checking a command on a fenced queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passage {
     /// The command waits in the fence.

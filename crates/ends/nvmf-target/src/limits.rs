@@ -133,8 +133,8 @@ pub const READS_AHEAD: usize = 4;
 /// completes at once does not monopolize a core.
 pub const ROUNDS_PER_TICK: usize = 8;
 
-/// How long the target retries a listen address in use: a killed process disappears before its
-/// io_uring and the sockets in it.
+/// Time for which the target retries a listen address in use: a killed process disappears before
+/// its io_uring and the sockets in it.
 pub const LISTEN_TIME: Duration = Duration::from_secs(3);
 
 /// Pause between two tries.
@@ -149,7 +149,7 @@ pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages that a host may send to authenticate; one transaction has three.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
 
-/// Waiting messages at which those of closed connections are dropped.
+/// When this many messages wait, the messages of closed connections are dropped.
 pub const SWEPT_CALCULATIONS: usize = 256;
 
 /// Time after which half of an address's recorded work is forgotten.

@@ -2,8 +2,8 @@
 //! that takes more than its share waits, and others do not wait for it.
 //!
 //! ```text
-//!   0 ........... 3/4 of the limit ........... limit ............ limit + reserve
-//!     anybody      one host not more          everybody            hosts that hold next to nothing
+//!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
+//!     up to one host                     all hosts            hosts with next to nothing
 //! ```
 //!
 //! Beyond the reserve, the core admits nothing. Data that arrives all the same fails with a

@@ -1,6 +1,6 @@
 //! State that all cores share: the registry, the places of queues, and the cores' mailboxes.
 //!
-//! The mutex is taken for Connect, admin commands and teardown, never for I/O.
+//! I/O never takes the mutex here; Connect, admin commands and teardown do.
 
 mod identifiers;
 mod listeners;
@@ -248,7 +248,7 @@ pub(crate) struct TargetShared {
     visits: Notices,
     pub(crate) keeper: Keeper,
     pub(crate) budget: Budget,
-    /// How long event loops may poll.
+    /// Polling of event loops before they sleep.
     polling: OnceLock<Polling>,
 }
 

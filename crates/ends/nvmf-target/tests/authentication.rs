@@ -299,7 +299,7 @@ fn who_has_no_secret_does_not_authenticate_anew() {
     let without = with(&Options::default());
     let refused = without.authenticate().expect_err("there is nothing to prove it with");
     assert!(refused.to_string().contains("--dhchap-secret"), "{refused}");
-    // A controller key is refused if the host did not request one.
+    // A target without secrets refuses a proof that it did not request.
     let file = KeyFile::of_secret(4);
     let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
     let refused = asked.authenticate().expect_err("nobody asked for it");

@@ -188,8 +188,8 @@ fn what_a_dead_process_sent_is_not_done_late() {
     assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
 }
 
-/// If the recorded controller belonged to another target process, for example before a restart, a
-/// successor need not wait.
+/// When another controller now runs at the recorded origin, as after a target restart, a successor
+/// need not wait.
 #[test]
 fn a_successor_after_the_target_was_started_anew() {
     let backend = mem();
@@ -215,7 +215,7 @@ fn a_successor_after_the_target_was_started_anew() {
         assert_eq!(disk.state(), DiskState::Live);
         let mut user = User::new(&disk, EngineKind::Auto);
         assert_eq!(user.value(0), 0);
-        // It waits for one that cannot be closed.
+        // It waits for one that it cannot reset.
         user.write(1, 1, 1, 1);
         assert_eq!(user.one().result, Ok(()));
         assert_eq!(begin.elapsed() >= quiesce_time, waits, "{name:?} {origin:?}");
@@ -338,7 +338,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
     user.write(0, 1, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     assert_eq!(disk.state(), DiskState::Waiting, "the right one may come back");
-    // Paths that differ from the start are refused, too.
+    // The first connect refuses paths to different disks, too.
     let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let urls = [url(address), url(other.addresses()[0])];
     let error = Disk::connect(&urls, &options).expect_err("two disks");

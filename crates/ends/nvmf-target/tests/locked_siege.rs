@@ -51,7 +51,7 @@ const ALL_KNOCK: Duration = Duration::from_secs(300);
 const VISITS: usize = 6;
 /// The host whose TLS key strangers do not have.
 const TLS_HOST: usize = 2_000_000;
-/// Seed of its key, unlike the one that strangers try.
+/// Seed of its key; strangers try another one.
 const TLS_SEED: u8 = 1;
 
 /// The behavior of a stranger.
@@ -119,7 +119,7 @@ fn tls_key(seed: u8) -> TlsKey {
     key.expect("a suite")
 }
 
-/// The process under attack; not a test of its own.
+/// The process under attack; only the other tests run it.
 #[test]
 #[ignore = "a part of the others"]
 fn serve_until_the_input_ends() {

@@ -36,7 +36,7 @@ fn limit(target: &Target, writes: u64) {
     target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
 }
 
-/// The same, when the core that serves this queue has heard of it.
+/// The same, once this queue's core has applied it.
 fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
     limit(target, writes);
     assert_eq!(read(queue, 0, 512).status, Status::SUCCESS);
@@ -49,12 +49,12 @@ fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() 
     (0..3).for_each(|slot| ask(&mut queue, slot, 4096));
     let grants = [(); 3].map(|()| wanted(&mut queue));
     limit(&target, 1);
-    // The core has heard of the limit when it has done something since.
+    // The core has applied the limit once it has executed a later command.
     let (_other_admin, mut other) = host(&target);
     assert_eq!(read(&mut other, 0, 512).status, Status::SUCCESS);
     grants.into_iter().for_each(|grant| give(&mut queue, grant, &[7; 4096]));
     (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::SUCCESS));
-    // The next one waits for its time before its data are asked for.
+    // The next one waits for its start before its data are requested.
     ask(&mut queue, 0, 512);
     let grant = wanted(&mut queue);
     ask(&mut queue, 1, 512);
@@ -77,7 +77,7 @@ fn what_waits_keeps_its_turn_when_something_else_changes() {
     let grant = wanted(&mut queue);
     give(&mut queue, grant, &[1; 4096]);
     assert_eq!(status(&mut queue), Status::SUCCESS);
-    // The second may begin a second later, whatever becomes of another namespace meanwhile.
+    // The second may start a second later, even if another namespace changes meanwhile.
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -100,7 +100,7 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     limit(&target, 4096);
     let (other_admin, mut other) = host(&target);
     assert_eq!(write(&mut other, 0, &[1; 4096], true), Status::SUCCESS);
-    // Four minutes' worth, which is not begun.
+    // It would take four minutes, and does not start.
     ask(&mut other, 9, 1 << 20);
     assert_eq!(read(&mut other, 1024, 512).status, Status::SUCCESS);
     drop((other, other_admin));
@@ -109,8 +109,8 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     assert_eq!(write(&mut queue, 0, &[2; 4096], true), Status::SUCCESS);
 }
 
-/// A host that preempts another one hears that it is done, and the other one that it has lost: what
-/// waited for its time ends then, and never comes to the disk.
+/// A host preempts another: the preempt completes, and the other host gets a conflict. Its waiting
+/// commands end then, and never reach the disk.
 #[test]
 fn what_waits_ends_with_the_right_to_do_it() {
     let target = target(EngineKind::Auto, |_| {});

@@ -51,8 +51,6 @@ fn reads_give_what_was_written_in_every_way_of_moving_it() {
     }
 }
 
-/// Waits until the target has noticed the close.
-
 #[test]
 fn flush_compare_verify_zeroes_and_deallocate() {
     for &engine in EngineKind::HERE {

@@ -35,7 +35,7 @@ const TIME: Duration = Duration::from_secs(60);
 /// Goal for the memory that the target holds then.
 const GOAL_BYTES: usize = 1 << 30;
 
-/// The process under attack; not a test of its own.
+/// The process under attack; only the siege runs it.
 #[test]
 #[ignore = "a part of the siege"]
 fn serve_until_the_input_ends() {

@@ -3,21 +3,22 @@
 //!
 //! Sources:
 //! * The steps of one node: [MS-CSVP] (Failover Cluster: Setup and Validation Protocol).
-//!   3.2.4.16 `CprepDiskPRRegister` makes an arbitrary key and registers, ignoring an existing one;
-//!   3.4.4.11 `CprepDiskPRPreempt3` preempts, with the owner's key and its own; 3.4.4.13
-//!   `CprepDiskIsPRPresent3` looks for a key; 3.2.4.22 `CprepDiskIsPRPresent` tells no reservation
-//!   from another's and from its own; 3.2.4.21 `CprepDiskGetArbSectors` names two sectors to try
-//!   with.
-//! * That a node registers, reserves and reads in this order, after unregistering: reports of the
-//!   test ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
-//!   "Attempting to read PR on ...") in quantum/esos issue 62, and Microsoft's "Windows 2008
-//!   Failover Cluster Validation Fails on 'Validate SCSI-3 Persistent Reservation'" (askcore, 15
-//!   April 2009).
+//! * 3.2.4.16 `CprepDiskPRRegister` creates an arbitrary key and registers, ignoring an existing
+//!   key.
+//! * 3.4.4.11 `CprepDiskPRPreempt3` preempts, with the owner's key and its own.
+//! * 3.4.4.13 `CprepDiskIsPRPresent3` looks for a key.
+//! * 3.2.4.22 `CprepDiskIsPRPresent` distinguishes no reservation, another node's and its own.
+//! * 3.2.4.21 `CprepDiskGetArbSectors` names two sectors for trials.
+//! * The order (unregister, register, reserve, read): test reports in quantum/esos issue 62
+//!   ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
+//!   "Attempting to read PR on ...").
+//! * The same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
+//!   SCSI-3 Persistent Reservation'" (askcore, 15 April 2009).
 //!
-//! What is ours: the SCSI commands are translated by their meaning (ignoring an existing key is
-//! IEKEY, APTPL is CPTPL, type 5 is 3 and type 6 is 4); the type, what several nodes do to each
-//! other, and the restarts are made up of those steps. No trace of stornvme was at hand: a real
-//! cluster may send something else.
+//! This test translates the SCSI commands by meaning: ignoring an existing key is IEKEY, APTPL is
+//! CPTPL, type 5 is 3 and type 6 is 4. It composes the type, the steps of several nodes and the
+//! restarts from those steps. No trace of stornvme was available: a real cluster may send other
+//! commands.
 
 mod rig;
 

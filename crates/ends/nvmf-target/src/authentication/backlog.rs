@@ -73,7 +73,7 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Appends a request to those of its address.
+    /// Appends a request to its address's line.
     pub(super) fn push(&mut self, origin: Origin, work: W) {
         let spent = self.spent.get(&origin.address).copied().unwrap_or_default();
         match origin.is_known {

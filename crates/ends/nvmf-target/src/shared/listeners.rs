@@ -63,7 +63,7 @@ impl Listening {
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
     }
 
-    /// How long to retry a port in use: a removed listener may still have it.
+    /// Time to retry a port in use: a removed listener may still have it.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
         if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }

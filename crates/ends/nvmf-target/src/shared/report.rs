@@ -20,9 +20,9 @@ pub struct Report {
     pub uptime: Duration,
     /// Connections, including those that have not completed Connect.
     pub connections: usize,
-    /// Who must use TLS, by listen address.
+    /// TLS policies by listen address.
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
-    /// How long event loops may poll.
+    /// Polling of event loops before they sleep.
     pub polling: Polling,
     /// Memory, cores and connections that it may use.
     pub budget: Budget,

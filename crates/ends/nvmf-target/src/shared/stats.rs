@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A target's counters since it started. No counter decreases; those of removed objects disappear.
+/// A target's counters since it started. They never decrease; counters of removed objects
+/// disappear.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// Time since the start, at which these counters were read.

@@ -1,5 +1,5 @@
-//! Checks every claim of Identify and the supported-features log pages: each set bit works, each
-//! clear bit is refused with the specified status, and each limit is tested at its value and one
+//! Checks every claim of Identify and the log pages of supported features: each set bit works, and
+//! each clear bit is refused with the specified status. Each limit is tested at its value and one
 //! beyond.
 
 use super::gate::Gate;
