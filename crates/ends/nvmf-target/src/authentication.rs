@@ -168,7 +168,7 @@ impl Authenticator {
         subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
     }
 
-    /// Makes an identifier exclusive to this host; `None`: no identifier.
+    /// Makes an identifier exclusive to this host; `None`: the host has no exclusive identifier.
     fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
         let mut ids = self.ids.lock().expect("no holder panics");
         ids.retain(|(owner, _), name| owner != subsystem || name != host);
@@ -177,7 +177,7 @@ impl Authenticator {
         }
     }
 
-    /// Whether a host may give this identifier.
+    /// Whether a host may use this identifier.
     pub(crate) fn may_be(&self, subsystem: &str, host: &str, id: [u8; 16]) -> bool {
         let ids = self.ids.lock().expect("no holder panics");
         match ids.get(&(subsystem.to_owned(), id)) {
@@ -192,8 +192,8 @@ impl Authenticator {
     }
 
     /// Sets how a host must authenticate; `None`: not at all. Returns whether connected queues may
-    /// stay: either nothing is required now, or one of the secrets they proved is still valid and
-    /// the requirements did not become stricter.
+    /// stay: either nothing is required now, or one of the host's earlier secrets is still valid
+    /// and the requirements did not become stricter.
     pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
         self.bind(subsystem, host, keys.and_then(|keys| keys.id));
         let names = (subsystem.to_owned(), host.to_owned());

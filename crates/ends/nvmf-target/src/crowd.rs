@@ -36,7 +36,7 @@ impl Crowd {
         }
     }
 
-    /// Whether this connection's close left a quarter of the peak; true once per drop.
+    /// Whether this connection's close left at most a quarter of the peak; true once per drop.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

@@ -180,7 +180,7 @@ pub(crate) enum Passage {
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// Only queues closed before this one matter.
+    /// Only queues closed before this one was connected matter.
     before: EndingId,
     /// Waiting commands in order, by the queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
-//!     up to one host                     all hosts            hosts with next to nothing
+//!         any single host               all hosts together        hosts with next to nothing
 //! ```
 //!
 //! Beyond the reserve, the core admits nothing. Data that arrives all the same fails with a

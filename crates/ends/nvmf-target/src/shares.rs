@@ -1,4 +1,4 @@
-//! Shares hosts' use of a full core by deficit round robin.
+//! Divides a full core among hosts by deficit round robin.
 //!
 //! A host with many deep queues has hundreds of commands in its sockets; one at queue depth 1 has
 //! one, which would wait behind those hundreds every time. So while several hosts have commands for

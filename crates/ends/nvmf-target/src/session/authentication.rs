@@ -4,7 +4,7 @@
 //! ```text
 //!   Connect (AUTHREQ: ATR)          good
 //!  Waiting ---------------> Locked -------> Admin or Io --+
-//!                              |                 ^        | begun anew: goes on meanwhile
+//!                              |                 ^        | reauthentication: I/O continues
 //!                              | failed, late,   +--------+
 //!                              v too often       | failed
 //!                            closed <------------+

@@ -4,13 +4,13 @@
 //! ```text
 //!            Connect accepted        shutdown of the target
 //!  Waiting ------------------> Open ------------------------> Draining
-//!     |  fault, timeout          |  fault, host gone, torn down   |  nothing in flight
+//!     |  fault, timeout          |  fault, host left, torn down   |  nothing in flight
 //!     +--------------------------+--------------------------------+
 //!                                v
-//!                  Closing (what was emitted is still sent)
+//!                  Closing (sends the remaining output)
 //!                                v  sent, or it cannot be
 //!                             Closed  --> freed when the transport is gone and every operation
-//!                                         that was handed to a namespace has ended
+//!                                         submitted to a namespace has ended
 //! ```
 
 mod abort;
