@@ -4,7 +4,7 @@
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
 //!                                                       |                                  |
-//!                    each core: new changes are parked, those under way end;     parked ones resume
+//!                    each core: new changes are parked, those under way end;    parked ones resume
 //! ```
 //!
 //! Each namespace has one active claim, so that claims cannot deadlock: a claim waits only for
