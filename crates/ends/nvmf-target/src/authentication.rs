@@ -43,7 +43,7 @@ pub struct HostKeys {
     pub id: Option<[u8; 16]>,
     /// TLS keys, of which the host must use one: two while a key is being rotated.
     pub tls: Vec<TlsKey>,
-    /// Whether the host needs a secure channel, too.
+    /// A further requirement: mutual authentication, or a secure channel.
     pub demand: Demand,
 }
 

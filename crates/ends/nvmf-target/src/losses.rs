@@ -44,7 +44,7 @@ impl Losses {
         let mut heard = self.heard();
         let before = self.count.fetch_add(1, Ordering::AcqRel);
         let known = told.and_then(|host| heard.get_mut(&key(host)));
-        // A host that missed earlier failures must still get its error.
+        // A host that missed earlier failures must still get an error for those.
         if let Some(known) = known.filter(|known| **known == before) {
             *known = before + 1;
         }

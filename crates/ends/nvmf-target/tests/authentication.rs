@@ -191,7 +191,8 @@ fn an_identifier_is_its_hosts_alone() {
     drop((stays, goes));
 }
 
-/// Without configuration, since reservations identify hosts by it.
+/// An identifier that is not configured belongs to the first host that authenticates with it, since
+/// reservations identify hosts by it.
 #[test]
 fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     use farblock_host::HostId;

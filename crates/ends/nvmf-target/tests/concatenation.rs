@@ -106,7 +106,7 @@ impl Between {
     }
 }
 
-/// It keeps its TLS key.
+/// Reauthentication keeps the channel's TLS key.
 #[test]
 fn a_host_in_a_secure_channel_authenticates_anew() {
     let files = Files::new();

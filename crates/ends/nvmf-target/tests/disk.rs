@@ -147,8 +147,8 @@ impl Record for Journal {
     }
 }
 
-/// The same when the sending process has died and another one replaces it, by the record of the
-/// first.
+/// The same when the sending process has died, and its successor knows the controller from the
+/// journal.
 #[test]
 fn what_a_dead_process_sent_is_not_done_late() {
     let target = serve(mem(), &[any()]);

@@ -170,8 +170,8 @@ fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
 }
 
-/// Blocks the core until `meanwhile` has returned; returns the hosts of the commands that the disk
-/// receives from then on, in order: true for the second host.
+/// Blocks the core until both hosts have sent their reads; returns the hosts of the commands that
+/// the disk receives from then on, in order: true for the second host.
 fn order_of(
     log: &(Mutex<Log>, Condvar),
     (greedy, other): (&mut Host, &mut Host),

@@ -161,8 +161,8 @@ impl<T: Transport> Session<T> {
         self.close(cx);
     }
 
-    /// Counts the failure of a connection that closes before its host has authenticated. A host
-    /// without a secret just hangs up, so no other event would report it.
+    /// Logs that a connection closes before its host has authenticated. A host without a secret
+    /// just hangs up, so nothing else would report it.
     pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
         let Some(authentication) = &self.authentication else { return };
         let machine = authentication.machine.as_ref().filter(|_| self.is_locked());

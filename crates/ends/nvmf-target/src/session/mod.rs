@@ -561,7 +561,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes at once on the target's decision: not counted as a host that disconnected midway.
+    /// Closes at once on the target's decision: not logged as a host that left unauthenticated.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;
         self.close(cx);
