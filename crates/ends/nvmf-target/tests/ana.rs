@@ -159,7 +159,10 @@ fn a_cloned_target_is_no_second_path() {
     let _others = [connect(clone.addresses()), connect(clone.addresses())];
     let urls = [url(original.addresses()[0]), url(clone.addresses()[0])];
     let error = Disk::connect(&urls, &options(EngineKind::Auto)).expect_err("a clone");
-    assert!(error.to_string().contains("both number their controllers 1 to 999"), "{error}");
+    assert!(
+        error.to_string().contains("both may give controllers the identifiers 1 to 999"),
+        "{error}"
+    );
     let disk = connect(original.addresses());
     let error = disk.add_path(&urls[1]).expect_err("a clone");
     assert!(error.to_string().contains("not two paths to one disk"), "{error}");

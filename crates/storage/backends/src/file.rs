@@ -383,8 +383,7 @@ impl Namespace for FileDisk {
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        // A duplicate is the same open file: it shares the lock, and direct I/O.
-        let file = self.shared.file.try_clone().map_err(|_| BlockError::NoResources)?;
+        let file = self.shared.file.clone();
         let queue = queue::FileQueue::new(file, Arc::clone(&self.shared), reactor, parent);
         Ok(Box::new(queue.map_err(|_| BlockError::NoResources)?))
     }

@@ -244,3 +244,42 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
     scratch.ctl(&allow).fails(1, &["gives up asking the kernel's keyring", "name a file"]);
 }
+
+/// A copy of a whole file system has all attributes of its original, and the inode numbers. In the
+/// sandbox, a target may not look at the files of the other target.
+#[test]
+fn a_copy_is_refused_while_its_original_is_shared() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    use std::os::unix::fs::MetadataExt;
+    const IDENTITY: &str = "user.farblock.identity";
+    let scratch = Scratch::new();
+    let (original, copy) = (scratch.disk("a.img", 4 << 20), scratch.disk("b.img", 4 << 20));
+    let server = scratch.serve(["--no-control", &original]);
+    let mut text = [0; 128];
+    let Ok(length) = getxattr(&original, IDENTITY, &mut text[..]) else { return };
+    let uuid = std::str::from_utf8(&text[..length]).unwrap().split(' ').next().unwrap();
+    let inode = std::fs::metadata(&copy).unwrap().ino();
+    setxattr(&copy, IDENTITY, format!("{uuid} {inode}").as_bytes(), XattrFlags::CREATE).unwrap();
+    let refused = |disk: &str| {
+        let args = ["serve", "--listen", "127.0.0.1:0", "--no-control", disk];
+        scratch.run(args).fails(1, &["has the same identity as the file with the inode number"]);
+    };
+    refused(&copy);
+    refused(&format!("delay:1ms,{copy}"));
+    refused(&format!("concat:{copy},mem:1MiB"));
+    server.stop();
+}
+
+#[test]
+fn a_copied_mirror_is_refused_while_its_original_is_shared() {
+    let scratch = Scratch::new();
+    let legs = ["a.img", "b.img", "c.img", "d.img"].map(|name| scratch.disk(name, 8 << 20));
+    let mirror = |legs: &[String]| format!("mirror:{},{}", legs[0], legs[1]);
+    scratch.serve(["--no-control", &format!("{}?create", mirror(&legs[..2]))]).stop();
+    std::fs::copy(&legs[0], &legs[2]).unwrap();
+    std::fs::copy(&legs[1], &legs[3]).unwrap();
+    let server = scratch.serve(["--no-control", &mirror(&legs[..2])]);
+    let args = ["serve", "--listen", "127.0.0.1:0", "--no-control", &mirror(&legs[2..])];
+    scratch.run(args).fails(1, &["has the same identity as the file with the inode number"]);
+    server.stop();
+}

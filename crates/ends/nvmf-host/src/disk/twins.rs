@@ -30,36 +30,41 @@ impl<'a> Seen<'a> {
 
 /// Why two controllers that are live at the same time do not belong to one subsystem.
 pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
-    let why = difference(one, other)?;
+    let (why, remedy) = difference(one, other)?;
     Some(format!(
         "{} and {} are two targets with one name, and not two paths to one disk: {why}; give the \
-         copy another NQN and UUID, or, if both targets share one disk, different --cntlids",
+         copy another NQN and UUID, or, if both targets share one disk, {remedy}",
         one.address, other.address
     ))
 }
 
-fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
+/// How they differ, and what to do if they share one disk all the same.
+fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<(String, &'static str)> {
+    const RANGES: &str = "give each its own controller identifiers (serve --cntlids)";
     let (mine, its) = (one.info, other.info);
     if mine.cntlid == its.cntlid {
-        return Some(format!("both have a controller with the identifier {}", mine.cntlid));
+        let why = format!("both have a controller with the identifier {}", mine.cntlid);
+        return Some((why, RANGES));
     }
     let is_successor = mine.origin.zip(its.origin).is_some_and(|(a, b)| a.is_succeeded_at(&b));
     if is_successor || (mine.process.is_some() && mine.process == its.process) {
         return None;
     }
     if mine.serial != its.serial {
-        let (mine, its) = (&mine.serial, &its.serial);
-        return Some(format!("their serial numbers are {mine:?} and {its:?}"));
+        let why = format!("their serial numbers are {:?} and {:?}", mine.serial, its.serial);
+        return Some((why, "give them one serial number"));
     }
     if let (Some(mine), Some(its)) = (mine.controller_ids, its.controller_ids)
         && mine.overlaps(&its)
     {
         let (first, last) = (mine.first.max(its.first), mine.last.min(its.last));
-        return Some(format!("both number their controllers {first} to {last}"));
+        let why = format!("both may give controllers the identifiers {first} to {last}");
+        return Some((why, RANGES));
     }
     match (one.bytes, other.bytes) {
         (Some(mine), Some(its)) if mine != its => {
-            Some(format!("one disk has {mine} bytes, the other {its}"))
+            let why = format!("one disk has {mine} bytes, the other {its}");
+            Some((why, "wait until both have its new size"))
         }
         _ => None,
     }
@@ -110,8 +115,8 @@ mod tests {
             // Its memory was copied as well.
             (info(1, 5, all), "a controller with the identifier 1"),
             (info(1, 0, (0, 0)), "a controller with the identifier 1"),
-            (info(7, 6, all), "number their controllers 1 to 65519"),
-            (info(700, 6, (500, 2000)), "number their controllers 500 to 2000"),
+            (info(7, 6, all), "the identifiers 1 to 65519"),
+            (info(700, 6, (500, 2000)), "the identifiers 500 to 2000"),
             (other, "serial numbers are \"S1\" and \"S2\""),
         ] {
             let refused = between(&of, &clone, [512, 512]).expect(text);

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "sim")]
@@ -169,11 +170,12 @@ impl ListenSocket {
     }
 }
 
-/// A file or block device.
-#[derive(Debug)]
+/// A file or block device. Clones are the same handle, so that a file of many event loops takes one
+/// descriptor.
+#[derive(Clone, Debug)]
 pub enum File {
     /// The system's.
-    System(std::fs::File),
+    System(Arc<std::fs::File>),
     /// A simulated world's.
     #[cfg(feature = "sim")]
     Sim(sim::Medium),
@@ -181,23 +183,11 @@ pub enum File {
 
 impl From<std::fs::File> for File {
     fn from(file: std::fs::File) -> File {
-        File::System(file)
+        File::System(Arc::new(file))
     }
 }
 
 impl File {
-    /// Another handle of the same open file.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn try_clone(&self) -> io::Result<File> {
-        match self {
-            File::System(file) => file.try_clone().map(File::System),
-            #[cfg(feature = "sim")]
-            File::Sim(medium) => Ok(File::Sim(*medium)),
-        }
-    }
-
     /// Bytes of a file of a simulated world; `None` for one of the system.
     pub fn simulated_size(&self) -> Option<u64> {
         match self {

@@ -367,8 +367,8 @@ impl Portable {
         }
     }
 
-    pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {
-        Ok(self.files.insert(Arc::new(file)))
+    pub(crate) fn add_file(&mut self, file: Arc<File>) -> io::Result<Key> {
+        Ok(self.files.insert(file))
     }
 
     /// Outstanding operations keep the file open.

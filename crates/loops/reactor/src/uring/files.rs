@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
@@ -18,14 +19,14 @@ use crate::slab::Key;
 const BYTES_PER_CALL: usize = 1 << 30;
 
 pub(super) struct FileSlot {
-    file: File,
+    file: Arc<File>,
     in_flight: usize,
     /// To close when the last operation is done.
     removed: bool,
 }
 
 impl FileSlot {
-    pub(super) fn new(file: File) -> FileSlot {
+    pub(super) fn new(file: Arc<File>) -> FileSlot {
         FileSlot { file, in_flight: 0, removed: false }
     }
 }

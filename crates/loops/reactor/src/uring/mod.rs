@@ -223,7 +223,7 @@ impl Uring {
         self.large_provided.leak();
     }
 
-    pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {
+    pub(crate) fn add_file(&mut self, file: Arc<File>) -> io::Result<Key> {
         Ok(self.files.insert(FileSlot::new(file)))
     }
 }

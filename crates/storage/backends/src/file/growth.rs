@@ -12,7 +12,7 @@ use farblock_block::Change;
 use farblock_reactor::os::File;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// then nobody holds the file open for that.
 pub(super) struct Attention {
     system: u64,
+    number: u64,
     entry: Arc<Entry>,
 }
 
@@ -44,11 +45,14 @@ struct GrowthState {
     is_looked_at: bool,
 }
 
-/// What is looked at, by its file system; each has a thread as long as it is here.
-type Systems = BTreeMap<u64, Vec<Weak<Entry>>>;
+/// What is looked at, by its file system and in the order of opening; each file system has a thread
+/// as long as it is here.
+type Systems = BTreeMap<u64, BTreeMap<u64, Weak<Entry>>>;
 
 static SYSTEMS: Mutex<Systems> = Mutex::new(Systems::new());
 static CHANGED: Condvar = Condvar::new();
+/// How many were looked at so far.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,32 +71,33 @@ pub(super) fn attend(
         AtomicBool::new(meant_to_stay && kind == FileKind::Regular && !shared.is_deleted());
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });
-    let system = shared.system().map_or(0, number);
+    let system = shared.system().map_or(0, system_number);
     let mut systems = lock(&SYSTEMS);
     let one = Arc::downgrade(&entry);
+    let number = OPENED.fetch_add(1, Ordering::Relaxed);
     match systems.get_mut(&system) {
-        Some(entries) => entries.push(one),
+        Some(entries) => drop(entries.insert(number, one)),
         None => {
             let thread = std::thread::Builder::new().name("file-sizes".to_owned());
             match thread.spawn(move || run(system)) {
-                Ok(_) => drop(systems.insert(system, vec![one])),
+                Ok(_) => drop(systems.insert(system, BTreeMap::from([(number, one)]))),
                 Err(error) => tracing::warn!("nobody will notice files that grow: {error}"),
             }
         }
     }
-    Attention { system, entry }
+    Attention { system, number, entry }
 }
 
 /// What tells a file's file system from others.
 #[cfg(unix)]
-fn number(file: &std::fs::File) -> u64 {
+fn system_number(file: &std::fs::File) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.metadata().map_or(0, |found| found.dev())
 }
 
 /// Elsewhere they are one.
 #[cfg(not(unix))]
-fn number(_: &std::fs::File) -> u64 {
+fn system_number(_: &std::fs::File) -> u64 {
     0
 }
 
@@ -105,7 +110,7 @@ impl Drop for Attention {
         drop(file);
         let mut systems = lock(&SYSTEMS);
         let Some(entries) = systems.get_mut(&self.system) else { return };
-        entries.retain(|entry| !std::ptr::eq(entry.as_ptr(), Arc::as_ptr(&self.entry)));
+        entries.remove(&self.number);
         if entries.is_empty() {
             CHANGED.notify_all();
         }
@@ -118,7 +123,7 @@ fn run(system: u64) {
     while is_used(&mut systems) {
         let waited = CHANGED.wait_timeout_while(systems, PERIOD, is_used);
         systems = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let entries: Vec<_> = systems[&system].iter().filter_map(Weak::upgrade).collect();
+        let entries: Vec<_> = systems[&system].values().filter_map(Weak::upgrade).collect();
         drop(systems);
         entries.iter().for_each(|entry| entry.look());
         systems = lock(&SYSTEMS);

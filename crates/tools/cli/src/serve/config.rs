@@ -3,10 +3,10 @@
 //! `examples/farblock.toml` shows every key; a key may have hyphens or underscores. Unknown keys
 //! are errors, and every error names file, line and key. Relative paths start at the file's folder.
 
-use super::disks;
 use super::document::{self, Opening, Shares};
 use super::keys;
 use super::located::Source;
+use super::{disks, identity};
 use crate::configuration;
 use crate::error::{Failure, Result};
 use crate::values;
@@ -166,6 +166,7 @@ fn open(
     disks: Vec<Disks>,
     note: &mut dyn FnMut(String),
 ) -> Result<Shares> {
+    let gathering = identity::Gathering::begin();
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
             let (uuid, read_only) = (disk.terms.uuid, disk.read_only);
@@ -181,6 +182,7 @@ fn open(
             shares.add(index, nsid, Opened { identity, ..opened });
         }
     }
+    gathering.check().map_err(Failure::Run)?;
     Ok(shares)
 }
 

@@ -12,7 +12,7 @@ mod live;
 mod place;
 
 #[cfg(target_os = "linux")]
-pub(super) use live::announce;
+pub(super) use live::{Gathering, announce};
 
 use std::fs::File;
 use std::path::Path;
@@ -53,6 +53,23 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn announce(_: &Path, _: Uuid) -> Result<(), String> {
     Ok(())
+}
+
+/// Elsewhere nothing is compared.
+#[cfg(not(target_os = "linux"))]
+pub(super) struct Gathering;
+
+#[cfg(not(target_os = "linux"))]
+impl Gathering {
+    pub(super) fn begin() -> Gathering {
+        Gathering
+    }
+
+    /// # Errors
+    /// None.
+    pub(super) fn check(self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 fn known(text: &str) -> Kept {

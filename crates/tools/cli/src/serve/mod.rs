@@ -309,12 +309,14 @@ fn open_paths(
     mut shares: Shares,
     note: &mut dyn FnMut(String),
 ) -> Result<Shares> {
+    let gathering = identity::Gathering::begin();
     for (nsid, spec) in (1..).zip(specs) {
         let opened = disks::open(spec, None, args.block_size, args.read_only, note);
         let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
         let identity = disks::identity(spec, note);
         shares.add(0, NamespaceId(nsid), Opened { identity, ..opened });
     }
+    gathering.check().map_err(Failure::Run)?;
     Ok(shares)
 }
 

@@ -3,7 +3,7 @@
 use super::dashboard::{self, Wanted};
 use super::document::{self, Opening, Shares};
 use super::keys as key_files;
-use super::{announce, check_listeners, config, disks, tokens};
+use super::{announce, check_listeners, config, disks, identity, tokens};
 use crate::args::ServeArgs;
 use crate::configuration;
 use crate::error::{Failure, Result, listening, os};
@@ -135,6 +135,7 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
     }
     let mut shares = Shares { config, document, ..Shares::default() };
     let described = shares.document.subsystems.clone();
+    let gathering = identity::Gathering::begin();
     for (index, (nqn, subsystem)) in described.iter().enumerate() {
         for (nsid, namespace) in &subsystem.namespaces {
             let opened = Opener.open(namespace).map_err(|why| {
@@ -144,6 +145,7 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
             shares.add(index, NamespaceId(*nsid), Opened { identity, ..opened });
         }
     }
+    gathering.check().map_err(Failure::Run)?;
     Ok(shares)
 }
 

@@ -8,11 +8,14 @@
 //! **Not covered.** Targets of other machines and network namespaces, and disks with a UUID from
 //! the configuration: there two places may rightly have one identity (DRBD, a cluster file system).
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use uuid::Uuid;
 
@@ -20,32 +23,84 @@ use uuid::Uuid;
 /// announced file is still shared.
 static ANNOUNCED: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
 
+thread_local! {
+    /// Files of this thread that are to be compared together.
+    static GATHERED: RefCell<Option<Vec<(PathBuf, Uuid)>>> = const { RefCell::new(None) };
+}
+
 /// Announces that this process shares the file at `path` with this identity.
 ///
 /// # Errors
 /// A sentence that names both files, if a process shares another file with the same identity.
+/// While files are [gathered](Gathering), only [`Gathering::check`] finds that.
 pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<(), String> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     if !found.is_file() {
         return Ok(());
     }
-    let prefix = format!("farblock-disk/{uuid}/");
-    let place = place(&found);
     // Announced first: of two targets that start at once, at least one sees the other.
-    let name = format!("{prefix}{place}/{}", std::process::id());
+    let name = format!("{PREFIX}{uuid}/{}/{}", place(&found), std::process::id());
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixDatagram::bind_addr(&address));
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    if let Some((other, process)) = shared_elsewhere(&sockets, &prefix, &place) {
-        let path = path.display();
-        return Err(format!(
-            "{path} has the same identity as {other}, which process {process} shares, and hosts \
-             would take the two for one disk: if it is a copy that is to be another disk, run \
-             `setfattr -x user.farblock.identity {path}` first"
-        ));
-    }
     // The name is in use if this process shares the file already.
     ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).extend(socket);
+    let file = (path.to_owned(), uuid);
+    let is_gathered = GATHERED.with_borrow_mut(|gathered| match gathered {
+        Some(gathered) => {
+            gathered.push(file.clone());
+            true
+        }
+        None => false,
+    });
+    if is_gathered { Ok(()) } else { refuse_twins(&[file]) }
+}
+
+/// The files that a target opens at its start, on one thread. Their comparison reads the list of all sockets once,
+/// and not once for each file.
+pub(in crate::serve) struct Gathering(());
+
+impl Gathering {
+    pub(in crate::serve) fn begin() -> Gathering {
+        GATHERED.set(Some(Vec::new()));
+        Gathering(())
+    }
+
+    /// Compares all that were announced since.
+    ///
+    /// # Errors
+    /// As [`announce`].
+    pub(in crate::serve) fn check(self) -> Result<(), String> {
+        refuse_twins(&GATHERED.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        GATHERED.set(None);
+    }
+}
+
+const PREFIX: &str = "farblock-disk/";
+
+fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let shared = shared(&sockets);
+    for (path, uuid) in files {
+        let Ok(found) = std::fs::metadata(path) else { continue };
+        let places = shared.get(uuid.to_string().as_str());
+        let other = shared_elsewhere(places.map_or(&[], Vec::as_slice), &place(&found));
+        if let Some((other, process)) = other {
+            let path = path.display();
+            return Err(format!(
+                "{path} has the same identity as {other}, which process {process} shares, and \
+                 hosts would take the two for one disk: if it is a copy that is to be another \
+                 disk, run `setfattr -x user.farblock.identity {path}` first"
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -53,31 +108,53 @@ fn place(found: &Metadata) -> String {
     format!("{}-{}", found.dev(), found.ino())
 }
 
-/// A file at another place that a process announces under this prefix, and the process.
-fn shared_elsewhere(sockets: &str, prefix: &str, own: &str) -> Option<(String, u32)> {
-    sockets.lines().find_map(|line| {
-        let name = &line[line.find('@')? + 1..];
-        let (place, process) = name.strip_prefix(prefix)?.split_once('/')?;
-        let process = process.parse().ok()?;
-        let is_other = place != own;
-        is_other.then(|| open_file(process, place))?.map(|file| (file, process))
-    })
+/// The places and processes of announced files, by identity.
+fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
+    let mut shared: HashMap<_, Vec<_>> = HashMap::new();
+    for line in sockets.lines() {
+        let name = line.find('@').and_then(|at| line[at + 1..].strip_prefix(PREFIX));
+        let parts = name.and_then(|name| name.split_once('/'));
+        let Some((uuid, (place, process))) =
+            parts.and_then(|(uuid, rest)| Some((uuid, rest.split_once('/')?)))
+        else {
+            continue;
+        };
+        if let Ok(process) = process.parse() {
+            shared.entry(uuid).or_default().push((place, process));
+        }
+    }
+    shared
 }
 
-/// The file at this place that a process has open; `None` if it has closed the file.
+/// The file of another place that a process shares, and the process.
+fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> {
+    let others = places.iter().filter(|(place, _)| *place != own);
+    let mut open =
+        others.filter_map(|(place, process)| Some((open_file(*process, place)?, *process)));
+    open.next()
+}
+
+/// The file at this place that a process has open; `None` if it has closed the file. A target has
+/// given up the right to look at the files of other processes (its sandbox): then the file counts
+/// as open.
 fn open_file(process: u32, at: &str) -> Option<String> {
     let wanted = at.split('-').nth(1)?;
+    let unseen = || Some(format!("the file with the inode number {wanted}"));
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
-        return Some("a file that this user cannot see".to_owned());
+        return unseen();
     };
-    descriptors.flatten().find_map(|entry| {
+    let mut is_hidden = false;
+    let found = descriptors.flatten().find_map(|entry| {
         // Do not open or stat the file itself: its mount may hang.
         let number = entry.file_name().into_string().ok()?;
-        let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).ok()?;
+        let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}"));
+        is_hidden |= details.as_ref().is_err_and(|it| it.kind() == ErrorKind::PermissionDenied);
+        let details = details.ok()?;
         let inode = details.lines().find_map(|line| line.strip_prefix("ino:"))?.trim();
         let link = std::fs::read_link(entry.path()).ok()?;
         (inode == wanted && link.is_absolute()).then(|| link.display().to_string())
-    })
+    });
+    found.or_else(|| is_hidden.then(unseen).flatten())
 }
 
 #[cfg(test)]
@@ -97,6 +174,10 @@ mod tests {
         announce(&a, uuid).expect("the first disk");
         announce(&a, uuid).expect("the same disk again");
         let refused = announce(&b, uuid).expect_err("another disk");
+        assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
+        let gathering = Gathering::begin();
+        announce(&b, uuid).expect("it is compared later");
+        let refused = gathering.check().expect_err("another disk");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
         drop(shared);
         announce(&b, uuid).expect("the first disk is closed");
