@@ -1,4 +1,4 @@
-//! What an operation costs: nanoseconds on one core, 32 operations of 4 KiB in flight.
+//! The cost of an operation: nanoseconds on one core, 32 operations of 4 KiB in flight.
 //!
 //! `cargo run --release -p farblock-backends --example cost -- null:1GiB mem:1GiB disk.img`
 

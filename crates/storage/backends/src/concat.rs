@@ -1,10 +1,11 @@
-//! Several namespaces one behind the other.
+//! Concatenates several namespaces.
 //!
-//! Where each begins stays as it was when they were put together: when the last one grows or
-//! shrinks, so does the whole; what another one gains is not used, and what it loses fails. Whoever
-//! puts them together again says how much of each is used, so that it stays so then, too.
+//! The start of each child is fixed when the set is made. When the last child grows or shrinks, the
+//! whole does, too. If another child grows, its new blocks are not used; if it shrinks, reads and
+//! writes of its missing blocks fail. To keep the layout, [`Concat::of`] takes the used size of
+//! each child.
 //!
-//! When a child fails, so does what touches it.
+//! When a child fails, operations on its blocks fail.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ impl Concat {
         Concat::of(children.into_iter().map(|child| (child, None)).collect())
     }
 
-    /// The same; of some of them only so many bytes, from the start on.
+    /// Like [`Concat::new`], but uses only the first bytes of a child where a size is given.
     pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
         let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut geometries = set::geometries("a concatenation", &children)?;
@@ -43,7 +44,7 @@ impl Concat {
             })?;
         }
         let made = set::whole(&geometries, end);
-        // One of which only so much is used ends there, and the whole if it is the last.
+        // If the last child has a size, the set ends there instead of growing with the child.
         let ends = fronts.last().is_some_and(Option::is_some);
         let reach = if ends { end } else { reach };
         let row = Row { starts: starts.into(), max_blocks: set::max_blocks(&geometries), reach };
@@ -51,7 +52,7 @@ impl Concat {
     }
 }
 
-/// How many blocks of a child are used.
+/// The number of blocks of a child that are used.
 fn front_blocks(
     child: &dyn Namespace,
     geometry: &Geometry,
@@ -111,7 +112,7 @@ impl Namespace for Concat {
     }
 }
 
-/// Where each child begins.
+/// The start of each child.
 #[derive(Clone, Debug)]
 struct Row {
     starts: Arc<[u64]>,
@@ -122,7 +123,7 @@ struct Row {
 }
 
 impl Row {
-    /// Where a child ends; the last one has no end of its own.
+    /// The end of a child, exclusive. The last child has none.
     fn end(&self, child: usize) -> u64 {
         self.starts.get(child + 1).copied().unwrap_or(u64::MAX)
     }
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The slow and obvious way: one block after the other.
+    /// A reference implementation: one block after the other.
     fn walk(sizes: &[u64], lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let all = sizes
             .iter()

@@ -15,8 +15,8 @@ use farblock_random::Random;
 
 /// A namespace whose completions arrive later: by `fixed`, and a random part of `jitter`.
 ///
-/// The delay comes on top of what the namespace itself takes. Completions change their order when
-/// the jitter says so. The same seed gives the same delays in the same order, over all queues.
+/// The delay is added to the time of the inner namespace. Jitter can reorder completions. The same
+/// seed gives the same delays in the same order, over all queues.
 pub struct Delay {
     inner: Arc<dyn Namespace>,
     fixed: Duration,
@@ -91,7 +91,7 @@ struct DelayQueue {
     jitter: Duration,
     dice: Arc<Dice>,
     reactor: Reactor,
-    /// Has the timer.
+    /// Owns the timer.
     task: TaskId,
     held: BinaryHeap<Reverse<Held>>,
     sequence: u64,
@@ -100,7 +100,7 @@ struct DelayQueue {
     events: Vec<Event>,
 }
 
-/// A completion to be handed out later. Ordered by when, then by arrival.
+/// A completion to be returned later, ordered by due time, then by arrival.
 struct Held {
     due: Instant,
     sequence: u64,

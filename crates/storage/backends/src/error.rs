@@ -21,26 +21,26 @@ pub enum OpenError {
     NoCapacity,
     /// The capacity is not a whole number of blocks.
     PartialBlock {
-        /// What was asked for.
+        /// The requested capacity.
         bytes: u64,
         /// The block size that does not divide it.
         block_size: u32,
     },
     /// The capacity is beyond what a namespace of this kind can have.
     TooLarge {
-        /// What was asked for.
+        /// The requested capacity.
         bytes: u64,
-        /// The most that works.
+        /// The largest capacity allowed.
         max_bytes: u64,
     },
     /// A file or device does not open.
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         problem: FileProblem,
     },
-    /// Disks do not fit together, or a part not into its disk.
+    /// Disks do not fit together, or a part does not fit into its disk.
     Set(String),
     /// The disks do not make a mirror, for this reason.
     Mirror(String),
@@ -50,7 +50,7 @@ pub enum OpenError {
     Rbd(String),
 }
 
-/// What is wrong with a file or device.
+/// The problem of a file or device.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileProblem {
@@ -77,27 +77,27 @@ pub enum FileProblem {
         /// The block size that does not divide it.
         block_size: u32,
     },
-    /// Somebody else has opened it, so that it cannot be opened the way it was asked for.
+    /// Another process has opened it with a lock that excludes this open.
     Locked {
-        /// Whether it was to be opened read-only.
+        /// Whether this open was read-only.
         read_only: bool,
     },
     /// Another program or device uses it.
     InUse {
         /// The user, as the subject of a sentence: `process 4123 (qemu-system-x86)`.
         by: String,
-        /// Whether it was to be opened read-only.
+        /// Whether this open was read-only.
         read_only: bool,
     },
-    /// Its attributes forbid to write it (`chattr +i` or `+a`).
+    /// Its attributes forbid writes (`chattr +i` or `+a`).
     Immutable,
     /// The device is mounted, or belongs to a RAID, LVM or another program.
     Busy,
-    /// It cannot be made as long as it is to be, in the operating system's words.
+    /// The operating system cannot extend it, for this reason.
     Longer(io::Error),
-    /// It was opened to be read only, and so cannot be made longer.
+    /// It was opened read-only, and so cannot be extended.
     OpenedToRead,
-    /// Something else, in the operating system's words.
+    /// Another error of the operating system.
     Other(io::Error),
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// What follows the path in a message.
+/// The part of a message that follows the path.
 struct Sentence<'a> {
     path: &'a PathBuf,
     problem: &'a FileProblem,
@@ -204,7 +204,7 @@ impl fmt::Display for Sentence<'_> {
     }
 }
 
-/// What follows the path of a disk that another user has.
+/// The text that follows the path of a disk that is in use.
 fn used(problem: &FileProblem) -> String {
     match problem {
         FileProblem::InUse { by, read_only: false } => format!(
@@ -230,8 +230,8 @@ fn used(problem: &FileProblem) -> String {
     }
 }
 
-/// Whether a file of this name can be made: not a device's name, nor in a folder that is missing,
-/// nor with a colon, which most often is a misspelt kind of disk (`miror:a,b`).
+/// Whether a file of this name can be created. False for a device name, a missing folder, and a
+/// name with a colon, which is usually a mistyped kind of disk (`miror:a,b`).
 fn may_be_created(path: &std::path::Path) -> bool {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     !path.starts_with("/dev")
@@ -273,12 +273,12 @@ impl From<SpecError> for OpenError {
     }
 }
 
-/// Whether a namespace may have such blocks.
+/// Checks that the block size is supported.
 pub(crate) fn check_block_size(block_size: u32) -> Result<(), OpenError> {
     if Geometry::is_block_size(block_size) { Ok(()) } else { Err(OpenError::BlockSize(block_size)) }
 }
 
-/// How many blocks a capacity is, if it is a whole number of them that file offsets can reach.
+/// Converts a capacity to blocks. It must be a whole number of blocks within the file offset range.
 pub(crate) fn whole_blocks(block_size: u32, bytes: u64) -> Result<u64, OpenError> {
     check_block_size(block_size)?;
     let max_bytes = i64::MAX as u64;

@@ -1,4 +1,4 @@
-//! A decorator that makes chosen operations fail, to see what the parts above do about it.
+//! A decorator that makes chosen operations fail, to test the layers above.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use farblock_reactor::{Reactor, TaskId};
 
 use farblock_random::Random;
 
-/// Which operations fail, and how. An operation must meet all of a rule's conditions.
+/// Selects operations that fail, and their error. An operation must meet all conditions of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Only this command. `None`: any.
     pub command: Option<Command>,
-    /// Only what touches one of these blocks (a flush touches none). `None`: anywhere.
+    /// Only operations that touch one of these blocks (a flush touches none). `None`: anywhere.
     pub blocks: Option<Range<u64>>,
-    /// Which of the operations that meet the other conditions.
+    /// Selects among the operations that meet the other conditions.
     pub when: When,
-    /// How they fail.
+    /// The error of these operations.
     pub error: BlockError,
 }
 
-/// Which operations of those that meet a rule's other conditions.
+/// Selects among the operations that meet a rule's other conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// All of them.
     Always,
-    /// Every n-th of them, counted over all queues; the first one to fail is the n-th. 0: none.
+    /// Every n-th, counted over all queues; the n-th is the first to fail. 0: none.
     Every(u64),
-    /// Each with this probability in a million, as the seed decides.
+    /// Each with this probability in a million, decided by the seed.
     PerMillion(u32),
 }
 
@@ -51,7 +51,7 @@ impl Rule {
         Rule { blocks: Some(blocks), ..self }
     }
 
-    /// Only some of them.
+    /// Only operations that `when` selects.
     pub fn when(self, when: When) -> Rule {
         Rule { when, ..self }
     }
@@ -67,8 +67,8 @@ impl Rule {
 
 /// A namespace some of whose operations fail.
 ///
-/// An operation that is chosen fails at once and does not reach the namespace: a failed write has
-/// changed nothing, a failed flush has flushed nothing.
+/// A chosen operation fails at once and does not reach the namespace: a failed write changes
+/// nothing, and a failed flush flushes nothing.
 pub struct Fault {
     inner: Arc<dyn Namespace>,
     plan: Arc<Plan>,
@@ -87,7 +87,7 @@ struct Counted {
 }
 
 impl Fault {
-    /// Fails operations that a rule chooses; the first such rule says how.
+    /// Fails each operation that a rule selects, with the error of the first such rule.
     pub fn new(inner: Arc<dyn Namespace>, rules: Vec<Rule>, seed: u64) -> Fault {
         let counted = |rule| Counted { rule, met: AtomicU64::new(0) };
         let rules = rules.into_iter().map(counted).collect();
@@ -95,7 +95,7 @@ impl Fault {
         Fault { inner, plan: Arc::new(Plan { rules, seed, enabled, injected }) }
     }
 
-    /// Stops (or resumes) failing, for queues that are open, too.
+    /// Enables or disables the rules, also for open queues.
     pub fn set_enabled(&self, enabled: bool) {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }
@@ -160,7 +160,7 @@ impl Plan {
 struct FaultQueue {
     inner: Box<dyn Queue>,
     plan: Arc<Plan>,
-    /// Failed, to be handed out.
+    /// Failed operations, not yet returned.
     done: Vec<Completion>,
 }
 

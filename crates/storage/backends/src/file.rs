@@ -1,28 +1,28 @@
 //! A regular file or a block device.
 //!
-//! Direct I/O (past the page cache, so that nothing is held in memory twice) is used where a trial
-//! at opening shows that it works with the namespace's block size; otherwise the page cache is
-//! used, and [`describe`](Namespace::describe) says why. Buffers that are not aligned enough for
-//! direct I/O are copied through one that is.
+//! Direct I/O bypasses the page cache, so that data is not held in memory twice. A trial at open
+//! decides whether it works with the namespace's block size. Otherwise the page cache is used, and
+//! [`describe`](Namespace::describe) gives the reason. Operations whose buffers are not aligned for
+//! direct I/O use a bounce buffer.
 //!
-//! What the file system cannot do is learnt at the first refusal and replaced: zeroes are written
-//! out, and deallocating does nothing.
+//! The first refusal tells that a file system lacks an operation. From then on zeroes are written
+//! out, and deallocate does nothing.
 //!
-//! A file is locked (`flock`) while it is open: exclusively if writable, shared if read-only, so
-//! that two targets do not write one disk by accident. On Linux the file also has the byte locks
-//! that QEMU takes, and no loop device or swap area may use it. A writable block device must not be
-//! mounted or otherwise in use by the system.
+//! An open file is locked (`flock`), exclusively if writable, shared if read-only, so that two
+//! targets do not write one disk by accident. On Linux farblock also takes QEMU's byte locks, and
+//! refuses files that a loop device or swap area uses. A writable block device must not be mounted
+//! or otherwise in use by the system.
 //!
-//! A file that grows while it is open, or a device that is enlarged, is a larger namespace within a
-//! second or two: one thread of the process looks at all of them. Only whole blocks count.
+//! When a file grows or a device is enlarged, the open namespace grows within two seconds: a thread
+//! per file system checks the sizes. Only whole blocks count.
 //!
-//! When another program cuts the file short meanwhile, the size stays what it was. Reads and writes
-//! of what is missing fail, and so do flushes; no write makes the file longer again. When a sparse
-//! file's file system is full, the write
-//! that finds no room fails with [`BlockError::NoSpace`], and other operations go on.
+//! When another program truncates the file, the namespace keeps its size. Reads, writes and flushes
+//! that concern missing blocks fail, and no write extends the file. When the file system of a
+//! sparse file is full, writes that need space fail with [`BlockError::NoSpace`]; other operations
+//! continue.
 //!
-//! A file or device that becomes write-protected meanwhile is a read-only namespace within a second
-//! or two, and a writable one again when the protection ends.
+//! A file or device that becomes write-protected while it is open is a read-only namespace within one
+//! or two seconds, and a writable one again when the protection ends.
 
 mod extent;
 mod growth;
@@ -45,13 +45,13 @@ use farblock_block::size::Size;
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Bytes in a block; the file must be a whole number of them.
+    /// Block size in bytes; the file size must be a multiple.
     pub block_size: u32,
     /// Open for reading only.
     pub read_only: bool,
     /// Use direct I/O where it works.
     pub direct: bool,
-    /// Its name is removed while it is open, which is no reason for a warning.
+    /// The file is unlinked while it is open; do not warn about it.
     pub temporary: bool,
 }
 
@@ -66,7 +66,7 @@ impl FileOptions {
         FileOptions { read_only: true, ..self }
     }
 
-    /// Removed while it is open, so nothing in it has to last.
+    /// For a file that is unlinked while it is open, so that its contents need not last.
     pub fn temporary(self) -> FileOptions {
         FileOptions { temporary: true, ..self }
     }
@@ -83,7 +83,7 @@ pub struct FileDisk {
     kind: FileKind,
     caching: Caching,
     shared: Arc<FileShared>,
-    /// Whether it grows is looked at, until this is dropped.
+    /// Keeps the growth check running until it is dropped.
     _growth: Option<growth::Attention>,
 }
 
@@ -95,28 +95,28 @@ enum FileKind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Caching {
-    /// Past the page cache; buffers must begin at a multiple of this.
+    /// Bypasses the page cache; buffers must start at a multiple of this.
     Direct { memory_alignment: usize },
-    /// Through the page cache, and why.
+    /// Uses the page cache, for this reason.
     Buffered { reason: String },
 }
 
-/// What the queues share.
+/// State that all queues share.
 struct FileShared {
     file: File,
-    /// As it was at the opening; the number of blocks may have changed.
+    /// The geometry at open; only the number of blocks may have changed.
     geometry: Geometry,
     blocks: AtomicU64,
     changes: Changes,
     /// Buffers must begin at a multiple of this many bytes.
     memory_alignment: usize,
-    /// Where blocks are not read and written as a whole by themselves: the page cache.
+    /// Set with the page cache, which does not read and write blocks atomically.
     overlaps: Option<overlaps::Overlaps>,
     /// `PunchHole` has not been refused yet.
     can_punch: AtomicBool,
     /// `ZeroRange` has not been refused yet.
     can_zero: AtomicBool,
-    /// How much of the file is there still.
+    /// How much of the file still exists.
     extent: extent::Extent,
     /// Whether it became write-protected.
     protection: protection::Protection,
@@ -124,7 +124,7 @@ struct FileShared {
 
 impl FileShared {
     fn geometry(&self) -> Geometry {
-        // Relaxed: what a size goes with is told in other ways.
+        // Relaxed: other data that depends on the size is published by other means.
         let blocks = self.blocks.load(Ordering::Relaxed);
         let read_only = self.geometry.read_only || self.protection.is_set();
         Geometry { blocks, read_only, ..self.geometry }
@@ -145,24 +145,23 @@ impl FileDisk {
             .map_err(|problem| OpenError::File { path: path.to_owned(), problem })
     }
 
-    /// Whether operations go past the page cache.
+    /// Whether operations bypass the page cache.
     pub fn is_direct(&self) -> bool {
         matches!(self.caching, Caching::Direct { .. })
     }
 
-    /// What it was opened as.
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Looks how large the file or device is now: [`geometry`](Namespace::geometry) says so from
-    /// then on. A part of a block at its end is left out. Whoever shares it tells the others.
+    /// Reads the size of the file or device and updates [`geometry`](Namespace::geometry). A
+    /// partial block at the end is ignored. The caller notifies the users of the namespace.
     pub fn measure(&self) -> Result<(), OpenError> {
         self.measure_checked().map_err(|problem| self.error(problem))
     }
 
-    /// Whether the file or device has become longer: then [`geometry`](Namespace::geometry) says so
-    /// from now on.
+    /// Whether the file or device has grown. If so, [`geometry`](Namespace::geometry) is updated.
     pub fn has_grown(&self) -> bool {
         let has_grown = self.shared.has_grown(self.kind);
         if has_grown {
@@ -171,26 +170,26 @@ impl FileDisk {
         has_grown
     }
 
-    /// Whether it was opened for reading only. A file that was opened for writing may be
-    /// write-protected all the same: [`geometry`](Namespace::geometry) tells that.
+    /// Whether the file was opened for reading only. A file that was opened for writing may still
+    /// be write-protected: [`geometry`](Namespace::geometry) says so.
     pub fn is_opened_to_read(&self) -> bool {
         self.shared.geometry.read_only
     }
 
-    /// Whether it has lost its name, so that what is in it is lost when it is closed.
+    /// Whether the file has been unlinked, so that its contents are lost when it is closed.
     pub fn is_deleted(&self) -> bool {
         self.shared.is_deleted()
     }
 
-    /// Whether another file or device is found by its name now.
+    /// Whether its path now leads to another file or device.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the path does not exist.
     #[cfg(unix)]
     pub fn is_replaced(&self) -> Result<bool, OpenError> {
         use std::os::unix::fs::MetadataExt;
         let Some(file) = self.shared.system() else { return Ok(false) };
-        // A device may have several nodes, which are made anew.
+        // A device may have several nodes, which may be created again.
         let which = |found: std::fs::Metadata| match self.kind {
             FileKind::Regular => (found.dev(), found.ino()),
             FileKind::Device => (found.rdev(), 0),
@@ -203,7 +202,7 @@ impl FileDisk {
         Ok(file.metadata().is_ok_and(|ours| which(ours) != which(found)))
     }
 
-    /// There a file that is open keeps its name.
+    /// Here an open file keeps its name.
     ///
     /// # Errors
     /// None.
@@ -212,13 +211,14 @@ impl FileDisk {
         Ok(false)
     }
 
-    /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
+    /// Extends a file to at least this length; new bytes read as zeroes. A device cannot be
+    /// extended.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         self.lengthen_while(bytes, || true)
     }
 
-    /// The same, if that `is_wanted` still when it is known how long it is: where what stores it
-    /// hangs, it does so there.
+    /// Like [`FileDisk::lengthen`], but checks `is_wanted` once the current size is known. If the
+    /// storage hangs, it hangs while the size is read, so a caller that timed out can still cancel.
     pub fn lengthen_while(
         &self,
         bytes: u64,
@@ -239,8 +239,8 @@ impl FileDisk {
         self.measure()
     }
 
-    /// Gives up the lock that keeps other programs, and other opened files of this one, away. For
-    /// whoever is about to open the file anew in this one's place.
+    /// Releases the lock that excludes other programs and other opens of this file. The caller is
+    /// about to open the file again.
     pub fn unlock(&self) {
         if let Some(file) = self.shared.system()
             && let Err(error) = probe::unlock(file)
@@ -307,7 +307,7 @@ impl FileDisk {
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 
-    /// As [`FileDisk::simulated`], and its size is looked at as that of other files is.
+    /// Like [`FileDisk::simulated`], and its size is checked for growth.
     #[cfg(feature = "sim")]
     pub fn simulated_and_watched(
         medium: farblock_reactor::sim::Medium,

@@ -1,31 +1,31 @@
-//! Namespaces to share: where the blocks really are.
+//! Backends: the namespaces that store blocks.
 //!
-//! | Module       | What it is                                                               |
+//! | Module       | Description                                                              |
 //! |--------------|--------------------------------------------------------------------------|
-//! | [`null`]     | throws writes away, reads zeroes: shows what everything around it costs  |
-//! | [`mem`]      | a RAM disk, allocated as it is written                                   |
+//! | [`null`]     | discards writes, reads zeroes: measures the cost of all other layers     |
+//! | [`mem`]      | a RAM disk that allocates memory at the first write                      |
 //! | [`mod@file`] | a regular file or a block device, with direct I/O where that works       |
 //! | [`stripe`]   | RAID 0 over any namespaces                                               |
-//! | [`concat`]   | any namespaces, one behind the other                                     |
+//! | [`concat`]   | any namespaces, concatenated                                             |
 //! | [`range`]    | a part of any namespace                                                  |
 //! | [`delay`]    | a decorator that makes any namespace slower                              |
 //! | [`fault`]    | a decorator that makes chosen operations fail                            |
 //! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
-//! | [`standby`]  | a device of DRBD, while another machine is its primary                   |
+//! | [`standby`]  | a DRBD device while another machine is its primary                       |
 //!
-//! [`Spec`] is how people name one on a command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
-//! `disk.img`. [`nodes`] finds out at which node of a machine (NUMA) a disk is.
+//! [`Spec`] parses a namespace's name on the command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
+//! `disk.img`. [`nodes`] finds the NUMA node of a disk.
 //!
-//! All keep the contract of [`farblock_block`] and run its conformance suite on both engines.
-//! `null`, `mem`, `file` and `stripe` allocate nothing per operation once they have warmed up,
-//! apart from memory that `mem` hands out at the first write of a chunk, and when one is written
-//! while its old contents are still being sent.
+//! All of them keep the contract of [`farblock_block`] and run its conformance suite on both
+//! engines. After warm-up, `null`, `mem`, `file` and `stripe` do not allocate per operation. The
+//! exceptions are in `mem`: the first write of a chunk, and a write of a chunk whose old contents
+//! are still being sent.
 //!
 //! # Not here
 //!
 //! Mirrors (they are in `farblock-volumes`), parity, thin provisioning and snapshots, encryption,
-//! image formats (qcow2), and resizing anything but files and devices while it is open. Block
-//! devices other than Linux's are refused.
+//! image formats (qcow2), and online resize except for files and devices. Block devices are
+//! supported on Linux only.
 
 #![forbid(unsafe_code)]
 

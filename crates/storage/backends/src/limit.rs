@@ -1,10 +1,9 @@
-//! A decorator with a budget: so many operations, so many bytes per second.
+//! A decorator that limits operations and bytes per second.
 //!
-//! The budget is one for all queues of the namespace, on whatever threads. Instead of a bucket that
-//! somebody would have to fill, each budget is the moment at which it has been spent up to (the
-//! "generic cell rate algorithm"): an operation moves that moment on by what it costs, and starts
-//! when the moment at which it found it has come, or up to [`Limit::burst`] before. That is one
-//! atomic update per operation and budget.
+//! All queues of the namespace, on any thread, share one budget. There is no bucket to refill: each
+//! budget stores the time up to which it is spent (the "generic cell rate algorithm"). An operation
+//! advances that time by its cost. It starts at the old value, or up to [`Limit::burst`] before.
+//! This takes one atomic update per operation and budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +17,13 @@ use farblock_reactor::{Event, Reactor, TaskId};
 
 use farblock_block::size::Size;
 
-/// What may be spent at once after a pause, unless something else is chosen.
+/// The default of [`Limit::burst`].
 pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 
-/// A namespace that takes so many operations and bytes per second.
+/// A namespace with limited operations and bytes per second.
 ///
 /// Operations over budget wait, in order, before they reach the namespace. Every operation counts
-/// as one; reads and writes also count as their bytes.
+/// as one; reads and writes also count their bytes.
 pub struct Limit {
     inner: Arc<dyn Namespace>,
     rates: Rates,
@@ -47,7 +46,7 @@ struct Budget {
 }
 
 impl Limit {
-    /// Without a limit yet.
+    /// No limit yet.
     pub fn new(inner: Arc<dyn Namespace>) -> Limit {
         let epoch = Instant::now();
         let budget = Budget { epoch, ops_spent: AtomicU64::new(0), bytes_spent: AtomicU64::new(0) };
@@ -75,7 +74,7 @@ impl Limit {
         self
     }
 
-    /// After a pause, as much may be spent at once as the limit allows in this time.
+    /// After a pause, a burst may spend as much at once as the limit allows in this time.
     pub fn burst(mut self, burst: Duration) -> Limit {
         self.rates.burst = burst;
         self
@@ -141,15 +140,15 @@ impl Budget {
     }
 }
 
-/// How long a budget takes to earn `amount`.
+/// The time in which a budget earns `amount`.
 fn cost_ns(amount: u64, per_second: u64) -> u64 {
     let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
     u64::try_from(cost).unwrap_or(u64::MAX)
 }
 
-/// Moves `spent` on by `cost` and says when what was booked may start.
+/// Advances `spent` by `cost` and returns when the booked operation may start.
 fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
-    // What was not spent is lost, apart from a burst's worth.
+    // Unspent budget expires, except for one burst.
     let unspent = now.saturating_sub(burst);
     let found = spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
         Some(spent.max(unspent).saturating_add(cost))
@@ -162,16 +161,16 @@ struct LimitQueue {
     rates: Rates,
     budget: Arc<Budget>,
     reactor: Reactor,
-    /// Has the timer.
+    /// Owns the timer.
     task: TaskId,
-    /// Over budget, in order, with the moment from which each may start.
+    /// Operations over budget, in order, with the earliest start of each.
     held: VecDeque<(Instant, Op)>,
     /// Kept for its capacity.
     events: Vec<Event>,
 }
 
 impl LimitQueue {
-    /// Starts what may start now, and sees to the rest.
+    /// Starts operations that are due, and sets the timer for the others.
     fn release(&mut self, now: Instant) {
         while let Some((start, op)) = self.held.pop_front() {
             if start > now {
@@ -193,7 +192,7 @@ impl Queue for LimitQueue {
         if start <= now && self.held.is_empty() {
             return self.inner.submit(op);
         }
-        // Later ones wait as well, though a budget that they do not touch may have room.
+        // Later operations wait as well, even if their own budget has room.
         self.held.push_back((start, op));
         if self.held.len() == 1 {
             self.reactor.set_timer(self.task, Some(start));
@@ -231,10 +230,10 @@ mod tests {
     fn a_budget_is_spent_in_turn() {
         let spent = AtomicU64::new(0);
         let at = |now, cost| spend(&spent, cost, now, 100);
-        // At 1000 the burst allows to start as if from 900 on.
+        // At 1000, the burst allows a start as early as 900.
         assert_eq!([at(1000, 60), at(1000, 60), at(1000, 60)], [900, 960, 1020]);
         assert_eq!(at(1100, 10), 1080);
-        // After a pause only the burst is left.
+        // After a pause only one burst remains.
         assert_eq!([at(9000, 50), at(9000, 50), at(9000, 50)], [8900, 8950, 9000]);
     }
 

@@ -1,25 +1,24 @@
-//! A RAM disk: allocated as it is written, shared by any number of threads.
+//! A RAM disk: it allocates memory at the first write and is shared by any number of threads.
 //!
-//! The capacity is cut into chunks, each with a lock of its own around the bytes, or around nothing
-//! while they are all zero. Chunks that are written one after the other share a huge page, where
-//! the system has them; see [`pages`] for how those are used again and given back. A table of
-//! groups of chunks is filled as they are first written, so that an empty disk of any capacity
-//! costs next to nothing. Each group has a bit for every chunk that has bytes, so that making zero
-//! what is empty costs next to nothing, too.
+//! The capacity is divided into chunks. A lock per chunk holds its bytes, or nothing while they are
+//! all zero. Chunks written one after another share a huge page where the system has them; see
+//! [`pages`] for reuse and release. A table of groups of chunks is filled at first writes, so an
+//! empty disk of any capacity costs almost nothing. A bit per chunk records whether it has bytes,
+//! so zeroing empty ranges is cheap, too.
 //!
-//! A disk's memory is bounded: its capacity, one huge page, 1/1024 of the capacity for the table,
-//! and what was replaced while slow readers have it (see below). Beyond some of that nothing is
-//! lent, so it is at most what was lent before: the capacity once more, if readers have all of it.
+//! A disk's memory is bounded by its capacity, one huge page, 1/1024 of the capacity for the table,
+//! and replaced chunks that slow readers still hold (see below). Above a limit of replaced chunks,
+//! reads are copied instead. The worst case is the capacity once more, if readers hold all of it.
 //!
-//! An operation takes the locks of its chunks one after the other and never two at a time: that is
-//! two uncontended atomic operations per 64 KiB (some 20 ns, next to microseconds for copying as
-//! much), and threads meet only within a chunk.
+//! An operation locks its chunks one at a time. Each lock takes two uncontended atomic operations
+//! per 64 KiB (some 20 ns, against microseconds for the copy), and threads contend only within a
+//! chunk.
 //!
-//! A read may be lent the chunks' own memory ([`Queue::lend`]). A chunk that is written while it is
-//! lent is replaced by a changed copy, so that no reader sees half a block; after that it is left
-//! alone for a while, so that blocks which are read and written all the time are not copied by
-//! 64 KiB each time. What was replaced is used again, or given back, once its readers are done;
-//! while there is much of it, nothing is lent.
+//! A read may borrow the chunks' own memory ([`Queue::lend`]). A write to a chunk on loan replaces
+//! it with a changed copy, so that no reader sees half a block. The new chunk is then not lent for
+//! a while, so that blocks with many reads and writes do not cause a 64 KiB copy each time.
+//! Replaced chunks are reused or freed once their readers have finished; while there are many of
+//! them, nothing is lent.
 
 mod pages;
 
@@ -38,7 +37,7 @@ use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 use pages::Pages;
 
-/// Bytes that are allocated, locked and freed together.
+/// Chunk size: the unit of allocation, locking and freeing.
 pub const CHUNK_BYTES: usize = 64 << 10;
 const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(CHUNK_BYTES));
 /// The largest capacity: its table of groups takes 16 MiB.
@@ -46,30 +45,30 @@ pub const MAX_BYTES: u64 = 1 << 46;
 
 /// Chunks in an entry of the table.
 const GROUP_CHUNKS: usize = 1024;
-/// What is brought near of what a read will copy: the processor finds the rest itself.
+/// Bytes to prefetch of a read that copies: the processor's own prefetcher finds the rest.
 const PREFETCH_BYTES: usize = 256;
-/// The same of what is lent, which the kernel copies. More of it has the processor wait for the
-/// first lines before it can ask for the last, and it finds the rest itself.
+/// Bytes to prefetch of a lent read, which the kernel copies. With more, the processor would wait
+/// for the first lines before it could request the last.
 const PREFETCH_LENT_BYTES: usize = 512;
-/// Reads of a chunk that was written while it was lent which are not lent it again.
+/// Reads of a chunk that are copied after it was written while on loan.
 const READS_NOT_LENT: u8 = 64;
-/// Chunks that were replaced while they were lent beyond which reads are copied: a reader that is
-/// slow holds 64 KiB for each block, and what is given back of a huge page with them.
+/// With more replaced chunks still on loan, reads are copied: a slow reader holds 64 KiB for each
+/// block, and keeps the rest of a huge page from being freed.
 const MOST_REPLACED: usize = 64;
-/// How many of them are looked at for one that is not read any more.
+/// How many replaced chunks one search examines.
 const REPLACED_AT_ONCE: usize = 4;
-/// Bytes that one `poll` makes zero at most, about a millisecond: the core has other work, too.
+/// Bytes that one `poll` zeroes at most, about a millisecond, to leave the core to other work.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
-/// Bytes of an operation that are made zero before another one has its turn.
+/// Bytes that are zeroed for one operation before the next operation has its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// What it costs to free a chunk, in bytes made zero in the same time, or less.
+/// The cost of freeing a chunk, as the bytes that could be zeroed in this time (an upper bound).
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// What it costs to find [`WORD_CHUNKS`] empty, in the same unit.
+/// The cost of finding [`WORD_CHUNKS`] empty, in the same unit.
 const LOOK_COST_BYTES: u64 = 64;
-/// Chunks in a word of a group's bits.
+/// Chunks in one word of a group's bits.
 const WORD_CHUNKS: usize = 64;
 
-/// A RAM disk. It keeps its contents as long as it, or a queue on it, exists. Nothing is durable.
+/// A RAM disk. Its contents live as long as the disk or one of its queues. Nothing is durable.
 ///
 /// When memory runs out for a chunk's first write, that write fails with
 /// [`BlockError::NoSpace`] (where the system says so, instead of killing the process).
@@ -79,7 +78,7 @@ pub struct Mem {
 }
 
 impl Mem {
-    /// A RAM disk full of zeroes, of a capacity that is a multiple of the block size.
+    /// A RAM disk full of zeroes. The capacity must be a multiple of the block size.
     pub fn new(block_size: u32, bytes: u64) -> Result<Mem, OpenError> {
         let blocks = error::whole_blocks(block_size, bytes)?;
         if bytes > MAX_BYTES {
@@ -89,18 +88,18 @@ impl Mem {
         Ok(Mem { geometry, store: Arc::new(Store::new(bytes)) })
     }
 
-    /// The same, read-only: all zeroes, for ever.
+    /// Makes it read-only: it reads as zeroes for ever.
     pub fn read_only(mut self) -> Mem {
         self.geometry.read_only = true;
         self
     }
 
-    /// Memory that its chunks take now.
+    /// Memory of the chunks in use.
     pub fn allocated_bytes(&self) -> u64 {
         self.store.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory that the pages take which its chunks are cut from.
+    /// Memory of all pages from which chunks are cut.
     pub fn held_bytes(&self) -> u64 {
         self.store.pages.bytes()
     }
@@ -132,10 +131,10 @@ impl Namespace for Mem {
 struct MemQueue {
     geometry: Geometry,
     store: Arc<Store>,
-    /// Submitted and not begun: what they need is on its way from memory to the processor.
+    /// Submitted, but not started: their data is being prefetched.
     begun: Vec<Op>,
     done: Vec<Completion>,
-    /// Large ranges to be made zero, a part in every `poll`.
+    /// Large ranges to zero, a part in every `poll`.
     zeroing: VecDeque<Zeroing>,
     reactor: Reactor,
     parent: TaskId,
@@ -143,7 +142,7 @@ struct MemQueue {
 
 struct Zeroing {
     op: Op,
-    /// What is left, in bytes.
+    /// The remaining range in bytes.
     left: Range<u64>,
 }
 
@@ -171,7 +170,7 @@ impl MemQueue {
         self.zeroing.push_back(Zeroing { op, left });
     }
 
-    /// Does a part of what is to be made zero, in turns, and sees to it that the rest has its own.
+    /// Zeroes a part of the queued ranges in turn, and schedules the rest.
     fn advance_zeroes(&mut self) {
         let mut budget = ZERO_AT_ONCE_BYTES;
         while let Some(mut zeroing) = self.zeroing.pop_front() {
@@ -264,20 +263,20 @@ impl Drop for MemQueue {
 /// `None`: all zeroes.
 type Bytes = Option<SharedBuffer>;
 
-/// In a line of the processor's cache of its own: most often it has to be brought from far away.
+/// Aligned to its own cache line, because it usually comes from distant memory.
 #[derive(Default)]
 #[repr(align(64))]
 struct Chunk {
     bytes: RwLock<Bytes>,
-    /// Where the bytes are, or were: for a prefetch, which need not wait for the lock.
+    /// The current or former address of the bytes, so that a prefetch need not take the lock.
     address: AtomicPtr<u8>,
-    /// Reads that will not be lent the bytes.
+    /// The number of coming reads that are copied rather than lent.
     not_lent: AtomicU8,
 }
 
 impl Chunk {
-    // Nothing panics while it holds one of these locks half-way through a change, so that a
-    // poisoned one protects bytes as good as any.
+    // No code panics halfway through a change under these locks, so the bytes behind a poisoned
+    // lock are valid.
 
     fn shared(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
@@ -291,20 +290,20 @@ impl Chunk {
     fn may_be_lent(&self) -> bool {
         let left = self.not_lent.load(Ordering::Relaxed);
         if left > 0 {
-            // Another thread's read may be counted as this one: it is only a number of reads.
+            // A race may count two reads as one, which does no harm.
             self.not_lent.store(left - 1, Ordering::Relaxed);
         }
         left == 0
     }
 
-    /// Puts others in place of what the chunk has.
+    /// Replaces the chunk's bytes.
     fn put(&self, bytes: SharedBuffer, place: &mut Bytes) {
         self.address.store(bytes.as_ptr().cast_mut(), Ordering::Relaxed);
         *place = Some(bytes);
     }
 }
 
-/// Chunks whose lives begin together.
+/// Chunks that are created together.
 struct Group {
     chunks: [Chunk; GROUP_CHUNKS],
     /// A bit for each chunk that has bytes; changed under the chunk's lock.
@@ -325,7 +324,8 @@ impl Group {
         };
     }
 
-    /// The first chunk from this one on, of the same word, that has bytes; or how many are empty.
+    /// The first chunk from `chunk` on, in the same word, that has bytes; else the number of empty
+    /// ones.
     fn next_taken(&self, chunk: usize) -> Result<usize, usize> {
         let within = chunk % WORD_CHUNKS;
         let word = self.taken[chunk / WORD_CHUNKS].load(Ordering::Acquire) >> within;
@@ -340,24 +340,24 @@ impl Group {
 struct Store {
     groups: Box<[OnceLock<Box<Group>>]>,
     pages: Pages,
-    /// What was replaced while it was lent, and may still be.
+    /// Chunks that were replaced while on loan, and may still be.
     replaced: Mutex<VecDeque<SharedBuffer>>,
-    /// How much that is.
+    /// The length of `replaced`.
     replaced_chunks: AtomicUsize,
-    /// A chunk that was never written to, to be lent.
+    /// A chunk of zeroes, lent for chunks that were never written.
     zeroes: SharedBuffer,
     allocated_bytes: AtomicU64,
 }
 
 /// A part of a range that lies within one chunk.
 struct ChunkPart {
-    /// Which chunk.
+    /// The chunk's index.
     chunk: usize,
-    /// Where in the chunk.
+    /// The bytes within the chunk.
     within: Range<usize>,
 }
 
-/// Cuts a range of bytes at the borders of chunks.
+/// Splits a range of bytes at chunk boundaries.
 fn parts(offset: u64, length: u64) -> impl Iterator<Item = ChunkPart> {
     let (mut at, end) = (offset, offset + length);
     std::iter::from_fn(move || {
@@ -384,21 +384,21 @@ impl Store {
         }
     }
 
-    /// The chunk, if its group was ever written to.
+    /// The chunk, if its group was ever written.
     fn chunk(&self, chunk: usize) -> Option<&Chunk> {
         let group = self.groups.get(chunk / GROUP_CHUNKS)?.get()?;
         Some(&group.chunks[chunk % GROUP_CHUNKS])
     }
 
-    /// The chunk that has a block, and where in it. Nothing of one out of range: whoever reads it
-    /// finds that out.
+    /// The chunk that contains a block, and the block's offset in it. `None` if it is out of range;
+    /// the read itself reports that.
     fn find(&self, block_size: u32, lba: u64) -> Option<(&Chunk, usize)> {
         let offset = lba.checked_mul(u64::from(block_size))?;
         let size = CHUNK_BYTES as u64;
         self.chunk((offset / size) as usize).map(|chunk| (chunk, (offset % size) as usize))
     }
 
-    /// Has what a read will copy first brought near.
+    /// Prefetches the first bytes that a read will copy.
     fn prefetch(&self, block_size: u32, op: &Op) {
         if op.command == Command::Read
             && let Some((chunk, start)) = self.find(block_size, op.lba)
@@ -419,7 +419,7 @@ impl Store {
         }
     }
 
-    /// Appends views of a range; false if some of it is not to be lent.
+    /// Appends views of a range; false if a part of it cannot be lent.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
         if self.is_lent_too_much() {
             return false;
@@ -458,7 +458,7 @@ impl Store {
         Ok(())
     }
 
-    /// A part of a chunk that has bytes, to be changed as a whole, and that nobody else reads.
+    /// A part of a chunk that has bytes, for an in-place change; no reader has it on loan.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,
@@ -481,8 +481,8 @@ impl Store {
         Ok(&mut bytes[within])
     }
 
-    /// Makes the front of a range zero, as far as `budget` goes: what is left of both is left
-    /// there. With `free`, whole chunks give their memory back.
+    /// Zeroes the front of a range within `budget`, and updates both. With `free`, releases the
+    /// memory of whole chunks.
     fn zero(&self, range: &mut Range<u64>, free: bool, budget: &mut u64) -> Result<(), BlockError> {
         let size = CHUNK_BYTES as u64;
         while !range.is_empty() && *budget > 0 {
@@ -509,7 +509,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a part of a chunk of a group zero, or frees all of it; tells the cost.
+    /// Zeroes a part of a chunk, or frees the chunk; returns the cost.
     fn zero_chunk(
         &self,
         group: &Group,
@@ -533,15 +533,14 @@ impl Store {
         Ok(cost)
     }
 
-    /// A chunk's worth of zeroes, or of anything, or an error where others would end the process.
+    /// Allocates a chunk, zeroed or not. Returns an error where other allocators end the process.
     fn allocate(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let chunk = self.pages.take(zeroed)?;
         self.allocated_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
         Ok(chunk)
     }
 
-    /// A chunk's worth of anything, to be filled: of what was replaced, if that is not read any
-    /// more.
+    /// Allocates a chunk of arbitrary contents, if possible a replaced one without readers.
     fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
         match self.take_idle() {
             Some(idle) => Ok(idle),
@@ -549,7 +548,7 @@ impl Store {
         }
     }
 
-    /// Gives a chunk's memory back, once nobody reads it.
+    /// Frees a chunk's memory once it has no readers.
     fn free(&self, mut bytes: SharedBuffer) {
         if bytes.exclusive().is_some() {
             self.give_back(bytes);
@@ -564,8 +563,8 @@ impl Store {
         self.pages.give(bytes);
     }
 
-    /// Something that was replaced and is not read any more. Only some are looked at: whoever asks
-    /// next looks at others.
+    /// Takes a replaced chunk without readers. Each call examines only some; the next call examines
+    /// others.
     fn take_idle(&self) -> Option<SharedBuffer> {
         let mut replaced = self.replaced();
         for _ in 0..replaced.len().min(REPLACED_AT_ONCE) {
@@ -579,7 +578,7 @@ impl Store {
         None
     }
 
-    /// Whether so much was replaced and is still read that nothing more is to be lent.
+    /// Whether so many replaced chunks are still on loan that reads must be copied.
     fn is_lent_too_much(&self) -> bool {
         if self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
             && let Some(idle) = self.take_idle()
@@ -637,7 +636,7 @@ mod tests {
         store.zero(&mut (offset..offset + length), free, &mut budget).unwrap();
     }
 
-    /// What a disk may take beyond its capacity.
+    /// The memory that a disk may take beyond its capacity.
     const BEYOND_BYTES: u64 = HUGE_PAGE_BYTES as u64;
 
     #[test]
@@ -645,7 +644,7 @@ mod tests {
         let bytes = 32 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
-        // Writes, and frees all but one chunk of every page, over and over.
+        // Repeatedly writes the disk, then frees all but one chunk of every page.
         for round in 0..32 {
             for at in (0..bytes).step_by(CHUNK_BYTES) {
                 store.write(at, &[1; 512]).unwrap();
@@ -655,7 +654,7 @@ mod tests {
             }
             assert!(mem.held_bytes() <= bytes + BEYOND_BYTES, "{} bytes", mem.held_bytes());
         }
-        // What is used again is as empty as what is new.
+        // A reused chunk is as empty as a new one.
         store.write(0, &[2; 512]).unwrap();
         let mut rest = vec![9; CHUNK_BYTES - 512];
         zero(store, 0, chunk, true);
@@ -677,7 +676,7 @@ mod tests {
         let (mut left, mut budget) = (512..bytes, ZERO_AT_ONCE_BYTES);
         store.zero(&mut left, true, &mut budget).unwrap();
         assert_eq!((left, mem.allocated_bytes()), (bytes..bytes, 0));
-        // A budget that is spent leaves the rest.
+        // When the budget is spent, the rest of the range remains.
         (0..4).for_each(|at| store.write(at * chunk, &[1; 512]).unwrap());
         let (mut left, mut budget) = (512..4 * chunk, chunk + 1);
         store.zero(&mut left, false, &mut budget).unwrap();
@@ -727,7 +726,7 @@ mod tests {
             assert!(view.is_none_or(|view| view[0].iter().all(|&byte| byte == round - 1)));
         }
         assert!((1..=4).contains(&copies), "{copies}");
-        // What was replaced is used again.
+        // The replaced chunk is used again.
         assert_eq!(mem.allocated_bytes(), 2 * CHUNK_BYTES as u64);
     }
 
@@ -750,7 +749,7 @@ mod tests {
         assert!(views.len() <= MOST_REPLACED + 1, "{} views", views.len());
         let most = bytes + (MOST_REPLACED as u64 + 1) * chunk;
         assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
-        // Once they are done, their memory is used again, and reads are lent again.
+        // Once the readers have finished, their memory is reused, and reads are lent again.
         drop(views);
         zero(store, 0, bytes, true);
         for _ in 0..1000 {
@@ -772,7 +771,7 @@ mod tests {
         offsets().for_each(|offset| store.write(offset, &[1; 512]).unwrap());
         let mut views = Vec::new();
         for round in 0..5 {
-            // All that they get, of chunks that may be lent as far as these are concerned.
+            // Allow loans of all chunks again.
             for offset in offsets() {
                 store.chunk(offset as usize / CHUNK_BYTES).unwrap().not_lent.store(0, Relaxed);
                 views.extend(lend(store, offset, 512).into_iter().flatten());
@@ -782,7 +781,7 @@ mod tests {
             assert!((2 * bytes..=most).contains(&held), "{held} bytes in round {round}");
         }
         drop(views);
-        // Once they are gone, so is what they had.
+        // Dropping the readers frees their chunks.
         offsets().chain(offsets()).for_each(|_| drop(lend(store, 0, 512)));
         assert!(mem.allocated_bytes() <= bytes + more);
     }

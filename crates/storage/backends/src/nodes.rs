@@ -1,17 +1,17 @@
-//! Nodes of a machine (NUMA): which processors each has, and at which one a disk is.
+//! NUMA nodes: the processors of each, and the node of a disk.
 //!
-//! The kernel tells (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
-//! `numa_node`). Where it does not, or is not Linux, nothing is known, and so nothing is chosen.
+//! The kernel reports them (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
+//! `numa_node`). If it does not, or is not Linux, no node is known or chosen.
 
 use crate::Spec;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The highest processor or node that is believed.
+/// Larger numbers of processors and nodes are taken for errors.
 const MAX_NUMBER: usize = 4095;
 
-/// Where the kernel tells.
+/// The source of the kernel's reports.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -20,19 +20,19 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     #[must_use]
     pub fn here() -> Machine {
         Machine::at(PathBuf::from("/"), allowed())
     }
 
-    /// What a tree of files says, and processors that may be used.
+    /// A machine described by a tree of files, and the processors that may be used.
     #[must_use]
     pub fn at(root: PathBuf, allowed: BTreeSet<usize>) -> Machine {
         Machine { root, allowed }
     }
 
-    /// The nodes that are there; none where that is not known.
+    /// The online nodes; empty where they are unknown.
     #[must_use]
     pub fn nodes(&self) -> Vec<usize> {
         self.list("sys/devices/system/node/online")
@@ -45,14 +45,14 @@ impl Machine {
         all.into_iter().filter(|processor| self.allowed.contains(processor)).collect()
     }
 
-    /// A file of the kernel's.
+    /// The contents of a kernel file.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
 
-    /// The node of a device in `/sys`, or of the one that has it: a namespace's is that of its
-    /// controller.
+    /// The node of a device in `/sys`, or of its nearest parent that has one: a namespace is at the
+    /// node of its controller.
     #[must_use]
     pub fn of_device(&self, device: &str) -> Option<usize> {
         let device = fs::canonicalize(self.root.join(device)).ok()?;
@@ -61,7 +61,7 @@ impl Machine {
             let file = [part.join("numa_node"), part.join("device/numa_node")];
             file.iter().find_map(|file| fs::read_to_string(file).ok())
         })?;
-        // It is -1 where nobody knows.
+        // It is -1 if the kernel does not know the node.
         said.trim().parse().ok()
     }
 
@@ -77,14 +77,14 @@ impl Machine {
         self.of_device(&format!("sys/dev/block/{major}:{minor}"))
     }
 
-    /// The node of a disk, which is not known here.
+    /// Here the node of a disk is unknown.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn of_disk(&self, _: &Path) -> Option<usize> {
         None
     }
 
-    /// The one node of all files and disks that this is made of.
+    /// The node, if all files and disks of the spec are at the same one.
     #[must_use]
     pub fn of_spec(&self, spec: &Spec) -> Option<usize> {
         let of = |leaf: &&Spec| match leaf {
@@ -113,7 +113,7 @@ fn allowed() -> BTreeSet<usize> {
     BTreeSet::new()
 }
 
-/// Numbers such as `0-3,8`, none of them beyond belief.
+/// Parses numbers such as `0-3,8`. `None` if one exceeds [`MAX_NUMBER`].
 fn numbers(text: &str) -> Option<Vec<usize>> {
     let mut all = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {

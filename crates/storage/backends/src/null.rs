@@ -1,4 +1,4 @@
-//! The null device: writes are thrown away, reads give zeroes, everything completes at once.
+//! The null device: it discards writes, reads zeroes, and completes everything at once.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
@@ -6,14 +6,13 @@ use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 
-/// Zeroes that a queue has to lend.
+/// The size of the zeroes that a queue lends.
 const LENT_BYTES: usize = 64 << 10;
 
-/// A namespace without contents. It shows what everything around a namespace costs.
+/// A namespace without contents. It shows the cost of all other layers.
 ///
-/// Reads are lent zeroes, or fill their buffer with them: leaving it as it is would show one peer
-/// what another one read before. That costs a `memset`, which is far below the cost of moving the
-/// same bytes.
+/// Reads borrow zeroes, or fill their buffer with them: an unchanged buffer would show one peer the
+/// data of another. That takes a `memset`, which costs far less than to send the same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,
@@ -26,7 +25,7 @@ impl Null {
         Ok(Null { geometry: Geometry { deallocate: true, ..Geometry::new(block_size, blocks) } })
     }
 
-    /// The same, read-only.
+    /// Makes it read-only.
     pub fn read_only(mut self) -> Null {
         self.geometry.read_only = true;
         self
@@ -52,7 +51,7 @@ impl Namespace for Null {
 struct NullQueue {
     geometry: Geometry,
     done: Vec<Completion>,
-    /// What reads are lent, over and over.
+    /// The zeroes that all reads borrow.
     zeroes: SharedBuffer,
 }
 

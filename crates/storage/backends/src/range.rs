@@ -1,8 +1,8 @@
-//! A part of a namespace as one of its own.
+//! A part of a namespace as a namespace.
 //!
-//! No two ranges of one namespace overlap. A range has a fixed place; one without an end goes as
-//! far as the namespace does, and grows and shrinks with it. It is also what makes a namespace
-//! read-only that has no such way of its own.
+//! Ranges of one namespace do not overlap. A range has a fixed start. One without an end reaches to
+//! the end of the namespace, and grows and shrinks with it. A range can also make any namespace
+//! read-only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,22 +14,23 @@ use farblock_reactor::{Buffer, Reactor, TaskId};
 use crate::error::OpenError;
 use farblock_block::size::Size;
 
-/// See the module's text.
+/// See the [module](self).
 pub struct Range {
     place: RangePlace,
-    /// Before what it is of, so that nobody else has that at its address meanwhile.
+    /// Declared before `inner`, so that it is released before another namespace can get that
+    /// address.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }
 
-/// Parts of namespaces that are open, by where the namespace is in memory.
+/// Ranges in use, by the address of their namespace.
 static TAKEN: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 
-/// A part that nobody else may have.
+/// A reservation of a range.
 struct Taken(usize, u64, u64);
 
 impl Taken {
-    /// None if somebody has a block of it.
+    /// `None` if a block is reserved already.
     fn new(inner: &Arc<dyn Namespace>, start: u64, end: u64) -> Option<Taken> {
         let whole = Arc::as_ptr(inner).cast::<()>().addr();
         let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,13 +54,13 @@ impl Drop for Taken {
 #[derive(Clone, Copy)]
 struct RangePlace {
     start: u64,
-    /// To the end, if there is none.
+    /// `None`: to the end.
     blocks: Option<u64>,
     read_only: bool,
 }
 
 impl RangePlace {
-    /// The range as what it is part of is now. One that is beyond the end has what is left of it.
+    /// The geometry of the range in `inner`. A range beyond the end keeps the blocks that exist.
     fn of(&self, inner: &Geometry) -> Geometry {
         let left = inner.blocks.saturating_sub(self.start);
         let blocks = self.blocks.map_or(left, |blocks| blocks.min(left));
@@ -68,7 +69,7 @@ impl RangePlace {
 }
 
 impl Range {
-    /// So many bytes from an offset on, both in whole blocks, that no other range has.
+    /// `bytes` from an offset on, both in whole blocks, that no other range overlaps.
     pub fn new(
         inner: Arc<dyn Namespace>,
         offset_bytes: u64,
@@ -105,7 +106,7 @@ impl Range {
         Ok(Range { inner, place, _taken: Some(taken) })
     }
 
-    /// All of it, read-only.
+    /// All of the namespace, read-only.
     pub fn read_only(inner: Arc<dyn Namespace>) -> Range {
         let place = RangePlace { start: 0, blocks: None, read_only: true };
         Range { inner, place, _taken: None }
@@ -152,12 +153,12 @@ struct RangeQueue {
     inner: Arc<dyn Namespace>,
     place: RangePlace,
     queue: Box<dyn Queue>,
-    /// What is not in the range.
+    /// Completions of operations outside of the range.
     refused: Vec<Completion>,
 }
 
 impl RangeQueue {
-    /// Where a range is in the whole, if it is in this part.
+    /// The address in the whole namespace, if the blocks are in the range.
     fn at(&self, lba: u64, blocks: u32) -> Option<u64> {
         let end = lba.checked_add(u64::from(blocks))?;
         let mine = self.place.of(&self.inner.geometry()).blocks;
@@ -199,7 +200,7 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // A submitted write is refused.
+        // A submitted write would be refused, too.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.store(at, blocks, fua, data)
     }

@@ -1,12 +1,11 @@
-//! Several namespaces as one: what a stripe set and a row of disks have in common.
+//! Several namespaces as one: the common part of stripe sets and concatenations.
 //!
-//! A [`Layout`] says where blocks are. Reads and writes are cut where it says so, their buffers
-//! too, without copying. What makes ranges zero or gives them back moves no data, and what a range
-//! has on one child lies side by side there, so that each child gets one such operation at most. An
-//! operation completes when all its parts have; the first error is its result, but for those that
-//! another try mends.
+//! A [`Layout`] places the blocks. Reads, writes and their buffers are split without copying. Write
+//! zeroes and deallocate move no data, and the blocks of a range on one child are contiguous there,
+//! so each child gets one such operation at most. An operation completes with its last part. Its
+//! result is the first error, but errors that a retry cannot mend take precedence.
 //!
-//! A child that is away keeps what touches it waiting, or lets it fail, and nothing else.
+//! While a child is away, only operations that touch it wait or fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,7 +22,7 @@ use farblock_block::slab::Slab;
 /// The most namespaces in a set.
 pub const MAX_CHILDREN: usize = 256;
 
-/// Blocks that lie side by side on one child.
+/// Blocks that are contiguous on one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) child: usize,
@@ -31,15 +30,15 @@ pub(crate) struct Extent {
     pub(crate) blocks: u32,
 }
 
-/// Where blocks are.
+/// Places blocks on children.
 pub(crate) trait Layout: Clone + Send + Sync + 'static {
-    /// The first extent of a range that moves data: as far as it is in one piece on one child.
+    /// The longest extent on one child at the front of a range that moves data.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
-    /// All that a range has on one child. It is in one piece there, or nothing.
+    /// The contiguous part of a range on one child; empty if there is none.
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent;
 
-    /// How many blocks there are in all with children of these sizes.
+    /// The total number of blocks for children of these sizes.
     fn blocks(&self, children: &mut dyn Iterator<Item = u64>) -> u64;
 }
 
@@ -50,16 +49,16 @@ pub(crate) struct Set<L> {
     _watches: Vec<Watch>,
 }
 
-/// The whole as its children are at present.
+/// The set with the current sizes of its children.
 struct Shape<L> {
     layout: L,
-    /// As it was made; but for the capacity and whether it can be written, that stays.
+    /// The geometry at creation; only the capacity and the write protection change later.
     made: Geometry,
     blocks: AtomicU64,
     read_only: AtomicBool,
     children: Vec<Weak<dyn Namespace>>,
     changes: Changes,
-    /// One look at a time, so that the last one counts.
+    /// Serializes updates, so that the last one counts.
     looking: Mutex<()>,
 }
 
@@ -69,21 +68,21 @@ impl<L: Layout> Shape<L> {
         Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
     }
 
-    /// How many blocks there are, whether that was looked at since a child changed or not.
+    /// The number of blocks by the children's present sizes, even before `look` has run.
     fn blocks_now(&self) -> u64 {
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
         let mut blocks = children.iter().flatten().map(|child| child.geometry().blocks);
         self.layout.blocks(&mut blocks)
     }
 
-    /// A child has changed.
+    /// Handles a change of a child.
     fn handle_change(&self, change: Change) {
         if change != Change::Geometry || self.look() {
             self.changes.tell(change);
         }
     }
 
-    /// Looks at the children again; true if the whole has changed.
+    /// Reads the children's geometries again; true if that changes the whole.
     fn look(&self) -> bool {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
@@ -98,7 +97,7 @@ impl<L: Layout> Shape<L> {
     }
 }
 
-/// What each child is, if they fit together; `what` is a set of them, for people.
+/// The geometry of each child, if they fit together. `what` names the set in errors.
 pub(crate) fn geometries(
     what: &str,
     children: &[Arc<dyn Namespace>],
@@ -123,7 +122,7 @@ pub(crate) fn geometries(
     Ok(geometries)
 }
 
-/// The whole, of so many blocks, as its children have it.
+/// The geometry of a set with this many blocks.
 pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
     let any = |property: fn(&Geometry) -> bool| geometries.iter().any(property);
     Geometry {
@@ -135,7 +134,7 @@ pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
     }
 }
 
-/// The most blocks that every child takes at once; 0: any number.
+/// The most blocks that every child accepts in one operation; 0: no limit.
 pub(crate) fn max_blocks(geometries: &[Geometry]) -> u32 {
     geometries.iter().map(|child| child.max_blocks).filter(|&max| max > 0).min().unwrap_or(0)
 }
@@ -156,7 +155,7 @@ impl<L: Layout> Set<L> {
             changes.watch(move |change| shape.handle_change(change))
         };
         let watches = children.iter().filter_map(|child| child.changes()).map(watch).collect();
-        // What changed before somebody listened.
+        // Changes before the watches were set.
         shape.look();
         Set { shape, children, _watches: watches }
     }
@@ -169,7 +168,7 @@ impl<L: Layout> Set<L> {
         &self.shape.changes
     }
 
-    /// That of the worst child.
+    /// The availability of the worst child.
     pub(crate) fn availability(&self) -> Availability {
         let mut worst = Availability::Ready;
         for child in &self.children {
@@ -182,12 +181,12 @@ impl<L: Layout> Set<L> {
         worst
     }
 
-    /// That of the first child that has some.
+    /// The trouble of the first child that has any.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.children.iter().find_map(|child| child.trouble())
     }
 
-    /// What the children are, for people.
+    /// Describes the children to people.
     pub(crate) fn describe_children(&self) -> String {
         let children: Vec<String> = self.children.iter().map(|child| child.describe()).collect();
         children.join(", ")
@@ -212,20 +211,20 @@ impl<L: Layout> Set<L> {
     }
 }
 
-/// An operation that is in parts.
+/// An operation that was split.
 struct Whole {
     op: Op,
-    /// Parts that have not completed.
+    /// The number of parts in flight.
     left: u32,
     error: Option<BlockError>,
     /// The parts of its buffer, in order; `None` while a child has them.
     buffers: Vec<Option<Buffer>>,
 }
 
-/// What a child's completion belongs to.
+/// The parent of a child's operation.
 struct ChildPart {
     whole: u64,
-    /// Which part of the buffer.
+    /// The index of the part of the buffer.
     index: u32,
 }
 
@@ -235,11 +234,11 @@ struct SetQueue<L: Layout> {
     wholes: Slab<Whole>,
     /// Its keys are the children's tokens.
     parts: Slab<ChildPart>,
-    /// Emptied `Whole::buffers`, kept for their capacity.
+    /// Empty `Whole::buffers`, kept for their capacity.
     spare: Vec<Vec<Option<Buffer>>>,
     /// Kept for its capacity.
     arrived: Vec<Completion>,
-    /// Completed, to be handed out.
+    /// Completed, not yet returned.
     done: Vec<Completion>,
 }
 
@@ -273,8 +272,8 @@ impl<L: Layout> SetQueue<L> {
         }
     }
 
-    /// What a child's error is of the whole. A child that has become shorter has no such blocks;
-    /// if the whole has them still, it cannot be read or written there.
+    /// Maps a child's error to the set. A child that has shrunk reports blocks out of range; if the
+    /// set still has them, the error is a failed read or write.
     fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
         let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
         let end = lba.saturating_add(u64::from(blocks));
@@ -304,8 +303,8 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Of two errors the one that another try, or another way, does not mend: a flush that has lost
-/// something says so once, and is not to be tried again because another part was away.
+/// Selects the error that a retry, or another path, does not mend. A flush that lost data must
+/// report it, and not be retried because another child was away.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =
@@ -314,7 +313,7 @@ fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockErr
     one.filter(lasts).or(other.filter(lasts)).or(one).or(other)
 }
 
-/// Puts the parts of a buffer together again.
+/// Joins the parts of a buffer.
 fn join(buffers: &mut Vec<Option<Buffer>>) -> Option<Buffer> {
     let mut parts =
         buffers.drain(..).map(|part| part.expect("a child completed without its buffer"));

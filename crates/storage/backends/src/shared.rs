@@ -1,5 +1,5 @@
-//! Files and remote disks that are opened once for all their parts: a file has one owner, and parts
-//! that overlap are recognised by what they are of.
+//! Opens files and remote disks once for all ranges of them: a file can have one owner only, and
+//! the ranges of one disk must be checked for overlaps.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,8 +18,8 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
-/// Opens what a part is of: a disk that another part has is the same one. A file that is opened in
-/// another way is in use, as it is for everybody else.
+/// Opens the disk of a range, or returns it if another range has opened it. A file that is open
+/// with other options is in use.
 pub(crate) fn open(
     spec: &Spec,
     block_size: u32,

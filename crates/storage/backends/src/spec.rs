@@ -1,4 +1,4 @@
-//! How people name a namespace on a command line.
+//! Names of namespaces on a command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,27 +21,28 @@ use crate::shared;
 use crate::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
 use farblock_block::size::{self, ExactSize, SizeError};
 
-/// A namespace's name, taken apart. [`Display`](fmt::Display) puts it together again.
+/// A parsed name of a namespace. [`Display`](fmt::Display) formats it again.
 ///
-/// | Text                        | Meaning                                               |
+/// | Text                        | Description                                           |
 /// |-----------------------------|-------------------------------------------------------|
 /// | `disk.img`, `/dev/sdb`      | a file or block device                                |
-/// | `file:PATH`                 | the same, where PATH looks like something else here   |
+/// | `file:PATH`                 | the same, if PATH could be mistaken for another kind  |
 /// | `mem:1GiB`                  | a RAM disk                                            |
-/// | `null:1GiB`                 | a device that forgets                                 |
-/// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size may be left out                |
-/// | `concat:1GiB@a.img,b.img`   | one behind the other; 1 GiB of the first              |
+/// | `null:1GiB`                 | a device that discards data                           |
+/// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size is optional                    |
+/// | `concat:1GiB@a.img,b.img`   | concatenated; only 1 GiB of the first                 |
 /// | `range:1GiB+64MiB,SPEC`     | 64 MiB from 1 GiB on                                  |
 /// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; `?create`, `?degraded` at the end |
-/// | `nvme+tcp://…`              | a remote disk, within one of the others               |
+/// | `nvme+tcp://…`              | a remote disk, only inside of another kind            |
 /// | `rbd:pool/image@snap?id=me` | an image of a Ceph cluster                            |
-/// | `delay:500us,SPEC`          | each completion later; `delay:1ms+200us,` with jitter |
-/// | `limit:1000/s,SPEC`         | so many operations per second                         |
-/// | `limit:64MiB/s,SPEC`        | so many bytes per second                              |
+/// | `delay:500us,SPEC`          | delays completions; `delay:1ms+200us,` with jitter    |
+/// | `limit:1000/s,SPEC`         | at most this many operations per second               |
+/// | `limit:64MiB/s,SPEC`        | at most this many bytes per second                    |
 /// | `fault:100,SPEC`            | every 100th read and every 100th write fails          |
 ///
-/// `SPEC` is all the rest, commas included, so that a stripe set can be decorated. The disks of a
-/// stripe set, a concatenation or a mirror are separated by commas and hence hold none.
+/// `SPEC` is the rest of the text with its commas, so that a stripe set can be decorated. Commas
+/// separate the disks of a stripe set, a concatenation or a mirror, whose names therefore contain
+/// none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A file or block device.
@@ -63,84 +64,84 @@ pub enum Spec {
         /// The disks.
         children: Vec<Spec>,
     },
-    /// One behind the other.
+    /// A concatenation.
     Concat {
         /// The disks.
         children: Vec<Spec>,
     },
-    /// So much of a disk, from its start on, in a concatenation.
+    /// The first bytes of a disk, within a concatenation.
     Front {
-        /// How much.
+        /// The bytes used.
         bytes: u64,
-        /// Of what.
+        /// The disk.
         inner: Box<Spec>,
     },
-    /// A part.
+    /// A range.
     Range {
-        /// Where it begins.
+        /// The offset of its first byte.
         offset_bytes: u64,
-        /// How long it is.
+        /// Its length.
         bytes: u64,
-        /// Of what.
+        /// The disk.
         inner: Box<Spec>,
     },
-    /// The same blocks on each; whoever knows of networks opens it.
+    /// The same blocks on each leg. A crate with network access opens it.
     Mirror {
-        /// Where the blocks are.
+        /// The disks.
         legs: Vec<Spec>,
-        /// Empty legs are taken in.
+        /// Create a mirror of empty legs.
         create: bool,
-        /// A leg in sync may be missing.
+        /// Open it even if a leg in sync is missing.
         degraded: bool,
     },
-    /// A remote disk; whoever knows of networks opens it.
+    /// A remote disk. A crate with network access opens it.
     Remote(String),
-    /// An image of a Ceph cluster: what follows `rbd:`. Whoever knows of clusters opens it.
+    /// An image of a Ceph cluster: the text after `rbd:`. A crate that uses librbd opens it.
     Rbd(String),
-    /// Slower.
+    /// Delays completions.
     Delay {
-        /// By so much,
+        /// The fixed delay.
         fixed: Duration,
-        /// and by up to so much more.
+        /// The maximum of the random delay added to it.
         jitter: Duration,
-        /// What is.
+        /// The disk.
         inner: Box<Spec>,
     },
-    /// With a budget.
+    /// Limits a disk.
     Limit {
-        /// The budget.
+        /// The limit.
         rate: Rate,
-        /// What has it.
+        /// The disk.
         inner: Box<Spec>,
     },
-    /// With faults.
+    /// Injects faults.
     Fault {
         /// Every n-th read and write fails.
         every: u64,
-        /// What fails.
+        /// The disk.
         inner: Box<Spec>,
     },
 }
 
-/// A budget per second.
+/// A limit per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// So many operations.
+    /// Operations.
     Ops(u64),
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
 }
 
-/// How many disks may be within one another.
+/// The maximum nesting of disks.
 const MAX_DEPTH: usize = 16;
 
 /// The start of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 
-/// What opens an image of a Ceph cluster, or a remote disk.
+/// Opens an image of a Ceph cluster, or a remote disk.
 pub type OpenElsewhere<'a> = dyn Fn(&Spec) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
 
-/// A text that names no namespace. Shown, it says why in a sentence.
+/// A text that names no namespace. Its `Display` is a sentence with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 
@@ -159,13 +160,12 @@ impl From<SizeError> for SpecError {
 }
 
 impl Spec {
-    /// Takes a name apart. Opens nothing.
+    /// Parses a name. Opens nothing.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         Self::parse_within(text, 0)
     }
 
-    /// The same for what is within `depth` others: each takes a part of the stack, here and
-    /// wherever it is looked at or opened.
+    /// Parses a name within `depth` others. The limit bounds the stack of all recursive functions.
     fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
         if depth > MAX_DEPTH {
             return Err(SpecError(format!(
@@ -220,14 +220,14 @@ impl Spec {
         }
     }
 
-    /// Opens what it names. Each open of a `mem:` is another RAM disk.
+    /// Opens the namespace. Each call opens a new RAM disk for `mem:`.
     pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
         self.open_with(block_size, read_only, &|spec| {
             Err(OpenError::Rbd(format!("{spec}: such disks cannot be used here")))
         })
     }
 
-    /// The same; `elsewhere` opens images and remote disks. The latter it opens to be written, too.
+    /// Like [`Spec::open`]; `elsewhere` opens images and remote disks, the latter always writable.
     pub fn open_with(
         &self,
         block_size: u32,
@@ -293,7 +293,7 @@ impl Spec {
         })
     }
 
-    /// What it is made of.
+    /// The specs directly inside of it.
     pub fn parts(&self) -> &[Spec] {
         match self {
             Spec::Mirror { legs: parts, .. }
@@ -312,7 +312,7 @@ impl Spec {
         }
     }
 
-    /// The same.
+    /// The same, mutable.
     pub fn parts_mut(&mut self) -> &mut [Spec] {
         match self {
             Spec::Mirror { legs: parts, .. }
@@ -331,7 +331,7 @@ impl Spec {
         }
     }
 
-    /// All that it is made of in the end.
+    /// The innermost specs.
     pub fn leaves(&self) -> Vec<&Spec> {
         match self.parts() {
             [] => vec![self],
@@ -350,7 +350,7 @@ impl Spec {
         Ok(Spec::Range { offset_bytes, bytes: size::parse(bytes)?, inner })
     }
 
-    /// A disk of a concatenation, of which only so much may be used.
+    /// Parses a disk of a concatenation, with or without a size.
     fn parse_front(text: &str, within: usize) -> Result<Spec, SpecError> {
         let front = text.split_once('@').filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
         let Some((bytes, inner)) = front else { return Spec::parse_within(text, within) };
@@ -358,7 +358,7 @@ impl Spec {
         Ok(Spec::Front { bytes, inner })
     }
 
-    /// What a disk of a concatenation is, however much of it is used.
+    /// The disk of a concatenation without its size.
     pub fn without_front(&self) -> &Spec {
         match self {
             Spec::Front { inner, .. } => inner,
@@ -366,8 +366,8 @@ impl Spec {
         }
     }
 
-    /// The size of a disk of a concatenation says where the next one begins. One that can be
-    /// another size the next time has to be named with it.
+    /// The size of a disk in a concatenation determines where the next disk starts. A disk whose
+    /// size can change between opens needs an explicit size.
     fn check_fronts(
         children: &[Spec],
         parts: &[(Arc<dyn Namespace>, Option<u64>)],
@@ -394,7 +394,7 @@ impl Spec {
         )))
     }
 
-    /// The disks of a set, of which none may be remote and in it twice.
+    /// Parses the disks of a set. A remote disk may appear once only.
     fn parse_children(
         kind: &str,
         list: &str,
@@ -412,7 +412,7 @@ impl Spec {
         Ok(children)
     }
 
-    /// What is in a list has no list of its own.
+    /// A set in a list of disks cannot have a list itself.
     fn check_no_set(&self, kind: &str) -> Result<(), SpecError> {
         if !matches!(self, Spec::Stripe { .. } | Spec::Concat { .. } | Spec::Mirror { .. }) {
             return Ok(());
@@ -447,7 +447,7 @@ impl Spec {
 
     fn parse_stripe(rest: &str, within: usize) -> Result<Spec, SpecError> {
         let (first, others) = rest.split_once(',').unwrap_or((rest, ""));
-        // What begins with a digit and has no letter that a unit lacks is meant as the chunk size.
+        // A digit first, and no letter or dot that a size lacks: taken for the chunk size.
         let is_size = first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.');
         let (chunk_bytes, list) = match is_size {
             true => (size::parse(first)?, others),
@@ -464,7 +464,7 @@ impl Spec {
     }
 }
 
-/// Every n-th read and every n-th write.
+/// Fails every n-th read and every n-th write.
 fn faults(every: u64) -> Vec<Rule> {
     use farblock_block::Command::{Read, Write};
     vec![
@@ -473,7 +473,7 @@ fn faults(every: u64) -> Vec<Rule> {
     ]
 }
 
-/// Takes the argument of a decorator off what it decorates.
+/// Splits the argument of a decorator from the decorated disk.
 fn decorated<'a>(
     text: &str,
     rest: &'a str,
@@ -535,7 +535,7 @@ impl fmt::Display for Spec {
             Spec::Concat { children } => {
                 for (at, child) in children.iter().enumerate() {
                     let text = child.to_string();
-                    // A file may be called like a size and a disk.
+                    // The name of a file may look like a size and a disk.
                     let plain = Spec::parse_front(&text, 0).as_ref() == Ok(child);
                     let before = if at == 0 { "concat:" } else { "," };
                     write!(f, "{before}{}{text}", if plain { "" } else { "file:" })?;
@@ -564,7 +564,7 @@ impl fmt::Display for Spec {
             }
             Spec::Limit { rate: Rate::Ops(rate), inner } => write!(f, "limit:{rate}/s,{inner}"),
             Spec::Limit { rate: Rate::Bytes(rate), inner } => {
-                // With a unit, since a number alone means operations.
+                // With a unit, because a bare number means operations.
                 let text = ExactSize(*rate).to_string();
                 let unit = if text.ends_with('B') { "" } else { "B" };
                 write!(f, "limit:{text}{unit}/s,{inner}")

@@ -1,10 +1,9 @@
-//! A disk that another machine has at the moment: DRBD opens its device on the primary only.
+//! A disk in use by another machine: DRBD opens its device on the primary only.
 //!
-//! [`Standby`] is what it is until then: a namespace of the same size, whose operations fail with
-//! [`BlockError::Disconnected`], so that hosts look for another path to the same disk. A thread of
-//! its own tries to open the device, and ends when that worked: from then on operations are
-//! carried out by it, for good. It is not given back: whoever makes the machine secondary again
-//! ends the program first.
+//! Until then, [`Standby`] is a namespace of the same size whose operations fail with
+//! [`BlockError::Disconnected`], so that hosts use another path to the same disk. A thread tries to
+//! open the device, and exits once it has. From then on the device performs all operations and
+//! stays open: before an operator makes the machine secondary again, the program must be stopped.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,15 +17,15 @@ use farblock_reactor::{Reactor, TaskId};
 use crate::error::OpenError;
 use crate::file::{FileDisk, FileOptions};
 
-/// How often opening is tried. Nobody else is waiting for a device of this machine, and a failover
-/// ends with it.
+/// The interval between attempts to open. Nothing else on this machine waits for the device, and
+/// the interval adds to the time of a failover.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Opens a file or device that did not open, for the reason `error`, as soon as it can be, if it is
-/// one that another machine has.
+/// Given the `error` of a failed open: returns a standby that opens the file or device as soon as
+/// another machine releases it.
 ///
 /// # Errors
-/// `error`, if it is another one.
+/// `error`, if it has another cause.
 pub fn instead_of(
     error: OpenError,
     path: &Path,
@@ -40,7 +39,7 @@ pub fn instead_of(
     let geometry = Geometry {
         read_only: options.read_only,
         volatile_cache: true,
-        // What cannot be given back then is left as it is.
+        // If the opened device cannot deallocate, deallocate does nothing.
         deallocate: !options.read_only,
         ..Geometry::new(options.block_size, blocks)
     };
@@ -54,16 +53,16 @@ pub fn instead_of(
 
 type Opening = dyn Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync;
 
-/// See the module's text.
+/// See the [module](self).
 pub struct Standby(Arc<StandbyShared>);
 
 struct StandbyShared {
     name: String,
-    /// Until the device is open.
+    /// The geometry until the device is open.
     geometry: Geometry,
     device: OnceLock<Arc<dyn Namespace>>,
     changes: Changes,
-    /// What the device tells is passed on.
+    /// Receives the notifications of the device.
     watch: Mutex<Option<Watch>>,
     is_dropped: Mutex<bool>,
     dropped: Condvar,
@@ -74,8 +73,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Standby {
-    /// What `open` does not open yet, called `name`, which is like `geometry` then; all but its
-    /// capacity stays so.
+    /// A standby for the device that `open` cannot open yet. Of `geometry`, only the capacity may
+    /// change when the device opens.
     pub fn new(
         name: String,
         geometry: Geometry,
@@ -107,7 +106,7 @@ impl Drop for Standby {
 }
 
 impl StandbyShared {
-    /// Until it is open, or nobody wants it any more.
+    /// Waits until the device is open, or the standby is dropped.
     fn wait(self: Arc<Self>, open: &Opening) {
         let mut said = None;
         loop {
@@ -119,7 +118,7 @@ impl StandbyShared {
             }
             match open() {
                 Ok(device) => return self.begin(device),
-                // Once: it is the same reason ten times a second.
+                // Log a reason once, not ten times a second.
                 Err(error) if said.replace(error.to_string()) != Some(error.to_string()) => {
                     tracing::debug!("{error}");
                 }
@@ -182,9 +181,9 @@ struct StandbyQueue {
     shared: Arc<StandbyShared>,
     reactor: Reactor,
     parent: TaskId,
-    /// The device's, since the first operation that it was open for.
+    /// The device's queue, opened by the first operation after the device was.
     inner: Option<Box<dyn Queue>>,
-    /// Failed, to be handed out.
+    /// Failed operations, not yet returned.
     refused: Vec<Completion>,
 }
 
@@ -230,11 +229,11 @@ mod drbd {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     use std::path::Path;
 
-    /// Block devices of this major number are DRBD's.
+    /// The major number of DRBD's block devices.
     const MAJOR: u32 = 147;
-    /// What a secondary answers to whoever wants to read only; to whoever wants to write, EROFS.
+    /// The error of a secondary for a read-only open; for a writable one it is EROFS.
     const EMEDIUMTYPE: i32 = 124;
-    /// What sysfs counts in.
+    /// The unit of sizes in sysfs.
     const SECTOR_BYTES: u64 = 512;
 
     /// The size of a device that does not open because another machine has it.
@@ -254,7 +253,7 @@ mod drbd {
         }
         let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
         let sectors: u64 = text.trim().parse().ok()?;
-        // None before it has a disk of its own, or has met the other machine.
+        // Zero until it has a local disk, or has connected to its peer.
         sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)
     }
 }

@@ -1,10 +1,10 @@
-//! RAID 0: the blocks of several namespaces in turn, a chunk from each.
+//! RAID 0: stripes chunks over several namespaces.
 //!
-//! Reads and writes are cut at the borders of chunks.
+//! Reads and writes are split at chunk boundaries.
 //!
 //! When all children grow, so does the whole.
 //!
-//! When a child fails, so does what touches it: RAID 0 has no redundancy.
+//! When a child fails, operations on its blocks fail: RAID 0 has no redundancy.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use farblock_block::size::Size;
 
 pub use crate::set::MAX_CHILDREN;
 
-/// The chunk size unless another one is chosen.
+/// The default chunk size.
 pub const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Several namespaces as one, in chunks.
@@ -27,7 +27,7 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// A set of namespaces with the same block size. Of each as much is used as the smallest has.
+    /// A set of namespaces with the same block size. Uses as much of each as the smallest has.
     pub fn new(children: Vec<Arc<dyn Namespace>>, chunk_bytes: u64) -> Result<Stripe, OpenError> {
         let geometries = set::geometries("a stripe set", &children)?;
         let block_size = geometries[0].block_size;
@@ -99,14 +99,14 @@ impl Namespace for Stripe {
     }
 }
 
-/// Where blocks are.
+/// Places blocks.
 #[derive(Clone, Copy, Debug)]
 struct Chunks {
     children: u64,
     chunk_blocks: u32,
     /// The most blocks in a part that moves data; 0: no limit.
     max_blocks: u32,
-    /// The most blocks of a child that are used: no file offset reaches further.
+    /// The most blocks used of a child: file offsets reach no further.
     most: u64,
 }
 
@@ -127,7 +127,7 @@ impl Layout for Chunks {
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent {
         let before = self.blocks_before(child, lba);
         let after = self.blocks_before(child, lba + u64::from(blocks));
-        // No child has a larger share than the whole.
+        // A part on one child is no larger than the whole range.
         Extent { child, lba: before, blocks: (after - before) as u32 }
     }
 
@@ -139,14 +139,14 @@ impl Layout for Chunks {
 }
 
 impl Chunks {
-    /// Where a block is: its child, and its address there.
+    /// The child of a block, and the block's address there.
     fn locate(&self, lba: u64) -> (usize, u64) {
         let chunk_blocks = u64::from(self.chunk_blocks);
         let (chunk, within) = (lba / chunk_blocks, lba % chunk_blocks);
         ((chunk % self.children) as usize, chunk / self.children * chunk_blocks + within)
     }
 
-    /// How many of the blocks below `lba` are on a child.
+    /// The number of blocks below `lba` on a child.
     fn blocks_before(&self, child: usize, lba: u64) -> u64 {
         let chunk_blocks = u64::from(self.chunk_blocks);
         let (chunk, within) = (lba / chunk_blocks, lba % chunk_blocks);
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The slow and obvious way: one block after the other.
+    /// A reference implementation: one block after the other.
     fn walk(layout: &Chunks, lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let chunk_blocks = u64::from(layout.chunk_blocks);
         let mut next = vec![0; layout.children as usize];

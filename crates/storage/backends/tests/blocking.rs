@@ -1,4 +1,4 @@
-//! The synchronous face, on transfers that take several operations.
+//! The synchronous interface, with transfers that need several operations.
 
 mod support;
 
@@ -58,7 +58,7 @@ on_both_engines! {
         let fault = Fault::new(mem(), vec![rule], 1);
         let mut disk = Blocking::with_engine(&fault, engine).unwrap();
         assert_eq!(disk.write(0, &noise(16 << 20)), Err(BlockError::WriteFailed));
-        // Nothing is left over for the next call.
+        // The failure leaves no state for the next call.
         fault.set_enabled(false);
         disk.write(0, &noise(16 << 20)).unwrap();
         let mut read = vec![0; 16 << 20];

@@ -1,4 +1,4 @@
-//! What the conformance suite cannot see of a concatenation: where its parts begin and end.
+//! Concatenation beyond the conformance suite: the boundaries of its parts.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::on_both_engines;
 
 const BLOCK: usize = 512;
 
-/// A disk that can be made shorter and longer, of 100 blocks at most.
+/// A disk of at most 100 blocks that can shrink and grow.
 fn elastic(blocks: u64) -> Arc<Elastic> {
     let disk = Elastic::new(Arc::new(Mem::new(BLOCK as u32, 100 * BLOCK as u64).unwrap()));
     disk.resize_silently(blocks);
@@ -37,7 +37,7 @@ on_both_engines! {
             whole.write(lba, &[lba as u8 + 1; BLOCK]).unwrap();
         }
         disks[1].resize(4);
-        // The whole is what it was, and the host has asked for nothing that it has not.
+        // The whole keeps its size, and the host has not requested a missing block.
         assert_eq!(concat.geometry().blocks, 30);
         let mut two = [0; 2 * BLOCK];
         assert_eq!(whole.read(13, &mut two), Err(BlockError::ReadFailed));
@@ -52,7 +52,7 @@ on_both_engines! {
         assert_eq!(concat.geometry().blocks, 30);
         assert_eq!(whole.read(19, &mut two), Ok(()));
         assert_eq!(two[0], 20, "what was there is there");
-        // Of the last one the whole loses its end.
+        // When the last one shrinks, so does the whole.
         disks[2].resize(5);
         assert_eq!(concat.geometry().blocks, 25);
         assert_eq!(whole.read(24, &mut two), Err(BlockError::OutOfRange));
@@ -121,7 +121,7 @@ on_both_engines! {
     }
 }
 
-/// What can be longer the next time is named with its size.
+/// A disk whose size may change is named with its size.
 #[test]
 fn sizes_that_can_change_are_written() {
     let dir = support::Dir::new();

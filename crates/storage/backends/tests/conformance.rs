@@ -105,7 +105,7 @@ on_both_engines! {
     stripe_of_memory(engine) {
         for (children, chunk_bytes) in [(1, 65536), (2, 65536), (3, 4096), (5, 12288)] {
             let make = |block_size| {
-                // The first one has room to spare, which is not used.
+                // The first one is larger; the stripe set does not use the excess.
                 stripe(children, chunk_bytes, |child| {
                     mem(block_size, MIN_BYTES + if child == 0 { 8192 } else { 0 })
                 })
@@ -212,7 +212,7 @@ on_both_engines! {
     }
 }
 
-/// Each check in the world of a seed, on files of that world.
+/// Runs each check in a simulated world, on its files.
 #[test]
 fn simulated_file() {
     use farblock_reactor::sim::World;

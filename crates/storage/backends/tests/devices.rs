@@ -1,4 +1,4 @@
-//! Block devices: loop devices made for the purpose, which takes root.
+//! Block devices: loop devices created for the tests, which needs root.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// Devices of the checks that are done with: one at a time, so that there are never many.
+/// The previous device of finished checks: one at a time, so that there are never many.
 type Last = Mutex<Option<Loop>>;
 
 fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk {
@@ -102,7 +102,7 @@ fn a_loop_device_and_its_file_are_one_disk() {
     let of_file = refused(&file, &options);
     assert!(of_file.contains(device.path.to_str().unwrap()), "{of_file}");
     assert!(refused(&file, &options.read_only()).contains("which may write to it"));
-    // The file first: the device is made over a file that is shared already.
+    // The other order: a device over a file that is shared already.
     drop(device);
     let shared = FileDisk::open(&file, &options).unwrap();
     let device = Loop::over(&file, 512);
@@ -123,7 +123,7 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     let refused = FileDisk::open(&device.path, &options).err().expect("it opened").to_string();
     assert!(refused.contains("write-protected"), "{refused}");
     FileDisk::open(&device.path, &options.read_only()).unwrap();
-    // The flag outlives the device's file, and the number is used again.
+    // The flag outlives the device's file, and another device may get the number.
     run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
 }
 

@@ -1,4 +1,4 @@
-//! Sparse files: space that is given back, and a file system that is full.
+//! Sparse files: deallocated space, and a full file system.
 
 #![cfg(target_os = "linux")]
 
@@ -16,11 +16,11 @@ use farblock_block::{BlockError, Namespace, Op};
 use farblock_reactor::{Buffer, EngineKind};
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// Larger than the file systems here.
+/// Larger than the file systems of these tests.
 const FILE_BYTES: u64 = 64 << 20;
 const PIECE: u32 = 256;
 
-/// Fills the file system through the file, and sees who is told.
+/// Fills the file system through the file, and checks which operations fail.
 fn fill(path: &Path, engine: EngineKind) {
     File::create(path).and_then(|file| file.set_len(FILE_BYTES)).unwrap();
     let disk: Arc<dyn Namespace> = Arc::new(FileDisk::open(path, &FileOptions::new(4096)).unwrap());
@@ -32,7 +32,7 @@ fn fill(path: &Path, engine: EngineKind) {
         let mut buffer = Buffer::new(geometry.bytes(PIECE));
         buffer.fill(2);
         driver.submit(0, Op::write(at * u64::from(PIECE), PIECE, buffer, 1));
-        // What has room goes on meanwhile, and none of it hears of others' lack.
+        // Operations that need no new space continue and see no error.
         driver.submit(0, Op::read(0, 2, Buffer::new(8192), 2));
         let mut buffer = Buffer::new(8192);
         buffer.fill(1);
@@ -50,7 +50,7 @@ fn fill(path: &Path, engine: EngineKind) {
     assert!(outcomes[1] > 0, "everything fitted");
     assert_eq!(driver.read(0, geometry, 0, 2), [1; 8192]);
     driver.must(0, Op::flush(1));
-    // Room again.
+    // There is space again.
     driver.must(0, Op::deallocate(u64::from(PIECE), 4 * PIECE, 1));
     driver.write(0, geometry, u64::from(PIECE), &[3; 65536]);
     driver.must(0, Op::flush(1));
@@ -96,7 +96,7 @@ on_both_engines! {
         assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
     }
 
-    // It has no way to mark a range as zero, so that zeroes are written.
+    // This file system cannot mark ranges as zero, so zeroes are written.
     files_on_a_memory_file_system(engine) {
         if !may_use_root() {
             return;

@@ -1,4 +1,4 @@
-//! What is said about files that do not open, and what happens to files that change.
+//! Errors of files that do not open, and files that change while open.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn files_that_are_no_disks() {
     let misspelt = refusal(Path::new("miror:a.img,b.img"), &options);
     assert!(!misspelt.contains("truncate"), "advice that makes a file of that name: {misspelt}");
     let under_file = refusal(&dir.file(512).join("x.img"), &options);
-    // Windows looks no further than whether there is such a path.
+    // Windows only reports whether the path exists.
     let told = if cfg!(windows) { "does not exist" } else { "cannot be opened" };
     assert!(under_file.contains(told), "{under_file}");
     let directory = refusal(&dir.path(""), &options);
@@ -64,7 +64,7 @@ fn one_writer_or_many_readers() {
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));
     let written = if cfg!(target_os = "linux") { "which may write" } else { "stop its writer" };
     assert!(refusal(&path, &read_only).contains(written));
-    // A queue keeps the file, and with it the lock.
+    // A queue keeps the file open and thus locked.
     let disk = Blocking::new(&writer).unwrap();
     drop(writer);
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));

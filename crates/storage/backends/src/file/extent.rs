@@ -1,10 +1,9 @@
-//! Files that another program cuts short while they are open.
+//! Files that another program truncates while they are open.
 //!
-//! The system makes a file longer again when something is written beyond its end, and what is
-//! between reads as zeroes: acknowledged data would turn into zeroes without an error. So after
-//! writes the size is compared with the known one before any of them completes, once for all that
-//! completed together. Where the size is a question to another machine, and for devices, only the
-//! thread that looks for growth compares it, once a second.
+//! A write beyond the end extends the file, and the gap reads as zeroes: acknowledged data would
+//! turn into zeroes without an error. So after writes, one check for all writes that ended together
+//! compares the size with the known one, before any of them completes. On network file systems and
+//! devices only the growth thread compares it, once a second.
 
 use super::{FileKind, FileShared, probe};
 use crate::error::FileProblem;
@@ -14,18 +13,18 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How much of a file is there.
+/// The part of a file that exists.
 pub(super) struct Extent {
-    /// Blocks from here on are missing; `u64::MAX`: none is.
+    /// The first missing block; `u64::MAX`: none is missing.
     end_blocks: AtomicU64,
-    /// A write was begun since the file was last seen whole.
+    /// A write was started since the file was last seen at its full length.
     is_written: AtomicBool,
-    /// A look found the file as short as before, or saw no write since the look before: when the
-    /// file has its size again, no write of ours gave it that.
+    /// A check found the file as short as before, or no write since the check before. So if the
+    /// file regains its size, our writes did not cause it.
     is_quiet: AtomicBool,
-    /// The size can be asked for on an event loop.
+    /// Whether an event loop may query the size without blocking for long.
     is_near: bool,
-    /// What the file was opened as.
+    /// The file's name at open.
     name: String,
 }
 
@@ -43,13 +42,13 @@ impl Extent {
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
-    /// Of a simulated file, whose size is in memory.
+    /// For a simulated file, whose size is in memory.
     #[cfg(feature = "sim")]
     pub(super) fn simulated() -> Extent {
         Extent { is_near: true, ..Extent::default() }
     }
 
-    /// The operator has given the file a size.
+    /// The operator has restored the file's size.
     pub(super) fn restore(&self) {
         self.is_quiet.store(false, Ordering::SeqCst);
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
@@ -64,7 +63,7 @@ impl Extent {
         self.end_blocks.load(Ordering::SeqCst) != u64::MAX
     }
 
-    /// Whether an operation touches what is missing.
+    /// Fails an operation that touches missing blocks.
     pub(super) fn check(&self, op: &Op) -> Result<(), BlockError> {
         let end = self.end_blocks.load(Ordering::Relaxed);
         if end == u64::MAX {
@@ -72,7 +71,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // What it is for may be missing.
+            // The data to flush may be among the missing blocks.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),
@@ -81,16 +80,16 @@ impl Extent {
         }
     }
 
-    /// A write is about to begin.
+    /// Records that a write is about to start.
     pub(super) fn note_write(&self) {
-        // Looked at first: other cores keep their copy of it.
+        // Load first: a store would invalidate the other cores' copies of this cache line.
         if !self.is_written.load(Ordering::Relaxed) {
             self.is_written.store(true, Ordering::SeqCst);
         }
     }
 }
 
-/// Whether a file system answers for a size from memory.
+/// Whether the file system reports sizes from memory.
 #[cfg(target_os = "linux")]
 fn is_near(file: &File, _: &Path) -> bool {
     const EXT: u64 = 0xef53;
@@ -104,7 +103,7 @@ fn is_near(file: &File, _: &Path) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| near.contains(&(found.f_type as u64)))
 }
 
-/// Windows resolves a network drive to the share that it stands for, `\\?\UNC\SERVER\SHARE`.
+/// Windows resolves a network drive to its share, `\\?\UNC\SERVER\SHARE`.
 #[cfg(windows)]
 fn is_near(_: &File, path: &Path) -> bool {
     use std::path::{Component, Prefix};
@@ -120,8 +119,8 @@ fn is_near(_: &File, _: &Path) -> bool {
 }
 
 impl FileShared {
-    /// Whether an operation that is about to start touches what is missing. A write of the last
-    /// block gives a cut file its size again, so the size is compared before it.
+    /// Checks an operation before it starts for missing blocks. A write of the last block would
+    /// restore the size of a truncated file, so the size is compared first.
     pub(super) fn check_extent(&self, op: &Op) -> Result<(), BlockError> {
         let end = op.lba.saturating_add(u64::from(op.blocks));
         let reaches_end = op.blocks > 0 && end >= self.blocks.load(Ordering::Relaxed);
@@ -131,8 +130,8 @@ impl FileShared {
         self.extent.check(op)
     }
 
-    /// Whether the file is as long as it was, after writes of a queue that no caller knows to be
-    /// done. Tells of it if it is not.
+    /// Whether the file still has its length, after writes of a queue whose completion no caller
+    /// has seen. If not, reports it.
     pub(super) fn is_whole_after_writes(&self) -> bool {
         if !self.extent.is_near || self.extent.is_cut() {
             return !self.extent.is_cut();
@@ -147,7 +146,7 @@ impl FileShared {
         false
     }
 
-    /// A read has failed: perhaps it was of what is missing.
+    /// Checks the size after a failed read, which may have touched missing blocks.
     pub(super) fn look_after_failed_read(&self) {
         if self.extent.is_near {
             self.look_for_cut(FileKind::Regular);
@@ -173,7 +172,7 @@ impl FileShared {
             if blocks != end {
                 self.cut(blocks, was_written);
             }
-            // Writes that were begun since then stay within the end.
+            // Writes started since then stay within the end.
             let is_quiet = blocks == end || (end != u64::MAX && !was_written);
             self.extent.is_quiet.fetch_or(is_quiet, Ordering::SeqCst);
         } else if self.extent.is_quiet.load(Ordering::SeqCst) {
@@ -183,7 +182,7 @@ impl FileShared {
         }
     }
 
-    /// The file ends after so many blocks. If it was written meanwhile, it may have been shorter.
+    /// Records the file's end. If it was written meanwhile, it may have been shorter.
     fn cut(&self, blocks: u64, was_written: bool) {
         let end = if was_written { 0 } else { blocks };
         let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);
@@ -195,7 +194,7 @@ impl FileShared {
         }
     }
 
-    /// What is wrong with a file that was cut short, for people.
+    /// A sentence for the operator about a truncated file.
     pub(super) fn cut_text(&self) -> Option<String> {
         let end = self.extent.end_blocks.load(Ordering::SeqCst);
         let name = &self.extent.name;

@@ -1,11 +1,9 @@
-//! Files that grow while they are open, become write-protected, or are deleted: what is written to
-//! a deleted file is lost when it is closed, and whoever deleted it, or put another in its place,
-//! should know it in time.
+//! Detects open files that grow or become write-protected, and files that are deleted or replaced:
+//! their contents are lost when they are closed, so the operator is warned in time.
 //!
-//! One thread for each file system looks at the sizes of its open files now and then, away from the
-//! event loops; it ends when there are none. One whose server is gone keeps the look at its files
-//! waiting for ever, and at those of no other. Being told by the system (inotify) would cost every
-//! write to them.
+//! One thread per file system checks the sizes of its open files, away from the event loops. It
+//! exits when no file is left. If a server hangs, only the checks of its own file system hang.
+//! Notifications (inotify) would add a cost to every write.
 
 use super::{FileKind, FileShared, probe};
 use farblock_block::Change;
@@ -16,14 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How often the files are looked at.
+/// The interval between checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The longest that whoever closes a file waits for a look at it. One that takes longer hangs, and
-/// has the file closed when it ends.
+/// The longest time that closing a file waits for a running check. A check that takes longer hangs;
+/// the file is closed when it returns.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// An open file that is looked at; until it is dropped, which waits for a look that is under way:
-/// then nobody holds the file open for that.
+/// An open file that is checked until this is dropped. Dropping waits for a running check, so that
+/// the checking thread does not keep the file open.
 pub(super) struct Attention {
     system: u64,
     number: u64,
@@ -34,9 +32,9 @@ struct Entry {
     kind: FileKind,
     path: PathBuf,
     state: Mutex<GrowthState>,
-    /// A look has ended.
+    /// Signalled when a check has ended.
     looked: Condvar,
-    /// It has a name still, or nobody was told yet that it has none.
+    /// The file still has a name, or its loss has not been reported.
     has_name: AtomicBool,
 }
 
@@ -45,8 +43,7 @@ struct GrowthState {
     is_looked_at: bool,
 }
 
-/// What is looked at, by its file system and in the order of opening; each file system has a thread
-/// as long as it is here.
+/// The checked files by file system, in the order of opening. Each file system has a thread.
 type Systems = BTreeMap<u64, BTreeMap<u64, Weak<Entry>>>;
 
 static SYSTEMS: Mutex<Systems> = Mutex::new(Systems::new());
@@ -58,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a file looked at; one that is not `meant_to_stay` may lose its name without a warning.
+/// Starts to check a file. Without `meant_to_stay`, its unlinking causes no warning.
 pub(super) fn attend(
     shared: &Arc<FileShared>,
     kind: FileKind,
@@ -66,7 +63,7 @@ pub(super) fn attend(
     meant_to_stay: bool,
 ) -> Attention {
     let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
-    // One that never had a name is meant to go.
+    // A file without a name at the start was unlinked on purpose.
     let has_name =
         AtomicBool::new(meant_to_stay && kind == FileKind::Regular && !shared.is_deleted());
     let (looked, path) = (Condvar::new(), path.to_owned());
@@ -88,14 +85,14 @@ pub(super) fn attend(
     Attention { system, number, entry }
 }
 
-/// What tells a file's file system from others.
+/// Identifies the file system of a file.
 #[cfg(unix)]
 fn system_number(file: &std::fs::File) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.metadata().map_or(0, |found| found.dev())
 }
 
-/// Elsewhere they are one.
+/// Elsewhere all file systems count as one.
 #[cfg(not(unix))]
 fn system_number(_: &std::fs::File) -> u64 {
     0
@@ -152,7 +149,7 @@ impl Entry {
         }
         lock(&self.state).is_looked_at = false;
         self.looked.notify_all();
-        // Whoever is told may drop the file.
+        // The listeners may drop the file.
         let Some(changes) = changes else { return };
         if has_new_geometry {
             changes.tell(Change::Geometry);
@@ -162,27 +159,27 @@ impl Entry {
         }
     }
 
-    /// Whether the file is not found by its name any more.
+    /// Whether the file's path no longer leads to it.
     #[cfg(unix)]
     fn has_lost_name(&self, shared: &FileShared) -> bool {
         use std::os::unix::fs::MetadataExt;
         let Some(Ok(ours)) = shared.system().map(std::fs::File::metadata) else { return false };
         let is_other = match std::fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (ours.dev(), ours.ino()),
-            // Whoever may not look at it does not know.
+            // Without permission to look, the answer is unknown.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         };
         ours.nlink() == 0 || is_other
     }
 
-    /// There a file that is open keeps its name.
+    /// Here an open file keeps its name.
     #[cfg(not(unix))]
     fn has_lost_name(&self, _: &FileShared) -> bool {
         false
     }
 }
 
-/// Looks at the size of a simulated file by a thread of its world, which ends when the file is
+/// Checks the size of a simulated file on a thread of its world, which exits when the file is
 /// closed everywhere.
 #[cfg(feature = "sim")]
 pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
@@ -203,7 +200,7 @@ pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
 }
 
 impl FileShared {
-    /// The file itself, unless it is one of a simulated world.
+    /// The real file; `None` in a simulated world.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),
@@ -212,7 +209,7 @@ impl FileShared {
         }
     }
 
-    /// Whether it has no name any more: nobody finds it again.
+    /// Whether it has been unlinked.
     #[cfg(unix)]
     pub(super) fn is_deleted(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
@@ -220,13 +217,13 @@ impl FileShared {
         found.is_some_and(|found| found.nlink() == 0)
     }
 
-    /// There a file that is open keeps its name.
+    /// Here an open file keeps its name.
     #[cfg(not(unix))]
     pub(super) fn is_deleted(&self) -> bool {
         false
     }
 
-    /// Whether there are more blocks than there were; nobody is told yet.
+    /// Whether the file has grown. Updates the size, but notifies no listener.
     pub(super) fn has_grown(&self, kind: FileKind) -> bool {
         let block_size = self.geometry.block_size;
         let blocks = match (self.system(), self.file.simulated_size()) {

@@ -1,10 +1,10 @@
-//! Who may read and write which range of a file now.
+//! Serializes overlapping reads and writes of a file.
 //!
 //! NVMe promises that a write of one logical block is seen as a whole or not at all (AWUN, which
-//! cannot say less: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps that;
-//! the page cache of most file systems does not, since it copies to readers what is being written.
-//! So what overlaps waits there, unless it only reads. Any queue of the file may have it: there is
-//! one table for all, behind a lock, which files with direct I/O do without.
+//! cannot be less: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps this
+//! promise. The page cache of most file systems does not: it copies data to readers during a write.
+//! So overlapping operations wait here, unless all of them read. The queues of a file share one
+//! table behind a lock; files with direct I/O have none.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,16 +16,16 @@ use farblock_reactor::Waker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-/// See the module's text.
+/// See the [module](self).
 #[derive(Default)]
 pub(super) struct Overlaps(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
     next_ticket: u64,
-    /// In the order in which they came: an earlier one goes first.
+    /// In order of arrival: an earlier one goes first.
     claims: VecDeque<Claim>,
-    /// How many of them change something.
+    /// How many of them write.
     changes: usize,
 }
 
@@ -33,7 +33,7 @@ struct Claim {
     ticket: Ticket,
     range: Range<u64>,
     changes: bool,
-    /// Whom to wake when it is granted; `None` once it is.
+    /// Woken when it is granted; `None` once it is.
     waits: Option<Arc<Waker>>,
 }
 
@@ -45,9 +45,9 @@ impl Claim {
 }
 
 impl Table {
-    /// Whether one of the first claims is in the way.
+    /// Whether one of the first `earlier` claims conflicts with `claim`.
     fn is_blocked(&self, claim: &Claim, earlier: usize) -> bool {
-        // Most often many read and none writes.
+        // Usually there are many reads and no write.
         let may_be = claim.changes || self.changes > 0;
         may_be && self.claims.iter().take(earlier).any(|other| other.conflicts(claim))
     }
@@ -63,8 +63,8 @@ impl Overlaps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a range of bytes. False if it has to wait: then `waker` is woken when it need not any
-    /// more.
+    /// Claims a range of bytes. False if it must wait: then `waker` is woken when the claim is
+    /// granted.
     pub(super) fn claim(
         &self,
         range: Range<u64>,
@@ -88,7 +88,7 @@ impl Overlaps {
         table.claims[table.position(ticket)].waits.is_none()
     }
 
-    /// Gives a claim up, and grants those that waited only for it.
+    /// Releases a claim, and grants those that waited only for it.
     pub(super) fn release(&self, ticket: Ticket) {
         let mut table = self.table();
         let at = table.position(ticket);
@@ -124,7 +124,7 @@ mod tests {
         assert!(granted);
         let (write, granted) = claim(9..20, true);
         assert!(!granted);
-        // It does not pass the write that waits, and what is elsewhere waits for nobody.
+        // It does not overtake the waiting write, and a claim elsewhere does not wait.
         let (late, granted) = claim(19..21, false);
         assert!(!granted);
         let (elsewhere, granted) = claim(20..30, true);

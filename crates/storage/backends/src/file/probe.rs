@@ -1,4 +1,4 @@
-//! Opening a file: what is wrong with it, and what works with it.
+//! Opens a file and finds its problems and abilities.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -9,12 +9,12 @@ use super::protection::Obstacle;
 use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
-/// How long a lock is tried for: a process that was killed is gone before its io_uring is, and the
-/// files in it; and udev holds a device's for a moment while it looks at it.
+/// How long to try a lock. The io_uring of a killed process, with its files, outlives the process,
+/// and udev holds a device briefly while it examines it.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the system can do with a range, as far as is known without trying it on data.
+/// Operations that the system supports on a range, as far as is known without a trial on data.
 pub(super) struct Abilities {
     pub(super) punch: bool,
     pub(super) zero: bool,
@@ -32,7 +32,7 @@ use linux as system;
 #[cfg(windows)]
 use windows as system;
 
-/// Opens a file or device, takes its lock, and turns direct I/O on if it is wanted and works.
+/// Opens and locks a file or device, and turns direct I/O on if wanted and possible.
 pub(super) fn open(
     path: &Path,
     options: &FileOptions,
@@ -44,7 +44,8 @@ pub(super) fn open(
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
-        // Nothing but direct I/O reaches them there, whatever it is called.
+        // Unbuffered access is the only way to such a device, so do not call this a problem of
+        // direct I/O.
         Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
@@ -84,7 +85,7 @@ pub(super) fn blocks(file: &File, kind: FileKind, block_size: u32) -> Result<u64
     Ok(bytes / u64::from(block_size))
 }
 
-/// The same of what has changed while it was open: somebody may be making it longer piece by piece.
+/// The same after a size change: a program may be extending the file piece by piece.
 pub(super) fn whole_blocks(
     file: &File,
     kind: FileKind,
@@ -97,7 +98,7 @@ pub(super) fn whole_blocks(
     }
 }
 
-/// Finds out whether ranges can be given back or marked as zero.
+/// Finds out whether ranges can be deallocated or marked as zero.
 pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> Abilities {
     if options.read_only {
         return Abilities { punch: false, zero: false };
@@ -110,12 +111,12 @@ pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     system::obstacle(file, kind)
 }
 
-/// Writes of multiples of this need no reading underneath.
+/// Writes of multiples of this size need no read-modify-write below.
 pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     system::granularity_bytes(file, kind)
 }
 
-/// Before opening, since opening a pipe would wait for its other end.
+/// Runs before opening, since opening a pipe would wait for its other end.
 fn kind_at(path: &Path) -> Result<FileKind, FileProblem> {
     if system::names_a_device(path) {
         return Ok(FileKind::Device);
@@ -161,7 +162,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// Names the other user of a locked file, where the system tells it.
+/// Names the process that has locked a file, if the system tells.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]
     if let FileProblem::Locked { read_only } = problem {
@@ -172,14 +173,14 @@ fn named(problem: FileProblem, path: &Path) -> FileProblem {
     problem
 }
 
-/// Gives up the locks of an open file.
+/// Releases the locks of an open file.
 pub(super) fn unlock(file: &File) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     others::release(file);
     file.unlock()
 }
 
-/// Takes the locks that keep other programs away for as long as the file is open.
+/// Takes locks that exclude other programs while the file is open.
 pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     lock_whole(file, read_only)?;
     #[cfg(target_os = "linux")]
@@ -194,7 +195,7 @@ fn lock_whole(file: &File, read_only: bool) -> Result<(), FileProblem> {
     match locked {
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => {
-            // Some network file systems have no locks. That is no reason to refuse the file.
+            // Some network file systems have no locks; serve the file anyway.
             tracing::warn!(%error, "the file cannot be locked against other programs");
             Ok(())
         }
@@ -246,7 +247,7 @@ mod system {
         Err("direct I/O is for Linux and Windows only".to_owned())
     }
 
-    /// `zero` is refused at its first use if the reactor has none.
+    /// If the reactor cannot zero ranges, the first use finds that out.
     pub(super) fn abilities(_: &File, _: FileKind, _: u32) -> Abilities {
         Abilities { punch: false, zero: true }
     }

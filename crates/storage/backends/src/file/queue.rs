@@ -1,4 +1,4 @@
-//! A queue on a file: what each operation asks of the system, step by step.
+//! A queue on a file: the system calls of each operation, step by step.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::FileShared;
 use super::overlaps::Ticket;
 use farblock_block::slab::Slab;
 
-/// Zeroes written at once where the file system has nothing better.
+/// Zeroes per write, if the file system has no better way.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// The step that an operation is at; the system has been asked for it.
+/// The current step of an operation; its request is at the system.
 ///
 /// ```text
 /// read, write   Transfer or Copy ───────────────────────────────────────► complete
@@ -24,16 +24,16 @@ const FILL_BYTES: u64 = 1 << 20;
 /// deallocate    Punch ──────────────────────────────────────────────────► complete
 /// ```
 ///
-/// Of `Punch`, `ZeroRange` and `Fill` the first one that the system does not refuse is enough.
+/// Of `Punch`, `ZeroRange` and `Fill`, the first that the system does not refuse suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The system has the operation's buffer.
     Transfer,
     /// The system has an aligned copy of the operation's buffer.
     Copy,
-    /// What was done is being made durable.
+    /// The changes are being flushed.
     Sync,
-    /// A hole is being made.
+    /// A hole is being punched.
     Punch,
     /// A range is being marked as zero.
     ZeroRange,
@@ -41,7 +41,7 @@ enum Step {
     Fill(u64),
 }
 
-/// What follows a step.
+/// The consequence of a finished step.
 enum Next {
     Step(Step),
     Complete(Result<(), BlockError>),
@@ -50,7 +50,7 @@ enum Next {
 struct Pending {
     op: Op,
     step: Step,
-    /// Its claim on its range, where there are any.
+    /// The claim on its range, if the file needs claims.
     ticket: Option<Ticket>,
 }
 
@@ -60,15 +60,15 @@ pub(super) struct FileQueue {
     task: TaskId,
     file: FileId,
     pending: Slab<Pending>,
-    /// Those that others have claimed a part of the range of.
+    /// Operations whose ranges other operations have claimed.
     waiting: Vec<u64>,
-    /// Woken when one of them need not wait any more.
+    /// Woken when one of their claims is granted.
     waker: Arc<Waker>,
-    /// Completed, to be handed out.
+    /// Completed, not yet returned.
     done: Vec<Completion>,
     /// Kept for its capacity.
     events: Vec<Event>,
-    /// Ended since the last poll began, with results that hold only if the file is whole.
+    /// Finished since the last poll started, with results that are valid only if the file is whole.
     ended: Vec<(Op, Result<(), BlockError>)>,
 }
 
@@ -106,7 +106,7 @@ impl FileQueue {
             self.shared.extent.note_write();
         }
         match op.command {
-            // What could not be written cannot want flushing either.
+            // A read-only file has no writes to flush.
             Command::Flush if self.shared.geometry.read_only => Next::Complete(Ok(())),
             Command::Flush if os::has_mistake("file: a flush does nothing") => {
                 Next::Complete(Ok(()))
@@ -129,7 +129,7 @@ impl FileQueue {
         }
     }
 
-    /// The best way to make zeroes that has not been refused.
+    /// The best way to write zeroes that the system has not refused.
     fn zero_step(&self, deallocate: bool) -> Step {
         if deallocate && self.shared.may(&self.shared.can_punch) {
             Step::Punch
@@ -140,11 +140,11 @@ impl FileQueue {
         }
     }
 
-    /// Asks the system for the step that an operation is at. `spare` saves taking a buffer.
+    /// Submits the current step of an operation. `spare` saves taking a buffer.
     fn start(&mut self, key: u64, spare: Option<Buffer>) {
         let geometry = &self.shared.geometry;
         let Pending { op, step, .. } = self.pending.at(key);
-        // A flush's range is nobody's business, and was not checked.
+        // The range of a flush is meaningless, and was not checked.
         let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
         let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
         let request = match *step {
@@ -177,7 +177,7 @@ impl FileQueue {
         self.reactor.file(self.task, self.file, request, key);
     }
 
-    /// The system has answered.
+    /// Handles the result of a step.
     fn advance(&mut self, key: u64, mut buffer: Option<Buffer>, result: io::Result<()>) {
         let next = self.next(key, &mut buffer, result);
         match next {
@@ -196,8 +196,8 @@ impl FileQueue {
         }
     }
 
-    /// Completes what has ended, unless another program has cut the file short meanwhile: then a
-    /// write was in vain, and a read may have found zeroes that such a write has left behind.
+    /// Completes finished operations, unless another program has truncated the file meanwhile: then
+    /// a write may be lost, and a read may have found zeroes that such a write left.
     fn conclude(&mut self) {
         let has = |command: fn(&Op, bool) -> bool| {
             self.ended.iter().any(|(op, result)| command(op, result.is_ok()))
@@ -217,7 +217,7 @@ impl FileQueue {
         }
     }
 
-    /// Claims the operation's range where that is needed; false if it has to wait.
+    /// Claims the operation's range if needed; false if it must wait.
     fn claim(&mut self, key: u64) -> bool {
         let Some(overlaps) = &self.shared.overlaps else { return true };
         let Pending { op, ticket, .. } = self.pending.at(key);
@@ -237,7 +237,7 @@ impl FileQueue {
         }
     }
 
-    /// Starts what waited for others that are done.
+    /// Starts operations whose claims have been granted.
     fn start_granted(&mut self) {
         let shared = Arc::clone(&self.shared);
         let Some(overlaps) = &shared.overlaps else { return };
@@ -253,9 +253,9 @@ impl FileQueue {
         }
     }
 
-    /// What follows the step that was answered. Takes the buffer if it is the operation's own.
+    /// Determines what follows a step. Takes the buffer if it is the operation's own.
     fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
-        // Not a share of its own: the count of them is a line of memory that all cores would write.
+        // Do not clone the `Arc`: all cores would write its reference count.
         let FileQueue { shared, pending, .. } = self;
         let Pending { op, step, .. } = pending.at(key);
         let command = op.command;
@@ -353,7 +353,7 @@ impl Drop for FileQueue {
             self.release(ticket);
             op.abandon();
         }
-        // Buffers that the system still has are recycled by the reactor.
+        // The reactor recycles buffers that the system still has.
         self.reactor.remove_task(self.task);
         self.reactor.remove_file(self.file);
     }
@@ -371,14 +371,13 @@ fn after_zeroes(op: &Op) -> Next {
     if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
 }
 
-/// Whether the system says that it cannot do a thing, or not with this range, in any case that it
-/// has done nothing.
+/// Whether the system cannot do this, or not with this range. In either case it has done nothing.
 fn is_refusal(error: &io::Error) -> bool {
     let meaning = BlockError::from_io(Command::Deallocate, error);
     meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Remembers that something is not supported at all. A refusal of one range is not remembered.
+/// Remembers that an ability is not supported at all, but not the refusal of one range.
 fn forget(ability: &AtomicBool, result: Result<(), BlockError>) {
     if result == Err(BlockError::Unsupported) {
         ability.store(false, Ordering::Relaxed);

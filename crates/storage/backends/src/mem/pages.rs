@@ -1,9 +1,8 @@
-//! The huge pages that chunks are cut from.
+//! The huge pages from which chunks are cut.
 //!
-//! A chunk that is given back is used again before another page is taken, whichever page it is of:
-//! a page with one chunk in use cannot be given back, and a user that frees all but that one of
-//! every page must not get new pages for it. A page whose chunks are all free is given back, but
-//! for the last.
+//! A freed chunk, of any page, is reused before a new page is allocated. A page with one chunk in
+//! use cannot be freed; otherwise a user who frees all but one chunk of every page could make the
+//! disk grow without bound. A page whose chunks are all free is freed, except for the last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +14,7 @@ use super::CHUNK_BYTES;
 
 const PAGE_CHUNKS: usize = HUGE_PAGE_BYTES / CHUNK_BYTES;
 
-/// See the module's text.
+/// See the [module](self).
 #[derive(Default)]
 pub(super) struct Pages(Mutex<Inner>);
 
@@ -23,14 +22,14 @@ pub(super) struct Pages(Mutex<Inner>);
 struct Inner {
     /// Every page, by the address of its first byte.
     pages: BTreeMap<usize, Page>,
-    /// Those that have free chunks.
+    /// The pages that have free chunks.
     partly: BTreeSet<usize>,
 }
 
 struct Page {
-    /// What was never used: all zeroes.
+    /// The unused rest of the page: all zeroes.
     rest: Buffer,
-    /// What was given back.
+    /// Chunks that were freed.
     free: Vec<SharedBuffer>,
 }
 
@@ -58,7 +57,7 @@ impl Inner {
     }
 
     fn take(&mut self) -> Result<(SharedBuffer, bool), BlockError> {
-        // The lowest first, so that others become empty.
+        // The lowest first, so that other pages become empty.
         let address = match self.partly.first() {
             Some(&address) => address,
             None => self.add_page()?,
@@ -71,7 +70,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Takes a chunk back; gives the page if it is to be freed.
+    /// Takes a chunk back; returns the page if it should be freed.
     fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
         let (&address, page) =
             self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");
@@ -86,8 +85,8 @@ impl Inner {
 }
 
 impl Pages {
-    /// A chunk: all zeroes if that is asked for, else of any contents. An error where others would
-    /// end the process.
+    /// Allocates a chunk, zeroed if `zeroed`, else of any contents. Returns an error where other
+    /// allocators end the process.
     pub(super) fn take(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (mut chunk, is_zero) = taken?;
@@ -97,14 +96,14 @@ impl Pages {
         Ok(chunk)
     }
 
-    /// Takes back a chunk that nobody reads any more.
+    /// Frees a chunk that has no readers.
     pub(super) fn give(&self, chunk: SharedBuffer) {
         let page = self.0.lock().unwrap_or_else(PoisonError::into_inner).give(chunk);
-        // The system may take a while: outside of the lock.
+        // Freeing may be slow, so do it outside of the lock.
         drop(page);
     }
 
-    /// Memory that the pages take, in bytes.
+    /// The memory of all pages, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let pages = self.0.lock().unwrap_or_else(PoisonError::into_inner).pages.len();
         (pages * HUGE_PAGE_BYTES) as u64

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttrib
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// Enough for any device that is known; the pool's buffers have it.
+/// Enough for any known device; the pool's buffers have it.
 const SAFE_ALIGNMENT: u32 = 4096;
 /// Asks `statx` for the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
@@ -34,12 +34,12 @@ pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: F
     }
 }
 
-/// Opening is never refused for somebody else's sake.
+/// Linux never refuses an open because of other users.
 pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
     false
 }
 
-/// Whether the device is write-protected (`BLKROGET`, which sysfs tells without opening it).
+/// Whether the device is write-protected (`BLKROGET`, read from sysfs without opening it).
 pub(super) fn is_write_protected(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| is_protected_device(found.rdev()))
 }
@@ -67,18 +67,18 @@ pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     is_protected.then_some(Obstacle::Attribute)
 }
 
-/// Whether a file's attributes forbid to write it (`chattr +i` or `+a`): then root may not either,
-/// and the system says EPERM, where missing permissions are EACCES.
+/// Whether a file's attributes forbid writes (`chattr +i` or `+a`): this stops even root, with
+/// EPERM. Missing permissions give EACCES.
 pub(super) fn is_immutable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
 }
 
-/// Seeking tells a device's size, too, which its metadata does not.
+/// Seeks to the end, because the metadata of a device lacks its size.
 pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Turns direct I/O on and says how buffers must be aligned, or says why not.
+/// Turns direct I/O on and returns the alignment of buffers, or the reason why it cannot.
 pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usize, String> {
     let (memory, offset) = alignments(file, kind)?;
     if offset.is_some_and(|offset| offset > block_size) {
@@ -117,7 +117,7 @@ fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String>
     Ok((SAFE_ALIGNMENT, sector))
 }
 
-/// Reads the second block if there is one: its offset is the least aligned that there is.
+/// Reads the second block, if it exists: its offset has the smallest alignment.
 fn trial_read(file: &File, block_size: u32) -> io::Result<()> {
     let mut buffer = Buffer::new(block_size as usize);
     let read = file.read_at(&mut buffer, u64::from(block_size))?;
@@ -139,8 +139,7 @@ pub(super) fn abilities(file: &File, kind: FileKind, block_size: u32) -> Abiliti
     }
 }
 
-/// Makes a hole beyond the end, which changes nothing, but is refused where no hole can be
-/// made.
+/// Punches a hole beyond the end, which changes nothing but fails where holes are unsupported.
 fn can_punch(file: &File) -> bool {
     let page = u64::from(SAFE_ALIGNMENT);
     let Ok(metadata) = file.metadata() else { return false };
@@ -149,7 +148,7 @@ fn can_punch(file: &File) -> bool {
     rustix::fs::fallocate(file, mode, beyond, page).is_ok()
 }
 
-/// Whether the device zeroes (and may give back) without data being sent.
+/// Whether the device zeroes (and may deallocate) without a data transfer.
 fn can_unmap(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));

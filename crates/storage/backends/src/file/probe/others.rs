@@ -14,8 +14,7 @@ use nix::libc;
 
 use crate::error::FileProblem;
 
-/// The first byte of permissions that a program uses, and of permissions that it leaves to no
-/// other.
+/// The first bytes of the permissions that a program uses, and of those that it denies to others.
 const USED: i64 = 100;
 const UNSHARED: i64 = 200;
 /// QEMU's permissions: consistent reads, writes, and changes of the size.
@@ -23,15 +22,15 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// The permissions that a disk needs of its file.
+/// The permissions that a disk needs for its file.
 fn needed(read_only: bool) -> &'static [i64] {
     if read_only { &[READ] } else { &[READ, WRITE, RESIZE] }
 }
 
-/// The permissions that no other program may have meanwhile.
+/// The permissions that it denies to other programs.
 const EXCLUSIVE: [i64; 2] = [WRITE, RESIZE];
 
-/// Takes QEMU's locks for the life of the open file, and looks for users that hold others.
+/// Takes QEMU's locks for the life of the open file, and checks for other users.
 ///
 /// # Errors
 /// [`FileProblem::InUse`], which names the user.
@@ -40,7 +39,7 @@ pub(in crate::file) fn claim(file: &File, path: &Path, read_only: bool) -> Resul
     claimed.inspect_err(|_| release(file))
 }
 
-/// Gives QEMU's locks up.
+/// Releases QEMU's locks.
 pub(in crate::file) fn release(file: &File) {
     // From the first byte of either group to the last.
     let _ = set(file, libc::F_UNLCK, USED, 2 * (UNSHARED - USED));
@@ -51,7 +50,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     let unshared = EXCLUSIVE.iter().map(|permission| UNSHARED + permission);
     for byte in used.chain(unshared) {
         if let Err(error) = set(file, libc::F_RDLCK, byte, 1) {
-            // A program that locks this byte exclusively is no QEMU, but it wants the file alone.
+            // A program that locks this byte exclusively is not QEMU, but it uses the file, too.
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
@@ -65,8 +64,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     }
 }
 
-/// Whether another program uses a permission that we leave to no other, or leaves us none that we
-/// need.
+/// Whether another program uses a permission that we deny, or denies one that we need.
 fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
@@ -99,7 +97,7 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
     FileProblem::InUse { by: holder(path, 1), read_only }
 }
 
-/// Users that lie beneath or above the disk: loop devices on a file, the file of a loop device,
+/// Checks for users below or above the disk: loop devices on a file, the file of a loop device,
 /// swap.
 fn look_beneath(path: &Path, read_only: bool) -> Result<(), FileProblem> {
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
@@ -118,7 +116,7 @@ fn look_beneath(path: &Path, read_only: bool) -> Result<(), FileProblem> {
     }
 }
 
-/// The swap area that this file or device is.
+/// The swap area on this file or device.
 fn swap_at(found: &fs::Metadata) -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let area = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -134,7 +132,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     }
 }
 
-/// The loop device that uses a file; to a reader, one that can only be read is no harm.
+/// The loop device that uses a file. For a read-only open, a read-only loop device is no conflict.
 fn loop_device_on(file: &fs::Metadata, read_only: bool) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut devices = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.path());
@@ -151,8 +149,8 @@ fn loop_device_on(file: &fs::Metadata, read_only: bool) -> Option<String> {
     Some(format!("the loop device /dev/{name} (`losetup -d /dev/{name}` removes it)"))
 }
 
-/// Whether a path can be a file of the file system `device`. Only then may it be looked at: a path
-/// on another mount, such as a FUSE disk whose target is away, may never answer.
+/// Whether a path can be on the file system `device`. Only then is it safe to stat: a path on
+/// another mount, such as a FUSE disk whose target is down, may hang.
 fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // Field 3 is the device, field 5 the mount point; the type follows a hyphen.
@@ -163,16 +161,15 @@ fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
         let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
         path.starts_with(&at).then_some((at.len(), found, kind))
     };
-    // The last of several mounts at one point is the one in use.
+    // Of several mounts at one point, the last is in use.
     let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length);
-    // Subvolumes of these have device numbers of their own.
+    // Subvolumes of these file systems have their own device numbers.
     deepest.is_some_and(|(_, found, kind)| {
         found == number || ["btrfs", "bcachefs", "overlay"].contains(&kind.as_str())
     })
 }
 
-/// The file that a loop device is made of, if the device, or the disk that it is a partition of, is
-/// one.
+/// The file of a loop device, if the device, or the disk of the partition, is one.
 fn backing_file(device: &fs::Metadata) -> Option<PathBuf> {
     if !device.file_type().is_block_device() {
         return None;
@@ -185,10 +182,10 @@ fn backing_file(device: &fs::Metadata) -> Option<PathBuf> {
     })
 }
 
-/// Whether another program uses the file beneath a loop device. The locks are only tried:
+/// Whether another program uses the file below a loop device. Only tries the locks, because
 /// partitions of one device may have several users.
 fn look_at_backing_file(below: &Path, read_only: bool) -> Result<(), FileProblem> {
-    // Another user's file, or one of another mount namespace, cannot be examined.
+    // Files of another user or mount namespace cannot be examined.
     let Ok(file) = File::open(below) else { return Ok(()) };
     let is_locked = match read_only {
         true => matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)),
@@ -200,8 +197,8 @@ fn look_at_backing_file(below: &Path, read_only: bool) -> Result<(), FileProblem
     }
 }
 
-/// A process that has the file open, and its command, as far as this user can see. `asking`: how
-/// many open files of this process only ask.
+/// The process that has the file open, and its command, as far as this user can see. `asking`: the
+/// open files of this process that belong to the question itself.
 pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = std::process::id();
@@ -211,7 +208,7 @@ pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
-    // Other processes first: this one has the file open because it is asking.
+    // This process last: it has the file open to ask.
     numbers.sort_by_key(|&number| (number == own, number));
     let least = |number| if number == own { asking + 1 } else { 1 };
     let Some(number) = numbers.into_iter().find(|&number| has_open(number, &path, least(number)))
@@ -225,7 +222,7 @@ pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     format!("process {number} ({})", command.trim_end())
 }
 
-/// Whether a process has the path open so many times.
+/// Whether a process has the path open at least `least` times.
 fn has_open(number: u32, path: &Path, least: usize) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{number}/fd")).into_iter().flatten().flatten();
     let links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());

@@ -18,10 +18,10 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// Direct I/O belongs to the open file.
+/// Direct I/O must be requested at open.
 pub(super) const DIRECT_SINCE_OPENING: bool = true;
 
-/// `\\.\NAME` and nothing behind it.
+/// Matches `\\.\NAME` without further components.
 pub(super) fn names_a_device(path: &Path) -> bool {
     let mut components = path.components();
     let device = matches!(
@@ -35,7 +35,7 @@ pub(super) fn is_block_device(_: &Metadata) -> bool {
     false
 }
 
-/// Overlapped, since Windows does the operations of any other handle one after another.
+/// Overlapped, because Windows serializes the operations of other handles.
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
@@ -69,14 +69,14 @@ pub(super) fn size_bytes(file: &File, kind: FileKind) -> io::Result<u64> {
     }
 }
 
-/// Says how buffers must be aligned, or why the file cannot be used without the cache.
+/// Returns the alignment of buffers, or why the file cannot be used without the cache.
 pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usize, String> {
     if let Some(sector) = sector_bytes(file, kind)
         && sector > block_size
     {
         return Err(format!("direct I/O needs blocks of {sector} bytes here"));
     }
-    // The second block, if there is one: its offset is the least aligned that there is.
+    // The second block, if it exists: its offset has the smallest alignment.
     let mut buffer = Buffer::new(block_size as usize);
     let trial = file.seek_read(&mut buffer, u64::from(block_size));
     match trial {
@@ -87,7 +87,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     }
 }
 
-/// The unit that a raw disk takes; what a file's volume takes is found out by trial.
+/// The sector size of a raw disk. For a file, a trial finds the unit of its volume.
 fn sector_bytes(file: &File, kind: FileKind) -> Option<u32> {
     match kind {
         FileKind::Regular => None,
@@ -95,8 +95,8 @@ fn sector_bytes(file: &File, kind: FileKind) -> Option<u32> {
     }
 }
 
-/// Zeroing a range of a sparse file gives its space back. Both are refused at their first use where
-/// the file system knows neither; a raw disk does not.
+/// Zeroing a range of a sparse file deallocates its space. If the file system supports neither, the
+/// first use finds that out; a raw disk supports neither.
 pub(super) fn abilities(file: &File, kind: FileKind, _: u32) -> Abilities {
     let sparse = |found: Metadata| found.file_attributes() & FILE_ATTRIBUTE_SPARSE_FILE != 0;
     match kind {
