@@ -1,33 +1,33 @@
-//! Namespaces made of several namespaces that may be lost.
+//! Namespaces that survive the loss of a part: mirrors.
 //!
-//! A [`Mirror`] keeps the same blocks on two or more *legs*: files, devices, or remote disks, any
-//! [`Namespace`](farblock_block::Namespace). It goes on while one of them is left, remembers on the
-//! others what the lost one lacks, and copies just that when it is back.
+//! A [`Mirror`] keeps the same blocks on two or more *legs*: files, devices, remote disks, or any
+//! other [`Namespace`](farblock_block::Namespace). It works while one leg in sync remains, records
+//! on the others the regions that a lost leg lacks, and copies only those when it returns.
 //!
 //! # Contract
 //!
-//! **Acknowledged is on every leg that is in sync.** A write completes when each leg has it that
-//! the legs' own records call in sync. A leg that failed, or that is away, is recorded as behind,
-//! durably and on every other leg, before a write that it lacks is acknowledged. A flush likewise.
+//! **An acknowledged write is on every leg in sync.** A write completes when every leg that the
+//! records call in sync has it. If a leg failed or is away, every other leg durably records it as
+//! behind before the mirror acknowledges a write that it lacks. The same holds for a flush.
 //!
-//! **Reads come from legs in sync**, from the one that is expected to answer first. A read that
-//! fails is tried on another one. Reads never go back in time: where a power cut may have left legs
-//! that differ, the range is made equal before it is read.
+//! **Reads use legs in sync**, preferably the one that should answer first. A failed read is
+//! retried on another leg. Reads never go back in time: where a power cut may have left different
+//! data on the legs, the mirror makes them equal before it reads.
 //!
-//! **The last leg in sync is never put out**: its errors are the mirror's.
+//! **The last leg in sync is never put out**: its errors are reported as the mirror's.
 //!
-//! **Two histories are refused.** Legs that were each written without the other are never put
-//! together: a person says which one counts.
+//! **Split histories are refused.** Legs that were each written without the other are never joined:
+//! an operator decides which one to keep.
 //!
-//! **Nothing is overwritten unasked.** A leg without a record is taken in only when that is asked
-//! for ([`Taking::Empty`]), and only if it looks empty.
+//! **Nothing is overwritten without a request.** A leg without a record is added only on request
+//! ([`Taking::Empty`]), and only if it looks empty.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! Parity, changing the size, moving legs between mirrors, checksums (a leg that returns wrong data
-//! without an error is found by [`Mirror::verify`], and nobody can say which one is right), and
-//! deciding who may use the legs: two processes with one mirror destroy it. Files and devices are
-//! locked by their backend; for remote legs that is up to reservations or whoever fails over.
+//! Mirrors have no parity, no resize, no move of legs between mirrors, and no checksums:
+//! [`Mirror::verify`] finds a leg that silently returns wrong data, but cannot tell which leg is
+//! right. They do not decide who may use the legs, and two processes with one mirror destroy it.
+//! Backends lock files and devices; remote legs need reservations or a failover manager.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a mirror may have and take.
+//! Limits and times of mirrors.
 
 use std::time::Duration;
 
@@ -8,40 +8,39 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// Bytes at the end of each leg that hold its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
-/// The smallest part of a mirror that is remembered as changed.
+/// The smallest region: the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
-/// The most regions: the bitmap has 32 KiB, and what is kept of it in memory 1 MiB.
+/// The most regions: the bitmap takes 32 KiB, and the state in memory 1 MiB.
 pub const MAX_REGIONS: u64 = 1 << 18;
-/// The most bytes that are copied or compared at once, while writes there wait.
+/// The most bytes to copy or compare at once; writes to that region wait meanwhile.
 pub const CHUNK_BYTES: u64 = 256 << 10;
-/// How long a leg may be away before it is put out; operations wait for so long.
+/// How long a leg may be away, with operations waiting, before it is put out.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// The mirror fails operations after this time without a leg in sync, as other sets do.
+/// After this time without a leg in sync, the mirror fails operations, as other sets do.
 pub const HOPE: Duration = Duration::from_secs(20);
-/// How often a leg in sync has to show the last record that was written to it.
+/// How often a leg in sync must show the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// How long the start of a mirror waits until nothing that a process before has sent can be carried
-/// out on any of the only legs that have all of the data: longer than what a host waits where no
-/// target answers, 3 keep alives of 5 s and the longest command quiesce time (65 s).
+/// If the only legs with all data may still execute writes of an earlier process, a start waits for
+/// this long. It exceeds the wait of a host when no target answers: 3 keep-alive periods of 5 s and
+/// the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
-/// The time until a leg that was put out is tried again, the first time.
+/// The first retry of a leg that was put out.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest time until a leg is tried again.
+/// The longest interval between retries of a leg.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Generations of a mirror that a record remembers: a leg that is older is filled anew.
+/// Generations that a record remembers: a leg that is older is copied in full.
 pub const HISTORY: usize = 400;
-/// How often regions that nobody writes any more are taken out of the bitmap.
+/// How often idle regions are cleared from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
-/// How long a leg that other legs answer faster than is not read by a queue, at least.
+/// The shortest time before a queue reads from a slower leg again.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
-/// Reads that other legs have meanwhile, and how many times longer than one of its reads that
-/// takes.
+/// Reads of other legs before a slower leg is read again, and the minimum ratio of the time since
+/// its last read to the duration of one of its reads.
 pub const PASSED_OVER: u32 = 100;
-/// What a read that fails counts as at least, where the faster leg is looked for.
+/// The minimum time that a failed read counts for when legs are compared.
 pub const FAILED_READ: Duration = Duration::from_millis(100);
-/// How long writes of a queue that was dropped may still take effect.
+/// How long writes of a dropped queue may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
-/// Places in which legs were found different that are remembered of a verify; beyond that they are
-/// only counted.
+/// The differences that a verify lists; it only counts the rest.
 pub const DIFFERENCES: usize = 64;

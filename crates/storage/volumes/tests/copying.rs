@@ -1,4 +1,4 @@
-//! How fast legs are filled, in virtual time.
+//! The speed of copying to a leg, in virtual time.
 
 mod support;
 
@@ -15,8 +15,8 @@ use support::Fixed;
 
 const REGIONS: u64 = 8;
 
-/// How long it takes until the second leg is filled at that speed; `change` may set another one
-/// after the first second.
+/// The time to fill the second leg at that speed; `change` may set another one after the first
+/// second.
 fn filled(speed: Option<u64>, change: impl FnOnce(&Mirror)) -> Duration {
     let world = World::enter(3);
     let leg = |name| {

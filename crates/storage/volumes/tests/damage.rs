@@ -1,5 +1,5 @@
-//! Ends of legs that have rotted, copies of a leg from any moment, and power that fails in the
-//! first records of a start.
+//! Corrupt reserved parts, copies of a leg from any moment, and power failures in the first records
+//! of a start.
 
 mod support;
 
@@ -11,7 +11,7 @@ use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking, limits};
 use support::legs::{DATA_BYTES, LEG_BYTES, copy, lasting, memory, read, try_open};
 use support::wire::{Power, Wired};
 
-/// The bitmap's first page, from the beginning of the leg.
+/// The offset of the bitmap's first page on the leg.
 const PAGE_AT: u64 = DATA_BYTES + (192 << 10);
 const REGION: usize = limits::MIN_REGION_BYTES as usize;
 
@@ -46,7 +46,7 @@ fn region(mirror: &Mirror, region: usize) -> u8 {
     data[0]
 }
 
-/// What is on a leg at this moment.
+/// A copy of a leg's present contents.
 fn image(leg: &Arc<Mem>) -> Arc<Mem> {
     let image = memory(LEG_BYTES);
     copy(leg, &image);
@@ -59,7 +59,7 @@ fn put(leg: &Mem, at: u64, bytes: &[u8]) {
 
 fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     let mirror = open(legs);
-    // Legs in sync may differ after a crash, and are made alike while the mirror serves.
+    // Legs in sync may differ after a crash; the mirror makes them equal while it serves.
     let is_alike = || support::is_whole(&mirror) && mirror.status().suspect_bytes == 0;
     support::wait_until(is_alike);
     assert_eq!(region(&mirror, 0), byte, "{what}");
@@ -68,12 +68,12 @@ fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     assert!(one == other, "{what}: the legs differ");
 }
 
-/// A leg whose power lasts for so many writes, of which the last one is torn.
+/// A leg whose power fails after this many writes, and tears the last one.
 fn torn(leg: &Arc<Mem>, writes: i64) -> Arc<Wired> {
     Arc::new(Wired::new("torn", leg, &Power::lasting(writes)))
 }
 
-/// What is left of a record, or of a page of the bitmap, whose write the power failed in.
+/// Leaves a record or bitmap page as a power failure during its write would.
 fn tear(leg: &Mem, sector: u64) {
     put(leg, DATA_BYTES + sector * 512, &[0x5a; 512]);
 }
@@ -82,7 +82,7 @@ fn empty() -> MirrorOptions {
     MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() }
 }
 
-/// It was empty, nothing was copied there yet, and it is taken when the power is back.
+/// The leg was empty and nothing was copied to it, so it is accepted when the power is back.
 #[test]
 fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
     for sector in [0, 7] {
@@ -103,7 +103,7 @@ fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
     }
 }
 
-/// Nobody else's data are taken for what a mirror has begun.
+/// The mirror does not mistake foreign data for its own unfinished record.
 #[test]
 fn a_leg_with_somebodys_data_at_its_end_is_not_taken() {
     let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
@@ -159,7 +159,7 @@ fn a_bitmap_that_has_rotted_does_not_hide_what_a_leg_lacks() {
         let mirror = open_without_second(&legs);
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
-        // Before there were checksums it was elsewhere; one bit is lost at either place.
+        // Before there were checksums it was elsewhere; one bit is lost in both places.
         for page_at in [PAGE_AT, PAGE_AT - (64 << 10)] {
             let mut end = read(&legs[0], LEG_BYTES).split_off(page_at as usize);
             end.truncate(4096);
@@ -185,7 +185,7 @@ fn a_torn_bitmap_does_not_hide_what_a_leg_lacks() {
     }
 }
 
-/// As long as one leg in sync has it whole, a damaged page costs nothing.
+/// While one leg in sync has a whole page, a damaged one costs nothing.
 #[test]
 fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     let legs = create();
@@ -202,7 +202,7 @@ fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     assert_eq!((one, both), (REGION as u64, DATA_BYTES));
 }
 
-/// What it lacks was in the bitmap once, and is not any more.
+/// The regions that it lacks were in the bitmap, but have been cleared.
 #[test]
 fn a_copy_of_a_leg_in_use_is_recognised_after_the_mirror_was_closed() {
     for leg in 0..2 {
@@ -244,8 +244,8 @@ fn a_copy_of_a_leg_in_use_is_recognised_when_the_bitmap_has_forgotten() {
     assert_eq!(second().state, LegState::Out, "it lacks what is in no bitmap");
 }
 
-/// The mirror was not closed, and nothing says that the copy is one: the other leg's data count all
-/// the same.
+/// The mirror was not closed, and nothing marks the copy as one: the other leg's data count
+/// nevertheless.
 #[test]
 fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
     let legs = create();
@@ -259,8 +259,8 @@ fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
     become_the_same(&crashed, 2, "what was acknowledged");
 }
 
-/// A start that reached only one leg before the power failed: the other one goes on without it, and
-/// it lacks what was written meanwhile, and nothing else.
+/// A start reached only one leg before the power failed. The mirror continues on the other leg; the
+/// first lacks only the data written meanwhile.
 #[test]
 fn a_leg_that_alone_knows_of_a_start_is_not_filled_anew() {
     for starts in 1..3 {

@@ -1,5 +1,5 @@
-//! Legs that are not what they were when they come back, and power that fails at each step of
-//! filling one while another is lost.
+//! Legs that have changed when they return, and power failures at each step of filling one leg
+//! while another is lost.
 
 mod support;
 
@@ -40,14 +40,14 @@ fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
         write(&create(&all), 1);
         let older = memory(LEG_BYTES);
         copy(&legs[at], &older);
-        // As the leg was left, it is the leg.
+        // Unchanged, the leg is accepted.
         write(&open(&all), 2);
         let mut with_copy = all;
         with_copy[at] = Some(&older);
         let error = refused(&with_copy);
         assert!(error.contains(&format!("leg{at} is an older copy of itself")), "{error}");
         drop(open(&all));
-        // Emptied it is filled.
+        // An emptied leg is filled.
         let empty = memory(LEG_BYTES);
         with_copy[at] = Some(&empty);
         drop(create(&with_copy));
@@ -97,8 +97,8 @@ fn legs_in_another_order_are_the_same_mirror() {
     assert!(legs.iter().all(|leg| read(leg, DATA_BYTES).iter().all(|&byte| byte == 2)));
 }
 
-/// It has no record where one is looked for: nothing of it is overwritten, and what it had is
-/// there when it has its size again.
+/// It has no record at the expected place: the mirror does not overwrite it, and its data are
+/// intact when it has its size again.
 #[test]
 fn a_leg_that_grew_or_shrank_is_refused() {
     for change in [-512_i64, 512, -(limits::RESERVED_BYTES as i64), limits::RESERVED_BYTES as i64] {
@@ -121,11 +121,12 @@ fn a_leg_that_grew_or_shrank_is_refused() {
     }
 }
 
-/// Three legs, of which one is being filled when the power fails, and another one is lost with it.
+/// The power fails while one of three legs is being filled, and another leg is lost, too.
 #[test]
 fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
     for lost in 0..2 {
-        // With fewer it does not start: bitmap and record of the two legs in sync come first.
+        // With fewer writes it does not start: bitmap and record of the two legs in sync come
+        // first.
         for cut in 5.. {
             let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
             let all = legs.each_ref().map(Some);
@@ -162,8 +163,8 @@ fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
     }
 }
 
-/// A leg that was lost comes back. It may have a record that the power kept from the others: they
-/// went on without it, so that it is refused, and filled anew.
+/// Returns a lost leg. The power failure may have kept its record from the others, which continued
+/// without it. Then the mirror refuses it, and it is filled anew.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

@@ -1,6 +1,6 @@
-//! Mirrors live and die in simulated worlds. `MIRROR_SEED=17` repeats a run, `MIRROR_SEEDS=10000
-//! cargo test --release -p farblock-volumes --test lives` takes more of them, and both together
-//! that many from that one on: `cargo xtask sim --mirrors` goes on so for hours.
+//! Random lives of mirrors in simulated worlds. `MIRROR_SEED=17` repeats a run. `MIRROR_SEEDS=10000
+//! cargo test --release -p farblock-volumes --test lives` sets the number of runs, and both
+//! together the first seed, too. `cargo xtask sim --mirrors` continues for hours.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use support::life::Run;
 
-/// Each is made by hand in the code, where it asks for it, and has to be found.
+/// Deliberate mistakes in the code, each of which must be found.
 const MISTAKES: [&str; 12] = [
     "a bitmap that is not durable",
     "a clean region without a flush",
@@ -23,7 +23,7 @@ const MISTAKES: [&str; 12] = [
     "legs trusted after a power cut",
     "reads from a leg that catches up",
 ];
-/// Seeds within which each of them is found.
+/// The number of seeds within which each mistake is found.
 const SEEDS_FOR_A_MISTAKE: u64 = 1500;
 
 fn number(name: &str) -> Option<u64> {
@@ -76,7 +76,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(trace(3), trace(4));
 }
 
-/// Those that few seeds find: that the runs above see anything.
+/// Common mistakes, found with few seeds: proves that the runs above detect anything.
 #[test]
 fn common_mistakes_are_found_soon() {
     let common = [

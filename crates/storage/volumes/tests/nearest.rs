@@ -1,4 +1,4 @@
-//! Which leg a mirror reads: legs that take as long as the test says, in virtual time.
+//! The leg that a mirror reads: legs with scripted times, in virtual time.
 
 mod support;
 
@@ -15,7 +15,7 @@ use farblock_volumes::{LegSource, Mirror, MirrorOptions, Taking, limits};
 
 const LEG_BYTES: u64 = limits::MIN_REGION_BYTES * 2 + limits::RESERVED_BYTES;
 
-/// How a leg answers reads of its first half, and how many it had.
+/// The time of reads in a leg's first half, and their count.
 #[derive(Default)]
 struct Script {
     micros: AtomicU64,
@@ -44,8 +44,8 @@ impl LegSource for Scripted {
     }
 }
 
-/// Not a `Delay`, whose time is given once, nor a `Fault` over one: what is asked of it is counted,
-/// slow or failing, and both change while the mirror has it open.
+/// Neither a `Delay`, whose time is fixed, nor a `Fault`: it counts requests, slow or failing, and
+/// both can change while the mirror has it open.
 struct Slow {
     inner: Arc<Mem>,
     script: Arc<Script>,
@@ -121,7 +121,7 @@ impl Drop for SlowQueue {
     }
 }
 
-/// A mirror in sync, whose first leg is remote.
+/// A mirror in sync with a remote first leg.
 struct Stand {
     driver: Driver,
     mirror: Arc<Mirror>,
@@ -164,7 +164,7 @@ impl Stand {
         }
     }
 
-    /// So many reads, `depth` at a time; how many each leg had.
+    /// Performs `reads`, `depth` at a time; returns the number per leg.
     fn read(&mut self, queue: usize, reads: u64, depth: u64) -> [u64; 2] {
         let had = |stand: &Stand| {
             stand.scripts.each_ref().map(|script| script.reads.load(Ordering::SeqCst))

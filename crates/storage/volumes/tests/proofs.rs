@@ -1,4 +1,4 @@
-//! Legs whose contents change beneath the mirror: what a leg has to show before it is trusted.
+//! Legs whose contents change below the mirror: a leg must show its record to be trusted.
 
 mod support;
 
@@ -11,7 +11,7 @@ use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking};
 use support::legs::{DATA_BYTES, LEG_BYTES, copy, lasting, memory, read};
 use support::wire::{Power, Wired};
 
-/// A mirror of two legs with a power for each.
+/// A mirror of two legs, each with its own power.
 struct Pair {
     legs: [Arc<Mem>; 2],
     powers: [Arc<Power>; 2],
@@ -33,7 +33,7 @@ impl Pair {
         Blocking::new(&self.mirror).unwrap().write(0, &data).unwrap();
     }
 
-    /// Until the records say of everything that was written that both legs have it.
+    /// Waits until the records say that both legs have all writes.
     fn settle(&self) {
         support::wait_until(|| self.mirror.status().dirty_bytes == 0);
     }
@@ -50,13 +50,13 @@ impl Pair {
     }
 }
 
-/// It has its last record, so that it lacks no more than what the bitmap has.
+/// The leg has its last record, so it lacks at most the regions in the bitmap.
 #[test]
 fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
     let pair = Pair::new();
     let older = pair.copy_of(1);
     pair.write(1);
-    // Without the regions' bits, which are in its reserved part, too.
+    // The data only, without the bitmap in the reserved part.
     let data = read(&older, DATA_BYTES);
     Blocking::new(&*pair.legs[1]).unwrap().write(0, &data).unwrap();
     pair.powers[1].swaps();
@@ -81,7 +81,7 @@ fn an_older_copy_behind_another_process_stays_out() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// Nothing tells of it: the leg's record does, before the leg is given the next one.
+/// No event reports it; the leg's record does, before the leg gets the next one.
 #[test]
 fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     let pair = Pair::new();
@@ -95,7 +95,7 @@ fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// It is all that is left, and is not what was written: an error, and no older data.
+/// The only leg left is not the one that was written: reads fail rather than return older data.
 #[test]
 fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     let pair = Pair::new();
@@ -122,7 +122,7 @@ fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// Nothing waits without an end when all legs are away.
+/// All operations end, even when all legs are away.
 #[test]
 fn operations_end_when_every_leg_is_away_for_long() {
     let pair = Pair::new();

@@ -1,4 +1,4 @@
-//! What the ends of the legs say when the power or a write fails at a bad moment.
+//! The reserved parts after a power failure or a failed write at a bad moment.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
     [Wired::new("one", &legs[0], power), Wired::new("two", &legs[1], power)]
 }
 
-/// A mirror whose legs are in sync, each with a power of its own, and that has a write to flush.
+/// A mirror with legs in sync, each with its own power, and an unflushed write.
 fn written() -> (Mirror, [Arc<Power>; 2], [Arc<Mem>; 2]) {
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
     let legs = [memory(), memory()];
@@ -63,7 +63,7 @@ fn a_new_leg_is_filled_whenever_the_power_fails() {
         let legs = [memory(), memory()];
         Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; DATA_BYTES as usize]).unwrap();
         let power = Power::lasting(cut);
-        // Before the third write nothing is said to be a mirror.
+        // Before the third write nothing is a mirror.
         if let Ok(mirror) = try_open(wired(&legs, &power)) {
             support::wait_until(|| power.is_off() || support::is_whole(&mirror));
         }
@@ -120,7 +120,7 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Whether a leg's bitmap has the first region.
+/// Whether a leg's bitmap includes the first region.
 fn has_first_region(leg: &Arc<Mem>) -> bool {
     let at = leg.geometry().capacity_bytes() - limits::RESERVED_BYTES + BITMAP_AT;
     read(leg, at, 512)[HEADER_BYTES] & 1 != 0
@@ -136,7 +136,7 @@ fn write_until_it_works(mirror: &Arc<Mirror>) {
     writer.join().unwrap();
 }
 
-/// A mirror of legs that are in sync, with nothing in the bitmap.
+/// A mirror of legs in sync with an empty bitmap.
 fn clean(legs: &[Arc<Mem>; 2]) -> (Arc<Mirror>, [Arc<std::sync::atomic::AtomicU64>; 2]) {
     let power = Power::lasting(i64::MAX);
     let filled = open(wired(legs, &power));
@@ -213,7 +213,7 @@ fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
         let name = format!("leg {:p}", Arc::as_ptr(leg));
         Wired::new(&name, leg, &power).with_max_blocks(8)
     });
-    // The third is let in at the second attempt, when the region is copied in part.
+    // The third leg returns at the second attempt, when the region is partly copied.
     wired[2].failing().store(1, Ordering::SeqCst);
     let options = MirrorOptions {
         taking: Taking::Empty,
@@ -230,7 +230,7 @@ fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
 
 #[test]
 fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
-    // A little more than one part has.
+    // Slightly more than fits into one page.
     let regions = 4096 * 8 + 100;
     let bytes = regions * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
     let leg = || Arc::new(Mem::new(16384, bytes).unwrap());
@@ -244,8 +244,8 @@ fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
     assert_eq!(u64::from(marked), regions, "all are to be copied");
 }
 
-/// The machine of a leg is started anew, so quickly that the leg is not put out for being away, and
-/// has lost what it had acknowledged: nobody reads that from it.
+/// The machine of a leg restarts before the leg is put out, and loses acknowledged data: reads
+/// avoid the leg.
 #[test]
 fn a_leg_that_lost_its_cache_is_not_read() {
     let legs = [memory(), memory()];
@@ -258,7 +258,7 @@ fn a_leg_that_lost_its_cache_is_not_read() {
     let reactor = Reactor::new(&Config::default()).unwrap();
     let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
     blinking.lasts(0);
-    // One to each leg: the second one waits for the leg that is away.
+    // One to each leg: the second read waits for the leg that is away.
     for token in 0..2 {
         queue.submit(Op::read(0, 1, Buffer::new(512), token));
     }
@@ -274,13 +274,13 @@ fn a_leg_that_lost_its_cache_is_not_read() {
         assert_eq!(done.buffer.as_deref().unwrap()[0], 0x5a, "read {} is old", done.token);
     }
     drop(queue);
-    // It lacks just that, and comes back.
+    // It lacks only that, and returns.
     support::wait_until(|| support::is_whole(&mirror));
     assert_eq!(read(&legs[1], 0, 512)[0], 0x5a);
 }
 
-/// All legs have lost something and say so to the flush by which the keeper empties the bitmap: the
-/// mirror's user hears of it all the same, once.
+/// All legs have lost data and report it to the keeper's flush, which would clear the bitmap. The
+/// mirror must still report it to its user, once.
 #[test]
 fn a_flush_that_the_keeper_saw_fail_fails() {
     let (mirror, powers, _) = written();
@@ -305,9 +305,9 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
     done.pop()
 }
 
-/// The same while the keeper has not heard of it yet: every leg has told its flush, so a user's is
-/// done by each of them. It must not succeed before the keeper knows; and if nobody waits for it
-/// any more, the next one tells.
+/// The same before the keeper knows the result: every leg has answered the keeper's flush, so each
+/// performs the user's flush. That must not succeed before the keeper knows. If its caller has
+/// abandoned it, the next flush fails.
 #[test]
 fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     for unwanted in [false, true] {
@@ -333,8 +333,8 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     }
 }
 
-/// A leg says that it has lost something, and another one takes its time: the first is not read
-/// from that moment on, whoever has flushed.
+/// One leg reports a loss while another is slow: the first is not read from then on, no matter who
+/// flushed.
 #[test]
 fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
     for is_users in [false, true] {

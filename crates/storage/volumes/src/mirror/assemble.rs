@@ -1,4 +1,4 @@
-//! From what the ends of the legs say to a mirror, or to the reason why there is none.
+//! Assembles a mirror from the records on its legs, or explains why it cannot.
 
 use uuid::Uuid;
 
@@ -8,7 +8,7 @@ use super::MirrorError;
 use super::record::{Record, Standing, Unreadable};
 use crate::limits::{MAX_LEGS, MIN_LEGS, RESERVED_BYTES};
 
-/// What was found of a leg that was named.
+/// The findings about a named leg.
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) what: What,
@@ -18,12 +18,13 @@ pub(crate) enum What {
     /// It cannot be opened or read.
     Absent(String),
     Marked(Record),
-    /// Nothing that is a record.
+    /// No record.
     Unmarked {
         geometry: Geometry,
-        /// The mirror whose first record was being written there, and nothing else yet.
+        /// The mirror that had started to write its first record there, and has written nothing
+        /// else.
         claimed: Option<Uuid>,
-        /// The end, and what comes first, are zeroes.
+        /// The end and the start are zeroes.
         end_is_empty: bool,
         start_is_empty: bool,
         /// The size of a file system or volume at its start.
@@ -33,8 +34,8 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Whether nobody has data there: it is empty, or what is at its end is what this mirror has
-    /// begun to write there.
+    /// Whether the leg holds no data to keep: it is empty, or this mirror has started to write its
+    /// record there.
     fn is_free_for(&self, mirror: Uuid) -> bool {
         match self {
             What::Unmarked { claimed, end_is_empty, start_is_empty, .. } => {
@@ -45,14 +46,14 @@ impl What {
     }
 }
 
-/// A mirror to be.
+/// A mirror about to be opened.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The newest record, as it was found; new legs are behind in it.
+    /// The newest record found; it records new legs as behind.
     pub(crate) record: Record,
-    /// Which of the named legs each leg is.
+    /// The index of the named leg, for each leg.
     pub(crate) named: Vec<usize>,
-    /// The legs that are there and in sync.
+    /// The legs that are present and in sync.
     pub(crate) in_sync: Vec<bool>,
 }
 
@@ -60,8 +61,8 @@ fn refuse<T>(sentence: impl Into<String>) -> Result<T, MirrorError> {
     Err(MirrorError(sentence.into()))
 }
 
-/// Puts a mirror together, or makes one of legs without a record if `take_empty`. `alone`: a leg in
-/// sync may be missing.
+/// Assembles a mirror, or with `take_empty` creates one from legs without records. `alone`: a leg
+/// in sync may be missing.
 pub(crate) fn assemble(
     found: &[Found],
     take_empty: bool,
@@ -98,7 +99,7 @@ pub(crate) fn assemble(
     }
 }
 
-/// The record that all others led to, or were gone past by; if there is none, the newest.
+/// The record that all others precede or were bypassed by; if there is none, the newest.
 fn newest(found: &[Found]) -> Option<&Record> {
     let mut records: Vec<&Record> = found.iter().filter_map(record).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.generation));
@@ -115,7 +116,7 @@ fn record(found: &Found) -> Option<&Record> {
     }
 }
 
-/// Puts legs together that have records.
+/// Assembles legs that have records.
 fn join(
     found: &[Found],
     newest: &Record,
@@ -147,7 +148,7 @@ fn join(
             plan.record.standings[leg] = Standing::Behind;
         }
     }
-    // What was gone past may have more generations: the next one is newer than it, too.
+    // A bypassed record may have a higher generation: the next record must exceed it, too.
     let most = found.iter().filter_map(record).map(|record| record.generation).max();
     while most > Some(plan.record.generation) {
         plan.record.advance(u64::from_le_bytes(random()?));
@@ -161,7 +162,7 @@ fn join(
     Ok(plan)
 }
 
-/// Which named leg is which.
+/// Matches named legs to the legs in the record.
 fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usize>, MirrorError> {
     let legs = newest.standings.len();
     if found.len() < legs {
@@ -231,7 +232,7 @@ pub(crate) fn may_take(
     fits(name, geometry, record)
 }
 
-/// Whether a leg has the right blocks, and enough of them.
+/// Whether a leg has the right block size, and enough blocks.
 pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(), MirrorError> {
     let needed = record.blocks * u64::from(record.block_size) + RESERVED_BYTES;
     let limit = |max: u32| if max == 0 { u32::MAX } else { max };
@@ -257,7 +258,7 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
     }
 }
 
-/// Every leg is at a point of the history of the newest one.
+/// Requires every leg to be at a point of the newest leg's history.
 fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
     for leg in found {
@@ -270,7 +271,7 @@ fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorEr
     Ok(())
 }
 
-/// No leg is an earlier state of itself: what it lacks is in no bitmap.
+/// Refuses a leg that is an earlier state of itself: no bitmap has the changes that it lacks.
 fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     for leg in found {
         if record(leg).is_some_and(|record| newest.is_newer_than_leg(record)) {
@@ -280,16 +281,16 @@ fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorErr
     Ok(())
 }
 
-/// What to do about a leg that was put back to an earlier state.
+/// The advice about a leg that was restored to an earlier state.
 pub(crate) const OLDER_COPY: &str = "is an older copy of itself (a snapshot or a backup, perhaps), \
     and nobody knows what it lacks: bring back the leg as it was, or put zeroes into the first \
     and last MiB of this one and start with ?create, to have it filled from the others";
 
-/// What to do about two legs with two histories.
+/// The advice about two legs with two histories.
 pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide whose data \
     count, put zeroes into the first and last MiB of the other one, and start with ?create";
 
-/// A new mirror with the data of the first leg.
+/// A new mirror that keeps the data of the first leg.
 fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let mut geometries = Vec::new();
     for (at, leg) in found.iter().enumerate() {
@@ -339,8 +340,8 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     Ok(Plan { record, named: (0..found.len()).collect(), in_sync })
 }
 
-/// The data of the first leg must fit into the mirror, which is smaller than that leg. If their
-/// size is not known, no leg may be smaller than the first.
+/// The data of the first leg must fit into the mirror, which is smaller than that leg. If the size
+/// of the data is unknown, no leg may be smaller than the first.
 fn keeps_its_data(
     first: &Found,
     geometries: &[Geometry],
@@ -370,7 +371,7 @@ fn keeps_its_data(
     }
 }
 
-/// Random bytes, the world's in a simulation.
+/// Random bytes; in a simulation, from its world.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {
@@ -394,7 +395,7 @@ mod tests {
         (record.leg, record.generation) = (leg, generation);
         let standing = |letter| if letter == 'i' { Standing::InSync } else { Standing::Behind };
         record.standings = standings.chars().map(standing).collect();
-        // One line of generations, whose numbers are their own.
+        // A single history, whose generation numbers are also its random numbers.
         record.history = (1..=generation).rev().collect();
         Found { name: format!("leg{leg}"), what: What::Marked(record) }
     }
@@ -410,7 +411,7 @@ mod tests {
         Found { name: "blank".to_owned(), what }
     }
 
-    /// A disk with data, whose size is known or not.
+    /// A disk with data, whose size may be unknown.
     fn full(bytes: u64, of: Option<u64>) -> Found {
         let mut found = blank(bytes, true);
         if let What::Unmarked { start_is_empty, content, .. } = &mut found.what {
@@ -433,13 +434,13 @@ mod tests {
     fn the_newest_record_says_who_is_in_sync() {
         assert_eq!(in_sync(&[marked(0, 3, "ii"), marked(1, 3, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 3, "ii")]), [true, false]);
-        // A record that did not reach everybody.
+        // The newest record did not reach all legs.
         assert_eq!(
             in_sync(&[marked(0, 4, "iib"), marked(1, 3, "iii"), marked(2, 3, "iii")]),
             [true, true, false]
         );
         assert_eq!(in_sync(&[marked(1, 4, "bi"), marked(0, 4, "bi")]), [false, true]);
-        // Promoted, but the other one does not know.
+        // Promoted, but the other leg's record does not say so.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 5, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ii"), marked(1, 4, "ib")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ib"), absent(1)]), [true, false]);
@@ -504,7 +505,7 @@ mod tests {
         refused(&[blank(8 << 20, false), blank(8 << 20, true)], true, false, "1 MiB larger");
         refused(&[marked(0, 4, "ii"), blank(16 << 20, true)], false, false, "?create");
         refused(&[marked(0, 4, "ii"), blank(8 << 20, true)], true, false, "larger");
-        // It is not needed: what is wrong with it is said where its state is.
+        // This leg is not needed: its status reports its problem.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), blank(16 << 20, false)]), [true, false]);
         let plan = assemble(&[blank(8 << 20, true), blank(9 << 20, true)], true, false).unwrap();
         assert_eq!((plan.record.blocks, plan.in_sync), (7 << 11, vec![true, false]));

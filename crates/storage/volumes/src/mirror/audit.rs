@@ -1,12 +1,12 @@
-//! Whether a leg is still the one that was written.
+//! Checks that a leg still has the data that the mirror wrote.
 //!
-//! A leg is known by the record that it was given last. Another copy of it that is put in its place
-//! (a snapshot rolled back, a backup written over it, another file under its name) has an older
-//! one. So a leg in sync has to show its record now and then, before it is given the next one, and,
-//! if it is the last one in sync, before it is used again after its target was another process.
+//! The last record written to a leg identifies it. A substituted copy (a rolled back snapshot, a
+//! restored backup, another file of its name) has an older record. So a leg in sync must show its
+//! record periodically, and before the next record is written. The last leg in sync must also show
+//! it after its target process was replaced, before the mirror uses it again.
 //!
-//! With the right record a leg lacks at most what the bitmap has: nothing leaves that before each
-//! leg has a record of after it was durable there.
+//! A leg with the right record lacks at most the regions in the bitmap: a region is cleared only
+//! after it was durable on each leg, and each leg then got another record.
 
 use std::time::Instant;
 
@@ -18,20 +18,20 @@ use super::record::{RECORD_BYTES, Record, SLOT_OFFSETS};
 use super::shared::{LegSet, bit, members};
 use crate::limits::AUDIT_EVERY;
 
-/// A record that a leg was given.
+/// A record written to a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Given {
     slot: usize,
     generation: u64,
-    /// The generation's number in the history.
+    /// The random number of the generation.
     number: u64,
 }
 
-/// What is known of the legs' records.
+/// The audit's knowledge of the legs' records.
 pub(crate) struct Audit {
-    /// By leg, the last one; none if it is not known whether the leg has one of this process.
+    /// The last record by leg; `None` if the leg may not have a record of this process.
     given: Vec<Option<Given>>,
-    /// Legs that were given a record while they may have been others: it proves nothing.
+    /// Legs that got a record while they may have been substituted: that record proves nothing.
     misled: LegSet,
     next: Instant,
 }
@@ -42,22 +42,22 @@ impl Audit {
     }
 }
 
-/// What came of looking at a leg's record.
+/// The result of reading a leg's record.
 enum Shown {
     Right,
     Other(&'static str),
-    /// Nobody knows which one to expect, or the leg is away.
+    /// The expected record is unknown, or the leg is away.
     Unknown,
 }
 
 impl Keeper {
-    /// A leg has the record of the present generation. Gives whether it is certain that it is the
-    /// leg that has it: `doubts` of the leg before it was written.
+    /// Notes that a leg has the record of the present generation. Returns whether that leg is
+    /// certain to be the same one; `doubts` is its count before the write.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
         if self.shared.legs[leg].doubts() != doubts {
-            // The one before, in the other slot, is still what the leg has to show.
+            // The leg must still show the previous record, in the other slot.
             self.audit.misled |= bit(leg);
             return self.shared.written() & bit(leg) != 0;
         }
@@ -68,24 +68,24 @@ impl Keeper {
         true
     }
 
-    /// Nobody knows whether a leg has the record of the present generation.
+    /// Notes that a leg may or may not have the record of the present generation.
     pub(crate) fn has_no_record(&mut self, leg: usize, doubts: u64) {
         if self.shared.legs[leg].doubts() != doubts {
             self.audit.misled |= bit(leg);
         }
     }
 
-    /// Whether the record of a leg that comes back may be on another copy of it.
+    /// Whether the record of a returning leg may be on a substituted copy.
     pub(crate) fn misleads(&self, leg: usize) -> bool {
         self.audit.misled & bit(leg) != 0
     }
 
-    /// What a misleading leg lacks, everything perhaps, is in the bitmap.
+    /// Notes that the bitmap has all regions that a misleading leg may lack.
     pub(crate) fn vouches_again(&mut self, leg: usize) {
         self.audit.misled &= !bit(leg);
     }
 
-    /// Looks at all legs in sync when it is time.
+    /// Audits all legs in sync when it is due.
     pub(crate) fn audit_in_time(&mut self, deadline: &mut Option<Instant>) {
         if self.audit.next <= os::now() {
             self.audit(self.shared.in_sync());
@@ -94,7 +94,7 @@ impl Keeper {
         sooner(deadline, self.audit.next);
     }
 
-    /// Has these legs show their records. One that shows another is put out.
+    /// Reads the records of these legs, and puts out each leg that shows another one.
     pub(crate) fn audit(&mut self, legs: LegSet) {
         for (leg, shown) in self.show(legs & self.shared.trusted()) {
             if let Shown::Other(what) = shown {
@@ -103,7 +103,7 @@ impl Keeper {
         }
     }
 
-    /// Lets the last leg in sync be used again when it has shown its record.
+    /// Allows use of the last leg in sync once it has shown its record.
     pub(crate) fn prove(&mut self) {
         let unproven = self.shared.unproven();
         if unproven == 0 {

@@ -1,26 +1,26 @@
-//! The leg that a read goes to.
+//! Chooses the leg for a read.
 //!
-//! It is the one that is expected to answer first: the mean time of its reads, times the reads that
-//! it has to do. Each queue measures for itself, so nothing is shared. A leg that is passed over is
-//! not measured; it is read again now and then, rarely enough that its slowness costs next to
-//! nothing, in case it has become fast.
+//! It is the leg with the shortest expected time to answer: the mean time of its reads, times its
+//! outstanding reads. Each queue measures separately and shares nothing. A leg that is passed over
+//! is not measured. The queue reads it occasionally, in case it has become fast, and rarely enough
+//! that its slowness hardly matters.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::{FAILED_READ, PASSED_OVER, TRIED_AGAIN};
 
-/// A mean takes an eighth of each new time.
+/// The weight of a new time in the mean: one eighth.
 const MEAN_SHIFT: u32 = 3;
 
-/// How a leg answers the reads of one queue.
+/// The speed of a leg for the reads of one queue.
 pub(crate) struct Speed {
-    /// The mean time of a read, with more weight on later ones; none yet: 0.
+    /// The mean time of a read, weighted towards recent ones; 0: none yet.
     mean_nanos: u64,
-    /// Reads without an answer.
+    /// Outstanding reads.
     pub(crate) reads: u64,
-    /// When it was read last, and as the queue's how many-th read.
+    /// The time of its last read, and the queue's read count then.
     asked: (Instant, u64),
-    /// What was measured is too old to count.
+    /// The measured mean is too old to use.
     is_stale: bool,
 }
 
@@ -29,8 +29,8 @@ impl Speed {
         Speed { mean_nanos: 0, reads: 0, asked: (now, 0), is_stale: false }
     }
 
-    /// It was passed over for long. Its slowness makes that longer: all its reads together may take
-    /// a hundredth of the time, and be a hundredth of the reads.
+    /// Whether it was passed over long enough for another read. A slow leg waits longer: its reads
+    /// may take a hundredth of the time, and be a hundredth of all reads.
     fn is_due(&self, now: Instant, turn: u64) -> bool {
         let (at, last) = self.asked;
         let pause = TRIED_AGAIN.max(Duration::from_nanos(self.mean_nanos) * PASSED_OVER);
@@ -39,21 +39,21 @@ impl Speed {
             && now.saturating_duration_since(at) > pause
     }
 
-    /// When another read would be answered, roughly; `usual` is the time of a leg that nobody has
-    /// measured.
+    /// The approximate time until another read would be answered; `usual` is the time to assume for
+    /// a leg that has not been measured.
     fn expected_nanos(&self, usual: u64) -> u64 {
         let mean = if self.mean_nanos == 0 { usual } else { self.mean_nanos };
         mean.saturating_mul(self.reads + 1)
     }
 
-    /// The leg was given a read, the queue's `turn`-th.
+    /// The leg got a read, the queue's `turn`-th.
     pub(crate) fn ask(&mut self, now: Instant, turn: u64) {
         self.is_stale |= self.is_due(now, turn);
         self.asked = (now, turn);
         self.reads += 1;
     }
 
-    /// It has answered one. An error comes fast, perhaps, and is no reason to go on reading there.
+    /// The leg has answered a read. An error may be fast, but must not attract more reads.
     pub(crate) fn answer(&mut self, took: Duration, failed: bool) {
         self.reads = self.reads.saturating_sub(1);
         let took = if failed { took.max(FAILED_READ) } else { took };
@@ -67,7 +67,7 @@ impl Speed {
     }
 }
 
-/// A leg that may be read.
+/// A leg that may serve the read.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) leg: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) speed: &'a Speed,
 }
 
-/// Chooses one for a queue's `turn`-th read; where nothing tells them apart, a local one.
+/// Chooses a leg for a queue's `turn`-th read; of equal ones, a local leg.
 pub(crate) fn choose<'a>(
     legs: impl Iterator<Item = Candidate<'a>> + Clone,
     now: Instant,
@@ -93,7 +93,7 @@ pub(crate) fn choose<'a>(
 mod tests {
     use super::*;
 
-    /// Two legs, the second of which is local, with the same reads again and again.
+    /// Two legs, the second one local, each with a constant read time.
     struct Legs {
         begun: Instant,
         now: Duration,
@@ -118,7 +118,7 @@ mod tests {
             leg
         }
 
-        /// So many reads, one at a time; how many each leg had.
+        /// Performs `reads` one at a time; returns the number per leg.
         fn one_by_one(&mut self, reads: usize, times: [Duration; 2]) -> [usize; 2] {
             let mut had = [0; 2];
             for _ in 0..reads {
@@ -161,7 +161,7 @@ mod tests {
     fn a_leg_that_is_slow_is_tried_a_hundredth_of_the_time() {
         let mut legs = Legs::new();
         let [slow, fast] = legs.one_by_one(100_000, [MS * 40, MS]);
-        // 100 s: at each fourth second.
+        // In 100 s, one about every fourth second.
         assert!((20..30).contains(&slow), "{slow} slow reads and {fast} fast ones");
     }
 
@@ -190,7 +190,7 @@ mod tests {
         legs.one_by_one(10, [MS; 2]);
         let leg = legs.ask();
         legs.speeds[leg].answer(Duration::from_micros(1), true);
-        // The other one was read instead.
+        // Reads go to the other leg instead.
         legs.speeds[0].ask(legs.begun, 11);
         legs.speeds[0].answer(MS * 2, false);
         assert_eq!(legs.one_by_one(100, [MS; 2]), [100, 0]);

@@ -1,16 +1,16 @@
-//! What a leg says before it has its first record: that it is about to be one of a mirror's.
+//! A claim: marks a leg before its first record is written.
 //!
-//! The power may fail while a first record is written. What there is of it then is no record, and
-//! makes the leg look as if somebody had data there. A claim is one sector, whole or not there at
-//! all; it is taken back once there is a record.
+//! The power may fail while a first record is written. The torn record is invalid, and would make
+//! the leg look as if it held data. A claim is one sector, so it is written whole or not at all.
+//! The mirror removes it once there is a record.
 
 use uuid::Uuid;
 
 use super::record::USED_BYTES;
 
-/// Where it is, from the beginning of what is reserved: behind everything else.
+/// Its offset in the reserved part, behind everything else.
 pub(crate) const OFFSET: u64 = USED_BYTES;
-/// The smallest sector that a disk writes in one piece.
+/// The smallest sector that disks write atomically.
 const BYTES: usize = 512;
 const MAGIC: &[u8; 8] = b"FBCLAIM1";
 const CHECKSUM_AT: usize = BYTES - 4;
@@ -24,10 +24,10 @@ pub(crate) fn emit(mirror: Uuid) -> [u8; BYTES] {
     bytes
 }
 
-/// What takes it back.
+/// Overwrites a claim to remove it.
 pub(crate) const NONE: [u8; BYTES] = [0; BYTES];
 
-/// Whose a leg is about to be, by all of its reserved part.
+/// The mirror that has claimed a leg, from the whole reserved part.
 pub(crate) fn parse(reserved: &[u8]) -> Option<Uuid> {
     let bytes = reserved.get(OFFSET as usize..)?.get(..BYTES)?;
     let mirror = Uuid::from_slice(&bytes[8..24]).ok()?;

@@ -1,13 +1,12 @@
-//! The size that the data on a disk have, as their first sectors say.
+//! The size of the data on a disk, from its first sectors.
 //!
 //! A new mirror keeps the data of its first leg, and is smaller than that leg. A file system that
 //! is larger than its disk does not mount, so its size is compared first.
 
-/// Bytes that the data at the start of a disk take, from the start on. `None` if the format is not
-/// known.
+/// The length of the data from the start of the disk. `None` if the format is unknown.
 ///
-/// Each size is that of the whole file system or volume, without what the format leaves unused at
-/// the end of the disk.
+/// The size is for the whole file system or volume, without the area that the format leaves unused
+/// at the end of the disk.
 pub(crate) fn bytes(start: &[u8]) -> Option<u64> {
     [ext, xfs, btrfs, lvm, ntfs, partitions].iter().find_map(|format| format(start))
 }
@@ -135,7 +134,7 @@ mod tests {
         assert_eq!(bytes(&[]), None);
         assert_eq!(bytes(&[0; 1 << 20]), None);
         assert_eq!(bytes(&[0x41; 1 << 20]), None);
-        // Cut short anywhere, it is no panic.
+        // A truncated start must not panic.
         let mut start = vec![0; 2048];
         start[1080..1082].copy_from_slice(&0xef53_u16.to_le_bytes());
         start[1048..1052].fill(0xff);

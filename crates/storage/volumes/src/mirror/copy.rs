@@ -1,8 +1,8 @@
-//! Copying: from a leg in sync to the others, chunk by chunk.
+//! Copies from a leg in sync to the others, chunk by chunk.
 //!
-//! Three reasons, in this order: somebody wants to read where legs in sync may differ; they may
-//! differ anywhere; a leg catches up. While a chunk is copied its region is closed to writes. What
-//! is the same already is not written.
+//! There are three reasons, by priority: a read waits for a region where legs in sync may differ;
+//! legs may differ in other regions; a leg catches up. While a chunk is copied, its region is
+//! closed to writes. Equal data is not written again.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::regions::Regions;
 use super::shared::{Difference, LegState, bit, lock, members};
 use crate::limits::{CHUNK_BYTES, DIFFERENCES};
 
-/// Why a chunk is read.
+/// Why a chunk is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     Suspect,
@@ -42,18 +42,18 @@ pub(crate) enum Job {
     Promote,
 }
 
-/// What is to be copied.
+/// The state of copying.
 pub(crate) struct Copying {
     pub(crate) read_first: Vec<usize>,
     pub(crate) suspects: BTreeSet<usize>,
-    /// Suspect regions may still change until then.
+    /// Suspect regions may still change until this time.
     pub(crate) settled: Instant,
     /// The next region for legs that catch up.
     pub(crate) cursor: Option<usize>,
     pub(crate) verify: Option<usize>,
-    /// A region that was begun, and how far it is.
+    /// The region in progress, and the progress in it.
     current: Option<(Why, usize, u64)>,
-    /// When the last chunk was done that is not urgent, and its bytes.
+    /// The end time of the last chunk that was not urgent, and its bytes.
     last: Option<(Instant, u64)>,
 }
 
@@ -70,8 +70,8 @@ impl Copying {
         }
     }
 
-    /// If one of these regions is being copied because legs may differ: where it was copied
-    /// already, they may differ again.
+    /// If one of these regions is being copied because legs may differ, restarts its copy: the part
+    /// already copied may differ again.
     pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
         let again =
             |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
@@ -80,7 +80,7 @@ impl Copying {
         }
     }
 
-    /// Nothing that has to do with the bitmap.
+    /// No work that concerns the bitmap.
     pub(crate) fn is_idle(&self) -> bool {
         self.suspects.is_empty() && self.cursor.is_none() && self.current.is_none()
     }
@@ -122,7 +122,8 @@ impl Keeper {
         }
     }
 
-    /// A leg was let in, which lacks what others were given of the region that was begun, too.
+    /// Restarts the region in progress for a leg that was just added, because it lacks the part
+    /// already copied, too.
     pub(crate) fn copy_from_the_beginning(&mut self) {
         if let Some((_, region, _)) = self.copying.current.take_if(|(why, ..)| *why == Why::CatchUp)
         {
@@ -143,7 +144,7 @@ impl Keeper {
             if self.copying.suspects.is_empty() {
                 return Job::Later(next);
             }
-            // It is begun again afterwards.
+            // The region starts again afterwards.
             self.copying.current = None;
             return self.next_job();
         }
@@ -160,8 +161,8 @@ impl Keeper {
         Job::Chunk(Chunk { why, region, lba, blocks, last })
     }
 
-    /// When the next chunk may be copied or compared, for the sake of others. The speed may be
-    /// another one by then, and is looked at each time.
+    /// When the next chunk may be copied or compared, to spare the users' operations. Reads the
+    /// speed each time, because it may change.
     fn next_chunk_at(&self) -> Option<Instant> {
         let (done, bytes) = self.copying.last?;
         let speed = self.shared.copy_speed.load(Ordering::Relaxed);
@@ -169,7 +170,7 @@ impl Keeper {
         Some(done + Duration::from_nanos(nanos))
     }
 
-    /// Does one chunk, if nobody writes there; true if the next one can follow.
+    /// Processes one chunk unless writes are in progress there; true if the next one can follow.
     pub(crate) fn do_chunk(&mut self, chunk: Chunk) -> bool {
         let regions = &self.shared.regions;
         regions.close(chunk.region);
@@ -199,7 +200,8 @@ impl Keeper {
     fn end_region(&mut self, chunk: Chunk) {
         match chunk.why {
             Why::Suspect => {
-                // Before it is read: a leg that forgets the copy again would go back in time.
+                // Flush before the copy is read: a leg that lost the copy later would go back in
+                // time.
                 let alone = self.shared.in_sync().count_ones() == 1;
                 let durable = alone || self.flush(self.shared.in_sync());
                 let inbox = lock(&self.shared.inbox);
@@ -208,7 +210,7 @@ impl Keeper {
                     self.shared.regions.trust(chunk.region);
                 }
             }
-            // Unless another leg was let in meanwhile: then it begins again.
+            // Unless another leg was added meanwhile: then it starts again.
             Why::CatchUp if self.copying.cursor == Some(chunk.region) => {
                 self.copying.cursor = Some(chunk.region + 1);
             }
@@ -229,13 +231,13 @@ impl Keeper {
         Op::read(chunk.lba, chunk.blocks, buffer, 0)
     }
 
-    /// What a leg in sync has, and which one.
+    /// Reads a chunk from a leg in sync, and returns that leg, too.
     fn read_source(&mut self, chunk: Chunk) -> Option<(usize, Buffer)> {
         let in_sync = self.shared.in_sync();
         let first = in_sync & self.newest;
         for leg in members(first).chain(members(in_sync & !first)) {
             let done = self.panel.run_one(leg, self.read_op(chunk));
-            // One that was put out meanwhile may have answered after it had lost something.
+            // A leg that was put out meanwhile may have lost data before it answered.
             let counts = self.shared.in_sync() & bit(leg) != 0;
             if let (true, Ok(()), Some(buffer)) = (counts, done.result, done.buffer) {
                 return Some((leg, buffer));
@@ -275,7 +277,7 @@ impl Keeper {
         let legs = members(self.shared.in_sync());
         let reads = legs.map(|leg| (leg, self.read_op(chunk))).collect();
         let mut ended = self.panel.run(reads);
-        // A leg that was put out meanwhile is not one of those that are compared.
+        // Do not compare a leg that was put out meanwhile.
         let in_sync = self.shared.in_sync();
         ended.retain(|ended| in_sync & bit(ended.leg) != 0);
         let (read, unread): (Vec<_>, Vec<_>) =
@@ -299,7 +301,7 @@ impl Keeper {
         }
     }
 
-    /// Says so once a leg and verify: a dead disk fails every chunk.
+    /// Logs this once per leg and verify: on a dead disk every chunk fails.
     fn could_not_read(&self, ended: &Ended, chunk: Chunk) {
         let unread = &mut lock(&self.shared.progress).unread_legs;
         let Err(error) = &ended.done.result else { return };

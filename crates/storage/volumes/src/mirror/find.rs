@@ -1,4 +1,4 @@
-//! Reading what the end of a leg says.
+//! Reads the reserved part at the end of a leg.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::record::{self, USED_BYTES, Unreadable};
 use super::{claim, content};
 use crate::limits::RESERVED_BYTES;
 
-/// How much of the beginning is looked at to see whether a leg is empty.
+/// How much of the start is read to see whether a leg is empty.
 const START_BYTES: u64 = 1 << 20;
 /// The most that is read at once.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// A leg's end.
+/// The contents of a leg's reserved part.
 pub(crate) struct Read {
     pub(crate) what: What,
     /// Where its next record goes.
@@ -31,7 +31,7 @@ impl Read {
     }
 }
 
-/// Reads a leg that the panel's shared state has installed.
+/// Reads a leg that is installed in the panel's shared state.
 pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>) -> Read {
     let geometry = panel.geometry(leg, namespace);
     let block_size = u64::from(geometry.block_size);
@@ -97,7 +97,7 @@ fn pieces(
     Ok(data)
 }
 
-/// The regions that a bitmap has.
+/// The regions that are set in a bitmap.
 pub(crate) fn marked(bitmap: &[u8], regions: usize) -> impl Iterator<Item = usize> + use<'_> {
     (0..regions).filter(|region| bitmap[region / 8] & (1 << (region % 8)) != 0)
 }

@@ -1,7 +1,7 @@
-//! The thread of a mirror: records, the bitmap, copying, and legs that come back.
+//! The mirror's thread: it writes records and the bitmap, copies, and adds returning legs.
 //!
-//! It does one thing after the other. What queues wait for (a region that is to become dirty, a
-//! leg that is to be recorded as behind) comes first, and between any two chunks that are copied.
+//! It performs one task at a time. Requests that queues wait for (to mark a region dirty, or to
+//! record a leg as behind) come first, also between two chunks of a copy.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ use super::shared::{Leg, LegSet, LegState, Shared, bit, lock, members};
 use super::{LegSource, MirrorOptions, claim, pages, rejoin};
 use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RESERVED_BYTES, SETTLE};
 
-/// The pause after the last leg could not be written.
+/// The pause after a failed write of the record to the last leg.
 const UNRECORDABLE_PAUSE: Duration = Duration::from_millis(200);
 
-/// When a leg that is out is tried again.
+/// When to retry a leg that is out.
 pub(crate) struct Retry {
     pub(crate) at: Instant,
     pub(crate) wait: Duration,
-    /// A thread that opens it.
+    /// A thread that opens the leg.
     pub(crate) opening: Option<Arc<Mutex<Option<Opening>>>>,
 }
 
@@ -38,27 +38,28 @@ pub(crate) struct Keeper {
     pub(crate) panel: Panel,
     pub(crate) options: MirrorOptions,
     pub(crate) sources: Vec<Arc<dyn LegSource>>,
-    /// As it was written last.
+    /// The record last written.
     pub(crate) record: Record,
-    /// Where each leg's next record goes.
+    /// The slot for each leg's next record.
     pub(crate) slots: Vec<usize>,
-    /// As it is on every leg that is written, or with more in it.
+    /// The bitmap on every written leg, or a superset of it.
     pub(crate) bitmap: Vec<u8>,
-    /// It was not written, and no leg may have what is in it.
+    /// The last write failed, so no leg may have the contents of `bitmap`.
     owes_pages: bool,
     /// How many pages of the bitmap were written to legs.
     pub(crate) page_count: u64,
-    /// Legs with the newest that was found: where they may differ, these count.
+    /// Legs with the newest record found: where legs may differ, these are the source.
     pub(crate) newest: LegSet,
-    /// Since a look at what is quiet everything is durable, and each leg has a record of after it.
+    /// Everything before the last check for idle regions is durable, and each leg then got a
+    /// record.
     has_looked: bool,
-    /// What each leg had when the mirror started is in a record.
+    /// A record confirms the record that each leg had at the start.
     is_confirmed: bool,
     pub(crate) retries: Vec<Retry>,
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
     next_clean: Option<Instant>,
-    /// What each leg has to show.
+    /// Checks the record that each leg has to show.
     pub(crate) audit: Audit,
 }
 
@@ -93,8 +94,8 @@ impl Keeper {
         }
     }
 
-    /// Tells by `started` when records are written, or cannot be; a sentence, and nothing more
-    /// happens, if nobody is there who could have them.
+    /// Runs the keeper. Calls `started` once records are written or cannot be written. If no leg
+    /// can take them, passes the reason and ends.
     pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
         self.panel.is_starting = true;
         let whole = self.start();
@@ -137,7 +138,7 @@ impl Keeper {
         self.finish();
     }
 
-    /// Why there is nothing to start with.
+    /// Why no leg can be used at the start.
     fn lost(&self) -> Option<String> {
         let legs = &self.shared.legs;
         let in_sync = self.shared.in_sync();
@@ -160,16 +161,16 @@ impl Keeper {
         self.panel.wait(timeout);
     }
 
-    /// Writes bitmap and record to all legs in sync, before anything else is.
+    /// Writes bitmap and record to all legs in sync, before any data.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
-        // The first leg of a new mirror.
+        // The first legs of a new mirror.
         let new = if self.record.generation == 1 { self.shared.in_sync() } else { 0 };
         let mine = claim::emit(self.record.mirror);
         let is_claimed = members(new).all(|leg| self.claim(leg, &mine).is_ok());
         let started = is_claimed && self.write_pages(&pages) && self.write_record(None);
         if started {
-            // One that stays does no harm beside a record.
+            // Beside a record, a claim that cannot be removed does no harm.
             members(new).for_each(|leg| drop(self.claim(leg, &claim::NONE)));
         }
         for region in 0..self.shared.regions.len() {
@@ -206,7 +207,7 @@ impl Keeper {
         self.bitmap[region / 8] & (1 << (region % 8)) != 0
     }
 
-    /// Where the reserved part of a leg begins.
+    /// The first block of a leg's reserved part.
     pub(crate) fn reserved_lba(&self, leg: usize) -> u64 {
         let blocks = self.shared.legs[leg].blocks().unwrap_or(self.record.blocks);
         blocks - RESERVED_BYTES / u64::from(self.record.block_size)
@@ -224,7 +225,7 @@ impl Keeper {
         if os::has_mistake("a bitmap that is not durable") { op } else { op.durable() }
     }
 
-    /// Says that a leg is about to become one, or takes that back.
+    /// Claims a leg, or removes the claim.
     pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
         let write = self.reserved_write(leg, claim::OFFSET, claim);
         let done = self.panel.run_one(leg, write);
@@ -237,11 +238,11 @@ impl Keeper {
         self.reserved_write(leg, SLOT_OFFSETS[self.slots[leg]], &bytes)
     }
 
-    /// Records who is in sync, on every leg that is written; `promoted` is from now on. Legs in
-    /// sync are first: none of them may know less of another one than that one does.
+    /// Records which legs are in sync on every written leg, with `promoted` as in sync. Writes to
+    /// legs in sync first: none of them may know less about another leg than that leg does.
     pub(crate) fn write_record(&mut self, promoted: Option<usize>) -> bool {
         if os::has_mistake("an acknowledgement before the record") {
-            // Else the moment in which that matters is too short to be met.
+            // Otherwise the window in which this matters is too short for a test to hit.
             self.panel.wait(Some(Duration::from_millis(50)));
         }
         loop {
@@ -272,9 +273,9 @@ impl Keeper {
         }
     }
 
-    /// Gives whether all of them have it; none if the last one in sync has not.
+    /// Returns whether all of them have it; `None` if the last one in sync does not.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
-        // A record on a copy that was put in a leg's place would make it look like the leg.
+        // A record on a substituted copy would make the copy look like the leg.
         self.audit(legs);
         if legs & self.shared.unproven() != 0 {
             return None;
@@ -297,7 +298,7 @@ impl Keeper {
         Some(whole)
     }
 
-    /// A leg's reserved part cannot be written. None if it is the last one.
+    /// Handles a failed write of a leg's reserved part. `None` if it is the last leg.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
         if self.shared.put_out(leg, "its record cannot be written") {
             return Some(false);
@@ -307,7 +308,7 @@ impl Keeper {
         None
     }
 
-    /// Records legs that were put out.
+    /// Records which legs were put out.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;
@@ -319,14 +320,14 @@ impl Keeper {
         is_known || self.write_record(None)
     }
 
-    /// Writes a second record: that each leg has the first one is known only when that is written,
-    /// and an older copy of any of them is known as that when it is written down.
+    /// Writes a second record, which confirms that each leg has the first one. Only a confirmed
+    /// record identifies an older copy of a leg.
     fn confirm(&mut self) -> bool {
         self.is_confirmed = self.is_confirmed || self.write_record(None);
         self.is_confirmed
     }
 
-    /// Makes wanted regions dirty.
+    /// Marks the requested regions dirty.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
@@ -339,7 +340,7 @@ impl Keeper {
         true
     }
 
-    /// Puts regions into the bitmap.
+    /// Sets regions in the bitmap.
     pub(crate) fn mark(&mut self, regions: &[usize]) -> bool {
         let mut pages = BTreeSet::new();
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
@@ -347,7 +348,7 @@ impl Keeper {
             self.bitmap[region / 8] |= 1 << (region % 8);
             pages.insert(self.page_of(region));
         }
-        // A part that could not be written the last time may be among them.
+        // The last write of a page may have failed, so write all of them.
         let pages = if self.owes_pages { self.pages().collect() } else { pages };
         self.owes_pages = !self.write_pages(&pages);
         if self.owes_pages {
@@ -376,7 +377,7 @@ impl Keeper {
         self.reserved_write(leg, BITMAP_OFFSET + (page * bytes.len()) as u64, &bytes)
     }
 
-    /// Writes parts of the bitmap to every leg that is written.
+    /// Writes pages of the bitmap to every written leg.
     fn write_pages(&mut self, pages: &BTreeSet<usize>) -> bool {
         for &page in pages {
             self.page_count += 1;
@@ -391,8 +392,8 @@ impl Keeper {
         true
     }
 
-    /// Tries legs that are out again, when it is time, and when that they are out is recorded: what
-    /// was written without them waits for that.
+    /// Retries legs that are out when it is due, and after a record says that they are out: writes
+    /// without them wait for that record.
     fn look_at_missing_legs(&mut self, deadline: &mut Option<Instant>) {
         let out = self.shared.all() & !self.shared.written();
         for leg in members(out & self.shared.behind()) {
@@ -401,18 +402,18 @@ impl Keeper {
             if *at > os::now() && !is_opened {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
-                // Whoever ends the last one wakes the keeper.
+                // The end of the last one wakes the keeper.
                 self.shared.legs[leg].say("writes of before are not over there");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(leg = %self.shared.legs[leg].name, reason, "not let in");
-                // What is known of it is better than that.
+                // Keep an earlier, more precise reason.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);
                 }
                 let retry = &mut self.retries[leg];
                 retry.at = os::now() + retry.wait;
-                // That it is being opened is no failure: what comes of that is.
+                // An open in progress is not a failure: wait for its result.
                 if !is_opening {
                     retry.wait = (retry.wait * 2).min(LAST_RETRY);
                 }
@@ -421,7 +422,7 @@ impl Keeper {
         }
     }
 
-    /// Takes regions that nobody writes out of the bitmap.
+    /// Clears idle regions from the bitmap.
     fn clean(&mut self) {
         let now = os::now();
         if self.next_clean.is_none_or(|at| at > now) {
@@ -432,17 +433,17 @@ impl Keeper {
         if whole && self.copying.is_idle() {
             self.clear_idle();
         }
-        // Another look is needed for as long as there is something to take out.
+        // Check again while there are regions to clear.
         let some = self.shared.regions.dirty_count() > 0;
         self.next_clean = some.then_some(now + CLEAN_EVERY);
     }
 
-    /// What is in the bitmap, is on all legs, and was not touched since the last look, goes.
+    /// Clears regions that are in the bitmap, on all legs, and untouched since the last check.
     ///
-    /// A look is: forget who touched what, flush, and write a record. So whatever goes was flushed
-    /// before each leg had the record of the last look, and the one of this look says that it has
-    /// that. An older copy of a leg that lacks it is recognised, and one that is not lacks only
-    /// what is still in the bitmap.
+    /// A check resets the touches, flushes, and writes a record. So a cleared region was flushed
+    /// before each leg got the record of the last check, and the record of this check confirms that
+    /// one. An older copy of a leg without the region's data is therefore recognized. Any other leg
+    /// lacks at most regions that are still in the bitmap.
     fn clear_idle(&mut self) {
         let regions = &self.shared.regions;
         if regions.dirty_count() == 0 {
@@ -470,15 +471,16 @@ impl Keeper {
         self.write_pages(&pages);
     }
 
-    /// Makes durable what legs have; false if one of them was put out, or cannot.
+    /// Flushes legs; false if one of them was put out, or cannot flush.
     pub(crate) fn flush(&mut self, legs: u64) -> bool {
         self.shared.begin_keepers_flush();
         let shared = Arc::clone(&self.shared);
         let ops = members(legs).map(|leg| (leg, Op::flush(0))).collect();
-        // At once: it is not read any more while others take their time.
+        // At once, so that the leg is not read while others are slow.
         let ended = self.panel.run_telling(ops, |ended| {
             if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush failed there") {
-                // A leg may say so only once, and it was not the mirror's user who heard it.
+                // A leg may report the loss only once, and here it did not reach a user of the
+                // mirror.
                 shared.owes_failure.store(true, Ordering::SeqCst);
             }
         });
@@ -486,19 +488,19 @@ impl Keeper {
         ended.iter().all(|ended| ended.done.result.is_ok())
     }
 
-    /// Leaves the bitmap as empty as it can be.
+    /// Empties the bitmap as far as possible.
     fn finish(&mut self) {
         self.take_inbox();
         let whole = self.shared.in_sync() == self.shared.all();
         if whole && self.copying.is_idle() && self.shared.behind() == 0 {
-            // The first look is at what may have been written just now.
+            // The first check covers regions that may have been written just now.
             self.clear_idle();
             self.clear_idle();
         }
         tracing::debug!("the mirror is closed");
     }
 
-    /// A step of copying or comparing; true if there may be another one at once.
+    /// Copies or compares a chunk; true if another one may follow at once.
     fn copy_step(&mut self, deadline: &mut Option<Instant>) -> bool {
         match self.next_job() {
             Job::None => false,
@@ -514,7 +516,7 @@ impl Keeper {
         }
     }
 
-    /// Everything is copied: legs that were catching up are in sync.
+    /// Promotes legs that were catching up, when everything is copied.
     fn promote(&mut self) {
         self.copying.cursor = None;
         for leg in 0..self.shared.legs.len() {
@@ -530,7 +532,7 @@ impl Keeper {
                 self.shared.legs[leg].say("");
                 self.next_clean.get_or_insert(os::now() + CLEAN_EVERY);
             } else {
-                // The record may say that it is in sync: another one has to say that it is not.
+                // A record may call it in sync: another record must correct that.
                 self.shared.put_out(leg, "it was lost while it came into sync");
             }
             self.shared.wake_queues();
@@ -543,7 +545,7 @@ pub(crate) fn sooner(deadline: &mut Option<Instant>, at: Instant) {
     *deadline = Some(deadline.map_or(at, |before| before.min(at)));
 }
 
-/// Whether a namespace will never be of use again.
+/// Whether a namespace is gone for good.
 pub(crate) fn is_gone(namespace: &Arc<dyn Namespace>) -> bool {
     namespace.availability() == Availability::Gone
 }

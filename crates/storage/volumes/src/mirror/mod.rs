@@ -1,4 +1,4 @@
-//! A mirror: the same blocks on several legs. The [crate] has its contract.
+//! A mirror: the same blocks on several legs. See the [crate] for its contract.
 
 mod assemble;
 mod audit;
@@ -34,65 +34,66 @@ pub use shared::{Difference, LegState};
 use shared::{Leg, LegSet, Shared, bit, lock, members};
 use start::Start;
 
-/// What opens a leg, also again after it was lost for good.
+/// Opens a leg, also again after its permanent loss.
 pub trait LegSource: Send + Sync {
-    /// What people call it.
+    /// The leg's name for people.
     fn name(&self) -> String;
 
-    /// It is in this machine: it is read first, as long as no other one turns out to be faster.
+    /// The leg is in this machine: it is preferred for reads until another one proves faster.
     fn is_local(&self) -> bool {
         true
     }
 
-    /// Has ended what a process that died may have sent there, which would otherwise be carried
-    /// out after what is written now. Called before [`open`](LegSource::open), and again later
-    /// after an error. Waits for up to [`PATIENCE`](crate::limits::PATIENCE).
+    /// Makes sure that writes which a dead process may have sent there can no longer take effect
+    /// after new writes. Called before [`open`](LegSource::open), and again after an error. Waits
+    /// for up to [`PATIENCE`](crate::limits::PATIENCE).
     ///
     /// # Errors
-    /// A sentence that says what is not over: the leg is not written then.
+    /// A sentence about the writes that may still take effect: then the mirror does not write the
+    /// leg.
     fn settle(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether the mirror is to be opened still: a caller that waits for a leg may have been told
-    /// to end.
+    /// Whether to continue opening the mirror: a caller that waits for a leg may have been asked to
+    /// stop.
     fn is_wanted(&self) -> bool {
         true
     }
 
-    /// Opens it. May take as long as it needs. Nothing is written to what was opened while
-    /// [`settle`](LegSource::settle) had failed last.
+    /// Opens the leg, without a time limit. If the last [`settle`](LegSource::settle) failed, the
+    /// mirror does not write to it.
     ///
     /// # Errors
-    /// A sentence that says why it is not there.
+    /// A sentence with the reason why it is unavailable.
     fn open(&self) -> Result<Arc<dyn Namespace>, String>;
 }
 
-/// Which legs may be overwritten.
+/// The legs that may be overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Taking {
-    /// None: all legs belong to the mirror already.
+    /// None: all legs already belong to the mirror.
     #[default]
     Members,
-    /// Legs without a record that look empty. If none has a record, a new mirror is made with the
-    /// data of the first one.
+    /// Legs without a record that look empty. If no leg has a record, a new mirror is created with
+    /// the data of the first leg.
     Empty,
 }
 
-/// How a mirror is used.
+/// Options of a mirror.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOptions {
-    /// Which legs may be overwritten.
+    /// The legs that may be overwritten.
     pub taking: Taking,
-    /// A leg that is in sync may be missing. Whoever says so knows that it has nothing newer.
+    /// A leg in sync may be missing. The operator asserts that it has no newer data.
     pub degraded: bool,
-    /// The speed of copying to a leg that catches up, and of verifying; none: as fast as it goes.
+    /// The speed of copying to a leg that catches up, and of verify; `None`: unlimited.
     pub copy_bytes_per_second: Option<u64>,
     /// The event loop of the mirror's own thread.
     pub engine: EngineKind,
 }
 
-/// Why there is no mirror: a sentence.
+/// Why a mirror cannot be opened: a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorError(pub(crate) String);
 
@@ -104,53 +105,53 @@ impl fmt::Display for MirrorError {
 
 impl std::error::Error for MirrorError {}
 
-/// What a leg is at the moment.
+/// The present state of a leg.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LegStatus {
-    /// What its source calls it.
+    /// Its source's name for it.
     pub name: String,
-    /// What it is to the mirror.
+    /// Its state in the mirror.
     pub state: LegState,
     /// Why it is out.
     pub reason: Option<String>,
 }
 
-/// A mirror at the moment.
+/// The present state of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorStatus {
     /// The legs.
     pub legs: Vec<LegStatus>,
-    /// What legs may differ in, or lack.
+    /// Regions where legs may differ or lack data.
     pub dirty_bytes: u64,
-    /// Suspect data, for legs in sync.
+    /// Regions where legs in sync may differ.
     pub suspect_bytes: u64,
     /// Copied to legs since the mirror was opened.
     pub copied_bytes: u64,
-    /// The whole of all legs is being compared.
+    /// A verify of all legs is running.
     pub verifying: bool,
-    /// Compared on all legs in sync by the last or present verify.
+    /// Compared on all legs in sync by the last or current verify.
     pub verified_bytes: u64,
-    /// Not compared by it: a leg in sync could not be read there, or there was one only.
+    /// Not compared by that verify: a leg in sync had a read error, or there was only one leg.
     pub uncompared_bytes: u64,
-    /// The legs that it could not read everywhere.
+    /// The legs on which it had read errors.
     pub unread_legs: Vec<String>,
-    /// Found different by it.
+    /// Different on the legs, in that verify.
     pub differing_bytes: u64,
-    /// Where: the first of them.
+    /// The first of these differences.
     pub differences: Vec<Difference>,
-    /// The most bytes a second that are copied to legs that catch up, or compared.
+    /// The limit on bytes per second for copies to legs that catch up, and for verify.
     pub copy_bytes_per_second: Option<u64>,
-    /// Verifies that were brought to an end.
+    /// Completed verifies.
     pub verifies: u64,
 }
 
-/// Several legs as one; see the [crate].
+/// Several legs as one namespace; see the [crate].
 pub struct Mirror {
     life: Arc<Life>,
     record: Record,
 }
 
-/// The thread of a mirror, which ends with the mirror and its queues.
+/// The thread of a mirror, which exits with the mirror and its queues.
 struct Life {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -161,13 +162,13 @@ impl Drop for Life {
         lock(&self.shared.inbox).stop = true;
         self.shared.wake_keeper();
         if let Some(thread) = lock(&self.thread).take().filter(|thread| !thread.is_current()) {
-            // If it panicked, that is in the log already.
+            // A panic has been logged already.
             let _ = thread.join();
         }
     }
 }
 
-/// What was read of all legs.
+/// The merged contents of all legs' reserved parts.
 struct Read {
     record: Record,
     slots: Vec<usize>,
@@ -177,10 +178,10 @@ struct Read {
 }
 
 impl Mirror {
-    /// Opens the legs, finds out what is on which, and goes on.
+    /// Opens the legs, reads their records, and starts the mirror.
     ///
     /// # Errors
-    /// If they are no mirror, or not one that can be trusted without being asked.
+    /// If they are not a mirror, or not one that is safe to open with these options.
     pub fn open(
         sources: Vec<Arc<dyn LegSource>>,
         options: MirrorOptions,
@@ -209,7 +210,7 @@ impl Mirror {
         let thread =
             thread.map_err(|error| MirrorError(format!("no thread can be started: {error}")))?;
         if let Ok(Some(error)) = os::recv(&told) {
-            // The legs are closed when it says so.
+            // The legs are closed when the thread has ended.
             let _ = thread.join();
             return Err(MirrorError(error));
         }
@@ -217,7 +218,7 @@ impl Mirror {
         Ok(Mirror { life: Arc::new(life), record })
     }
 
-    /// What it is at the moment.
+    /// The present state.
     pub fn status(&self) -> MirrorStatus {
         let shared = &self.life.shared;
         let legs = shared.legs.iter().enumerate().map(|(at, leg)| {
@@ -250,35 +251,34 @@ impl Mirror {
         }
     }
 
-    /// Has all legs that are in sync compared; [`status`](Mirror::status) says what came of it.
+    /// Starts a comparison of all legs in sync; [`status`](Mirror::status) reports the result.
     pub fn verify(&self) {
         lock(&self.life.shared.progress).verifying = true;
         lock(&self.life.shared.inbox).verify = true;
         self.life.shared.wake_keeper();
     }
 
-    /// Sets the speed of copying to a leg that catches up, and of verifying, from now on; none: as
-    /// fast as it goes.
+    /// Sets the speed of copying to a leg that catches up, and of verify; `None`: unlimited.
     pub fn set_copy_speed(&self, bytes_per_second: Option<u64>) {
         let speed = bytes_per_second.map_or(0, |speed| speed.max(1));
         self.life.shared.copy_speed.store(speed, Ordering::Relaxed);
-        // It may be waiting as the old one has it.
+        // The keeper may be waiting according to the old speed.
         self.life.shared.wake_keeper();
     }
 
-    /// What names the mirror, on whatever legs it is.
+    /// Identifies the mirror, independent of its legs.
     pub fn uuid(&self) -> uuid::Uuid {
         self.record.mirror
     }
 }
 
-/// The UUID of the mirror that the last MiB of a leg tells of.
+/// The UUID of the mirror in the last MiB of a leg.
 pub fn mirror_of(reserved: &[u8]) -> Option<uuid::Uuid> {
     let whole = reserved.len() as u64 >= record::USED_BYTES;
     whole.then(|| record::newest(reserved).ok()).flatten().map(|(record, _)| record.mirror)
 }
 
-/// Reads the ends of all legs that are open.
+/// Reads the reserved parts of all open legs.
 fn probe(
     names: Vec<String>,
     opened: &[keeper::Opening],
@@ -306,9 +306,9 @@ fn probe(
     Ok(found.collect())
 }
 
-/// What all legs say together: what one of them calls dirty, is. A damaged page says that of
-/// everything, and does not count where a leg in sync has a whole one: each of them has all that
-/// may differ.
+/// Merges the bitmaps: a region is dirty if one leg's bitmap says so. A damaged page makes all its
+/// regions dirty. It is ignored if a leg in sync has a whole one, since every leg in sync has all
+/// regions that may differ.
 fn gather(plan: &Plan, found: &[Found], reads: &[find::Read]) -> Read {
     let mut bitmap = vec![0; plan.record.regions().div_ceil(8)];
     let payload = pages::payload_bytes(plan.record.block_size);
@@ -368,7 +368,7 @@ fn share(
             shared.install(leg, Arc::clone(namespace));
         }
     }
-    // Whatever was being written when the mirror was used last.
+    // Regions that were being written when the mirror was last used.
     let trusting = os::has_mistake("legs trusted after a power cut");
     for region in find::marked(bitmap, shared.regions.len()).filter(|_| !trusting) {
         shared.regions.suspect(region);
@@ -398,7 +398,7 @@ impl Namespace for Mirror {
         Some(&self.life.shared.changes)
     }
 
-    /// That of the best leg in sync.
+    /// The availability of the best leg in sync.
     fn availability(&self) -> Availability {
         let shared = &self.life.shared;
         let in_sync = shared.legs.iter().filter(|leg| leg.state() == LegState::InSync);

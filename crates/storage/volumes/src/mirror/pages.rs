@@ -1,17 +1,17 @@
-//! The bitmap as it is on a leg: pages, each with a checksum of its own.
+//! The bitmap on a leg: pages, each with a checksum.
 //!
-//! A page that is torn, or has rotted, counts as one in which every region differs. A bit that is
-//! lost without anybody noticing would leave legs different for good.
+//! A torn or corrupt page counts as one in which every region differs. An undetected loss of a bit
+//! would leave legs different for ever.
 
 use uuid::Uuid;
 
 use super::record::{BITMAP_OFFSET, CHECKED, OLD_BITMAP_OFFSET, Record};
 use crate::limits::MAX_REGIONS;
 
-/// What is written at once, if no block is larger: two pages in one block would overwrite each
+/// The unit of writing, unless a block is larger: two pages in one block would overwrite each
 /// other.
 const PAGE_BYTES: usize = 4096;
-/// The checksum, which page it is, and how many pages were written before it.
+/// The checksum, the page's index, and the number of page writes before it.
 const HEADER_BYTES: usize = 16;
 
 /// A page on a leg.
@@ -19,17 +19,17 @@ pub(crate) fn page_bytes(block_size: u32) -> usize {
     PAGE_BYTES.max(block_size as usize)
 }
 
-/// What a page has of the bitmap.
+/// The size of the bitmap's part in a page.
 pub(crate) fn payload_bytes(block_size: u32) -> usize {
     page_bytes(block_size) - HEADER_BYTES
 }
 
-/// Of another mirror, or at another place, it is no page.
+/// Covers the mirror and the page's index, so that misplaced pages are invalid.
 fn checksum(mirror: Uuid, page: &[u8]) -> [u8; 4] {
     crc32c::crc32c_append(crc32c::crc32c(mirror.as_bytes()), &page[4..]).to_le_bytes()
 }
 
-/// A page with its part of the bitmap.
+/// A page for its part of the bitmap.
 pub(crate) fn emit(record: &Record, page: usize, count: u64, bits: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; page_bytes(record.block_size)];
     bytes[4..8].copy_from_slice(&(page as u32).to_le_bytes());
@@ -40,19 +40,19 @@ pub(crate) fn emit(record: &Record, page: usize, count: u64, bits: &[u8]) -> Vec
     bytes
 }
 
-/// What a leg says of the regions.
+/// The bitmap read from a leg.
 #[derive(Clone, Default)]
 pub(crate) struct Bitmap {
-    /// Of as many as there can be at most.
+    /// For the maximum number of regions.
     pub(crate) bits: Vec<u8>,
-    /// Pages that are not as they were written: all their regions are in `bits`.
+    /// Corrupt pages: all their regions are set in `bits`.
     pub(crate) damaged: Vec<bool>,
     /// The newest page's number.
     pub(crate) count: u64,
 }
 
 impl Bitmap {
-    /// From the end of a leg that has this record.
+    /// Parses the reserved part of a leg with this record.
     pub(crate) fn parse(record: &Record, area: &[u8]) -> Bitmap {
         let mut bits = vec![0; (MAX_REGIONS / 8) as usize];
         if record.version < CHECKED {

@@ -1,4 +1,4 @@
-//! The keeper's own way into the legs: some operations at once, waited for.
+//! The keeper's access to the legs: it runs one operation per leg, and waits for all.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
 use super::shared::{Shared, bit, members};
 use crate::limits::{HOPE, PATIENCE};
 
-/// How often a leg that is away is looked at while it is waited for.
+/// How often to check a leg that is away, while the keeper waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How an operation on a leg ended.
@@ -32,14 +32,14 @@ pub(crate) struct Panel {
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,
     away: Vec<Option<Instant>>,
-    /// Since when no leg in sync is of use.
+    /// The time since when no leg in sync has been usable.
     useless: Option<Instant>,
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Something was waited for, and whoever woke the keeper meanwhile may not have been heard.
+    /// Operations have run since the last wait, so a wakeup may have been consumed.
     pub(crate) has_run: bool,
-    /// The last leg in sync is not waited for either when it is away for too long.
+    /// Do not wait for the last leg in sync either, if it is away for too long.
     pub(crate) is_starting: bool,
 }
 
@@ -63,7 +63,7 @@ impl Panel {
         })
     }
 
-    /// Waits until somebody wakes the keeper, but not for long.
+    /// Waits until the keeper is woken, with a limited timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let polled = self.reactor.poll(timeout, &mut self.ready);
         polled.expect("the event loop cannot go on");
@@ -71,13 +71,13 @@ impl Panel {
         self.events.clear();
     }
 
-    /// Carries operations out, at most one for each leg, and waits for all of them. A leg that is
-    /// away for too long is put out, and its operation has failed.
+    /// Runs operations, at most one per leg, and waits for all of them. A leg that is away for too
+    /// long is put out, and its operation fails.
     pub(crate) fn run(&mut self, ops: Vec<(usize, Op)>) -> Vec<Ended> {
         self.run_telling(ops, |_| {})
     }
 
-    /// As [`Panel::run`], and `tell` hears of each end while others are still waited for.
+    /// Like [`Panel::run`], and calls `tell` for each result while others are pending.
     pub(crate) fn run_telling(
         &mut self,
         ops: Vec<(usize, Op)>,
@@ -110,14 +110,14 @@ impl Panel {
         }
     }
 
-    /// What a leg is like, as long as it was when it was opened.
+    /// The geometry of a leg, with its size at open.
     pub(crate) fn geometry(&self, leg: usize, namespace: &Arc<dyn Namespace>) -> Geometry {
         let geometry = namespace.geometry();
         let blocks = self.shared.legs[leg].blocks().unwrap_or(geometry.blocks);
         Geometry { blocks, ..geometry }
     }
 
-    /// The same with one operation.
+    /// Like [`Panel::run`], for one operation.
     pub(crate) fn run_one(&mut self, leg: usize, op: Op) -> Completion {
         self.run(vec![(leg, op)]).pop().expect("one operation ends once").done
     }
@@ -133,7 +133,7 @@ impl Panel {
         }
     }
 
-    /// Does not wait any longer for legs that are gone.
+    /// Stops waiting for legs that were put out.
     fn give_up(&mut self, ended: &mut Vec<Ended>) {
         self.look_for_absence();
         let stopped = self.shared.is_stopped();
@@ -153,12 +153,12 @@ impl Panel {
         }
     }
 
-    /// Holds nothing of a leg that is about to be opened again.
+    /// Drops the queue of a leg that is about to be opened again.
     pub(crate) fn forget(&mut self, leg: usize) {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// Whether no leg in sync was of use for too long.
+    /// Checks whether no leg in sync has been usable for too long.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
         if members(self.shared.trusted()).any(is_of_use) {
@@ -170,7 +170,7 @@ impl Panel {
         self.shared.set_hopeless(self.useless.is_some_and(waited));
     }
 
-    /// Puts legs out that are away for too long; gives whether one is away that is not out.
+    /// Puts out legs that are away for too long; returns whether another leg is away.
     pub(crate) fn look_for_absence(&mut self) -> bool {
         let mut some = false;
         let now = os::now();

@@ -1,8 +1,8 @@
-//! One thread's way into a mirror.
+//! A queue of a mirror, for one thread.
 //!
-//! Each leg gets a copy of what is written, and fills a buffer of its own for a read, so that a
-//! leg that does not answer keeps nobody's buffer, and nobody waiting for longer than it takes to
-//! put it out.
+//! Each leg gets a copy of the data to write, and fills its own buffer on a read. So a leg that
+//! does not answer holds no buffer of the caller, and delays the caller only until the leg is put
+//! out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,43 +18,43 @@ use super::regions::Entry;
 use super::shared::{LegSet, Shared, bit, lock, members};
 use farblock_block::slab::Slab;
 
-/// An operation of the submitter's.
+/// An operation of the caller.
 struct Whole {
-    /// Until it is completed; a leg may have to do after that.
+    /// `None` once it is completed; legs may still be working on it.
     op: Option<Op>,
     regions: Range<usize>,
     /// Its regions are entered.
     entered: bool,
-    /// Legs that are out, that it is still pending on, and that wait for that.
+    /// Legs that are out and still working on it; they cannot return before it ends.
     late: LegSet,
-    /// Legs that it was given to, by what they said.
+    /// Legs by result: pending, succeeded, failed.
     pending: LegSet,
     succeeded: LegSet,
     failed: LegSet,
     error: Option<BlockError>,
-    /// The part of a read that counts.
+    /// The part whose result a read uses.
     part: Option<u64>,
-    /// Nobody waits for its end.
+    /// The caller has abandoned it.
     unwanted: bool,
 }
 
 impl Whole {
-    /// Legs that have it or had it.
+    /// Legs that got it.
     fn given(&self) -> LegSet {
         self.pending | self.succeeded | self.failed
     }
 }
 
-/// What a leg's completion belongs to.
+/// The parent of a leg's operation.
 struct Part {
     leg: usize,
-    /// None for a read that was given to another leg meanwhile.
+    /// `None` for a read that was redirected to another leg.
     whole: Option<u64>,
-    /// When a read was given to the leg, if it still has it.
+    /// The start of a read that the leg still has.
     begun: Option<Instant>,
 }
 
-/// A queue into a leg.
+/// A queue of a leg.
 struct Way {
     instance: u64,
     queue: Option<Box<dyn Queue>>,
@@ -67,21 +67,21 @@ pub(crate) struct MirrorQueue {
     id: u64,
     reactor: Reactor,
     parent: TaskId,
-    /// What the keeper wakes.
+    /// The keeper wakes this task.
     task: TaskId,
     ways: Vec<Way>,
     wholes: Slab<Whole>,
     parts: Slab<Part>,
-    /// The epoch when all operations were looked at.
+    /// The epoch of the last check of all operations.
     seen: u64,
-    /// Reads that were given to legs.
+    /// The count of reads sent to legs.
     turn: u64,
     /// Kept for their capacity.
     arrived: Vec<Completion>,
     wanted: Vec<usize>,
     events: Vec<Event>,
     done: Vec<Completion>,
-    /// Operations without a completion.
+    /// Operations that have not completed.
     open: usize,
 }
 
@@ -112,7 +112,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Goes on with an operation that is not completed, as far as possible.
+    /// Continues an operation as far as possible.
     fn advance(&mut self, key: u64) {
         if self.shared.is_hopeless() {
             return self.give_up(key);
@@ -128,7 +128,8 @@ impl MirrorQueue {
         }
     }
 
-    /// No leg in sync was there for too long. What legs still have of it was ended with their ways.
+    /// Fails an operation because no leg in sync was available for too long. The legs' parts of it
+    /// ended with their queues.
     fn give_up(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
@@ -165,16 +166,16 @@ impl MirrorQueue {
         self.begin_everywhere(key);
     }
 
-    /// A write that waits has failed if the bitmap cannot be written.
+    /// Fails a waiting write if the bitmap cannot be written.
     fn give_up_unrecordable(&mut self, key: u64) {
         if self.shared.unrecordable.load(Ordering::SeqCst) {
             self.finish(key, Err(BlockError::WriteFailed));
         }
     }
 
-    /// Gives a write or a flush to every leg that is written.
+    /// Sends a write or a flush to every written leg.
     fn begin_everywhere(&mut self, key: u64) {
-        // After the regions were entered, or else a leg that catches up could miss it.
+        // Only after the regions were entered; otherwise a leg that catches up could miss it.
         let mut legs = self.shared.written();
         if self.wholes.at(key).regions.is_empty() && os::has_mistake("a flush of one leg") {
             legs &= !(legs - 1);
@@ -189,7 +190,7 @@ impl MirrorQueue {
                 copy
             });
             let command = match op.command {
-                // Legs may do different things about it, and reads have to be the same.
+                // Legs may deallocate differently, but must read the same.
                 Command::Deallocate => Command::WriteZeroes { deallocate: true },
                 command => command,
             };
@@ -199,7 +200,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Gives an operation to a leg; without a way there, it fails.
+    /// Submits an operation to a leg; without a queue there, it fails.
     fn give(&mut self, leg: usize, op: Op) {
         let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
         let way = &mut self.ways[leg];
@@ -209,8 +210,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Opens queues into what the legs are at present. Not while completions are handled: it makes
-    /// some.
+    /// Opens queues for the present instances of the legs. Not to be called while completions are
+    /// handled, because it adds some.
     fn look_at_ways(&mut self) {
         let is_hopeless = self.shared.is_hopeless();
         for leg in 0..self.ways.len() {
@@ -229,13 +230,13 @@ impl MirrorQueue {
         }
     }
 
-    /// What a leg had to do when it was closed has failed.
+    /// Closes the queue of a leg and fails its operations.
     fn close_way(&mut self, leg: usize) {
         if self.ways[leg].queue.take().is_none() {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
-            // The queue after this one has not been asked.
+            // The next queue has not been asked.
             self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);
@@ -260,7 +261,7 @@ impl MirrorQueue {
         self.read_from(key, legs);
     }
 
-    /// Reads from the leg that is expected to answer first.
+    /// Sends a read to the leg that should answer first.
     fn read_from(&mut self, key: u64, legs: LegSet) {
         let untried = legs & !self.wholes.at(key).failed;
         let (now, turn) = (os::now(), self.turn + 1);
@@ -308,8 +309,7 @@ impl MirrorQueue {
                 let waits = whole.op.is_some() && whole.pending & self.shared.written() != 0;
                 if whole.regions.is_empty() && waits && !os::has_mistake("a leg that failed stays")
                 {
-                    // What it had acknowledged may be lost: it is not read any more while others
-                    // take their time.
+                    // It may have lost acknowledged data: do not read it while others are slow.
                     self.shared.put_out(leg, &format!("a flush failed there: {error}"));
                 }
             }
@@ -328,7 +328,7 @@ impl MirrorQueue {
             let whole = self.wholes.at(key);
             (whole.pending, whole.part) = (0, None);
             match (&done.result, &done.buffer) {
-                // One that was put out meanwhile may have answered after it had lost something.
+                // A leg that was put out meanwhile may have lost data before it answered.
                 (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
                     let op = whole.op.as_mut().expect("it is not completed");
                     op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
@@ -347,7 +347,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Completes a write or flush that has enough answers.
+    /// Completes a write or flush that has enough results.
     fn conclude(&mut self, key: u64) {
         let shared = Arc::clone(&self.shared);
         let whole = self.wholes.at(key);
@@ -381,7 +381,7 @@ impl MirrorQueue {
             lacking = 0;
         }
         if is_flush {
-            // A leg that has come into sync since was flushed for that.
+            // A leg that has come into sync since was flushed for the promotion.
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {
@@ -395,7 +395,7 @@ impl MirrorQueue {
         }
     }
 
-    /// A read whose leg was put out goes to another one.
+    /// Redirects a read whose leg was put out.
     fn redirect_read(&mut self, key: u64) {
         let in_sync = self.shared.in_sync();
         let whole = self.wholes.at(key);
@@ -410,12 +410,12 @@ impl MirrorQueue {
         self.read_from(key, in_sync);
     }
 
-    /// No leg has it, or nobody knows: legs may differ where it was to go.
+    /// Marks the regions of an operation suspect: no leg has it for certain, so legs may differ.
     fn doubt(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let op = whole.op.as_ref().expect("it is not completed");
         let regions = match op.command {
-            // What was acknowledged since the last flush may be lost, on one leg or the other.
+            // Data acknowledged since the last flush may be lost on some leg.
             Command::Flush => 0..self.shared.regions.len(),
             _ => whole.regions.clone(),
         };
@@ -433,8 +433,8 @@ impl MirrorQueue {
         self.leave_if_over(key);
     }
 
-    /// Forgets an operation that is completed when no leg has anything of it left to do. Legs that
-    /// are out may take long: its regions are left before.
+    /// Removes a completed operation when no leg is still working on it. Legs that are out may take
+    /// long, so its regions are left earlier.
     fn leave_if_over(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let (pending, careless) =
@@ -451,7 +451,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Looks again at what waits, if there was news.
+    /// Checks waiting operations again after a change of the epoch.
     fn retry(&mut self) {
         let epoch = self.shared.epoch();
         if epoch == self.seen {
@@ -464,7 +464,7 @@ impl MirrorQueue {
     }
 }
 
-/// Legs may differ in the dirty ones of these regions; nobody reads them until they are the same.
+/// Marks the dirty ones of these regions suspect, so that they are not read until they are equal.
 pub(crate) fn suspect(shared: &Shared, regions: Range<usize>) {
     let dirty: Vec<usize> = regions.filter(|&at| shared.regions.is_dirty(at)).collect();
     let mut inbox = lock(&shared.inbox);
@@ -532,7 +532,7 @@ impl Queue for MirrorQueue {
         done.append(&mut self.done);
     }
 
-    /// Ends what waits and no leg was given anything of.
+    /// Drops unwanted operations that wait, and that no leg has got.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         let keys = self
             .wholes

@@ -1,20 +1,20 @@
-//! What the end of each leg says: the record of the mirror, twice, and the bitmap.
+//! The reserved part at the end of each leg: two slots for the record, and the bitmap.
 //!
-//! `docs/mirror.md` has the format. A record is written to the place that does not hold the newest
-//! one, so that a torn write leaves that.
+//! See `docs/mirror.md` for the format. A new record goes to the slot without the newest one, so a
+//! torn write leaves that intact.
 
 use uuid::Uuid;
 
 use crate::limits::{HISTORY, MAX_LEGS, MAX_REGIONS, MIN_REGION_BYTES, RESERVED_BYTES};
 
-/// A record's length. It is padded to a whole block.
+/// The length of a record, before padding to a whole block.
 pub(crate) const RECORD_BYTES: usize = 4096;
-/// Where the two records and the bitmap are, from the beginning of what is reserved.
+/// Offsets of the two records and the bitmap in the reserved part.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 64 << 10];
 pub(crate) const BITMAP_OFFSET: u64 = 192 << 10;
-/// Where it was before it had checksums.
+/// The bitmap's offset before it had checksums.
 pub(crate) const OLD_BITMAP_OFFSET: u64 = 128 << 10;
-/// All of that.
+/// The used length of the reserved part.
 pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + (64 << 10);
 
 const MAGIC: &[u8; 8] = b"FBMIRROR";
@@ -27,7 +27,7 @@ const STATES_AT: usize = 72;
 const HISTORY_AT: usize = 96;
 const HAD_AT: usize = HISTORY_AT + 8 * HISTORY;
 
-/// What a record says of a leg.
+/// The standing of a leg in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     InSync,
@@ -38,7 +38,7 @@ pub(crate) enum Standing {
 /// One generation of a mirror, as a leg knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// Of the format that it was found in; it is written in the newest.
+    /// The format version that was read; it is written in the newest one.
     pub(crate) version: u32,
     pub(crate) mirror: Uuid,
     /// Grows with every change of the legs' standings.
@@ -48,29 +48,29 @@ pub(crate) struct Record {
     pub(crate) region_shift: u32,
     pub(crate) max_blocks: u32,
     pub(crate) deallocate: bool,
-    /// Which leg this is.
+    /// The index of this leg.
     pub(crate) leg: usize,
     pub(crate) standings: Vec<Standing>,
-    /// A random number for each generation, the newest first: what two legs have in common.
+    /// A random number per generation, the newest first, to find the common history of two legs.
     pub(crate) history: Vec<u64>,
-    /// The newest generation that each leg is known to have durably, 0 if that is not known: with
-    /// less it is not the leg, but an older copy of it.
+    /// The newest generation that each leg is known to have durably, 0 if unknown. A leg with an
+    /// older one is a copy of itself.
     pub(crate) had: Vec<u64>,
 }
 
-/// Why the end of a leg cannot be used.
+/// Why the reserved part of a leg cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unreadable {
-    /// There is none.
+    /// It has no record.
     None,
     /// A later version of farblock wrote it.
     Newer(u32),
-    /// It is whole, and its values make no sense.
+    /// The record is intact, but its values make no sense.
     Nonsense,
 }
 
 impl Record {
-    /// A new mirror's.
+    /// A new mirror's record.
     pub(crate) fn new(mirror: Uuid, block_size: u32, leg_bytes: u64, legs: usize) -> Option<Self> {
         let bytes = leg_bytes.checked_sub(RESERVED_BYTES)?;
         let blocks = bytes / u64::from(block_size);
@@ -187,24 +187,24 @@ impl Record {
             && !self.history.is_empty()
     }
 
-    /// The next generation begins.
+    /// Starts the next generation.
     pub(crate) fn advance(&mut self, number: u64) {
         self.generation += 1;
         self.history.insert(0, number);
         self.history.truncate(HISTORY);
     }
 
-    /// Whether the other record is this one, or one that led to it.
+    /// Whether the other record is this one or an ancestor of it.
     pub(crate) fn descends_from(&self, other: &Record) -> bool {
         let age = self.generation.checked_sub(other.generation);
         let then = age.and_then(|age| self.history.get(usize::try_from(age).ok()?));
         then == other.history.first()
     }
 
-    /// Whether the other record is beside the line that led to this one, and nothing counts that
-    /// happened there: it calls all legs in sync, but those that go on here never had it, so that
-    /// nothing was acknowledged by it. The power may fail before it is on all legs, and a mirror
-    /// that is then started without the leg that has it goes on beside it.
+    /// Whether this mirror bypassed the other record, and can ignore it. The other record calls all
+    /// legs in sync, but the legs that continue here never got it, so no write was acknowledged
+    /// under it. This happens if the power fails before the record is on all legs, and the mirror
+    /// then starts without the leg that has it.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -220,8 +220,8 @@ impl Record {
             && go_on.all(lack_it)
     }
 
-    /// Whether the other record, of this mirror, is on a copy of its leg from before this leg's
-    /// newest one: nobody knows what that lacks.
+    /// Whether the other record, of this mirror, is on an older copy of its leg: the changes that
+    /// the copy lacks are unknown.
     pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
         self.had.get(other.leg).is_some_and(|had| other.generation < *had)
     }
@@ -231,7 +231,7 @@ impl Record {
     }
 }
 
-/// The newest record of a leg, and which of the two places is free for the next.
+/// The newest record of a leg, and the slot for the next one.
 pub(crate) fn newest(area: &[u8]) -> Result<(Record, usize), Unreadable> {
     let parse = |slot: usize| {
         let at = SLOT_OFFSETS[slot] as usize;
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(Record::parse(&bytes), Ok(one));
     }
 
-    /// A mirror of two legs, written to the second one only, goes on with the first one.
+    /// One of two legs got a record alone; the mirror continues with the other one.
     #[test]
     fn a_record_that_nobody_else_had_is_gone_past() {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
@@ -348,7 +348,7 @@ mod tests {
         (12..20).for_each(|number| here.advance(number));
         assert!(here.went_past(&beside) && !here.descends_from(&beside));
         assert!(!beside.went_past(&here), "there it goes on without the second leg");
-        // The power may fail again and again.
+        // The power may fail repeatedly.
         beside.advance(21);
         assert!(here.went_past(&beside));
         let known = Record { had: vec![2, 3], ..beside.clone() };

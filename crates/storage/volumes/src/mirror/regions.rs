@@ -1,4 +1,4 @@
-//! What is known of each region, shared by all queues of a mirror without a lock.
+//! The state of each region, shared by all queues of a mirror without a lock.
 //!
 //! ```text
 //!              a write wants it            the bitmap is durable
@@ -8,32 +8,31 @@
 //!        nobody has written it since before a flush of all legs
 //! ```
 //!
-//! A write *enters* its regions before it begins, and leaves them when no leg has any of it left
-//! to do. While a region is CLOSED nobody enters: whoever copies it closes it and waits until it
-//! is empty.
+//! A write *enters* its regions before it starts, and leaves them when no leg is working on it any
+//! more. The copier closes a region and waits until it is empty; a CLOSED region cannot be entered.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The bitmap says that legs may differ here, durably on every leg that is written.
+/// Legs may differ here, and the bitmap of every written leg says so durably.
 const DIRTY: u32 = 1 << 31;
-/// Somebody copies, or is about to.
+/// It is being copied, or about to be.
 const CLOSED: u32 = 1 << 30;
-/// Legs in sync may differ: not to be read before it was copied.
+/// Legs in sync may differ: not to be read before it is copied.
 const SUSPECT: u32 = 1 << 29;
-/// Somebody entered since [`Regions::forget_touches`].
+/// It was entered since [`Regions::forget_touches`].
 const TOUCHED: u32 = 1 << 28;
-/// Somebody waits for it to be dirty, and that is known.
+/// A write waits until it is dirty, and the keeper knows.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
-/// What keeps it in the bitmap.
+/// The states that keep it in the bitmap.
 const BUSY: u32 = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
 
 pub(crate) struct Regions {
     words: Vec<AtomicU32>,
 }
 
-/// What came of entering.
+/// The result of entering.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     /// One of them is closed: none was entered.
@@ -61,7 +60,7 @@ impl Regions {
         self.words[region].fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
     }
 
-    /// Enters all of `range`, or none. `wanted` is told of regions that are to become dirty.
+    /// Enters all of `range`, or none. Adds regions that must become dirty to `wanted`.
     pub(crate) fn enter(&self, range: Range<usize>, wanted: &mut Vec<usize>) -> Entry {
         let mut entry = Entry::Go;
         for region in range.clone() {
@@ -86,7 +85,7 @@ impl Regions {
         entry
     }
 
-    /// Leaves; true if somebody may wait for that.
+    /// Leaves the regions; true if the copier may be waiting for that.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {
@@ -105,23 +104,23 @@ impl Regions {
         self.load(region) & DIRTY != 0
     }
 
-    /// The bitmap has it, durably.
+    /// Marks the region as durably in the bitmap.
     pub(crate) fn set_dirty(&self, region: usize) {
         let _ = self.change(region, |word| Some((word | DIRTY) & !WANTED));
     }
 
-    /// Whether it can be taken out.
+    /// Whether it can be cleared.
     pub(crate) fn is_quiet(&self, region: usize) -> bool {
         let word = self.load(region);
         word & BUSY == 0 && word & DIRTY != 0
     }
 
-    /// Takes it out, if nobody is in it or was since the touches were forgotten.
+    /// Clears it, if no write is in it or was since the touches were reset.
     pub(crate) fn clear_if_idle(&self, region: usize) -> bool {
         self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }
 
-    /// Forgets touches of regions that nobody is in; true if one is dirty.
+    /// Resets the touches of empty regions; true if one is dirty.
     pub(crate) fn forget_touches(&self) -> bool {
         let mut dirty = false;
         for region in 0..self.len() {

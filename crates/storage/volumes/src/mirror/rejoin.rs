@@ -1,4 +1,4 @@
-//! A leg that was away, or was replaced, comes back.
+//! Adds a leg again that was away, or was replaced.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use super::record::Record;
 use super::shared::lock;
 use super::{Taking, claim, find};
 
-/// Why a leg is not let in yet whose source is opening it.
+/// The reason for a leg that its source is still opening.
 pub(crate) const OPENING: &str = "it is being opened";
 
-/// Lets a leg in that is out, if it is there and belongs here. What it lacks is copied later.
+/// Adds a leg that is out, if it is available and belongs here. Copying follows later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
     if !keeper.shared.legs[leg].is_there() {
@@ -30,7 +30,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let missed: Vec<usize> = match &found.what {
         What::Marked(record) => {
             judge(keeper, leg, record)?;
-            // One that was gone past would be the newer one of the two that the leg has then.
+            // Otherwise a bypassed record would be the newer one of the two on the leg.
             while !keeper.record.descends_from(record)
                 && keeper.record.generation <= record.generation
             {
@@ -55,8 +55,8 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
         What::Absent(reason) => return Err(reason.clone()),
         What::Unusable(_) => return Err("its record cannot be used".to_owned()),
     };
-    // Others know what it lacks before it has a record: with a record, and without that, it would
-    // pass for a copy of theirs after a power cut.
+    // The others record the regions that it lacks before it gets a record. With only a record, it
+    // would pass for a copy of theirs after a power cut.
     if !missed.is_empty() && !keeper.mark(&missed) {
         return Err("the bitmap cannot be written".to_owned());
     }
@@ -87,8 +87,8 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// The leg knows that it is behind, and has the bitmap, before anything is copied there. A new one
-/// is claimed first: with but a part of that it would not look empty the next time.
+/// Writes to the leg that it is behind, and the bitmap, before anything is copied there. A new leg
+/// is claimed first: after a partial write it would not look empty the next time.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;
@@ -107,7 +107,7 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
     if is_new { keeper.claim(leg, &claim::NONE) } else { Ok(()) }
 }
 
-/// What the leg's source opens; a thread does that, since it may take long.
+/// The namespace that the leg's source opens, on a thread because it may take long.
 fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, String> {
     let shared = &keeper.shared;
     if let Some(namespace) = shared.legs[leg].namespace() {
@@ -116,7 +116,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
             return Ok(Some(namespace));
         }
         drop(namespace);
-        // Nobody is to hold its lock while it is opened again.
+        // Close it first, so that its lock is free when it is opened again.
         keeper.panel.forget(leg);
         shared.uninstall(leg);
         shared.wake_queues();
@@ -126,7 +126,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
         let Some(result) = lock(slot).take() else { return Err(OPENING.to_owned()) };
         *opening = None;
         shared.install(leg, result?);
-        // What they gave to the one before is over then.
+        // Their operations on the previous instance then end.
         shared.wake_queues();
         return Ok(shared.legs[leg].namespace());
     }

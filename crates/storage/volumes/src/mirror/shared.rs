@@ -1,7 +1,7 @@
-//! What the queues of a mirror and its keeper share.
+//! State that the queues of a mirror and its keeper share.
 //!
-//! A leg's state and what is recorded of it are two things: a leg is put out at once, and it counts
-//! as *behind* when the other legs' records say so. Nothing that it lacks is acknowledged before.
+//! A leg's state differs from its recorded standing: a leg is put out at once, and counts as
+//! *behind* when the other legs' records say so. No write that it lacks is acknowledged earlier.
 //!
 //! ```text
 //!            a write fails, it is away              it is there again
@@ -20,14 +20,14 @@ use farblock_reactor::{Waker, os};
 
 use super::regions::Regions;
 
-/// What a leg is to its mirror.
+/// The state of a leg in its mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LegState {
-    /// It has everything, and is read.
+    /// It has all data, and serves reads.
     InSync,
-    /// It is written, and what it lacks is being copied.
+    /// It gets writes, and the data it lacks is being copied.
     CatchingUp,
-    /// It is not used, and lacks more and more.
+    /// It is not used, and lacks ever more data.
     Out,
 }
 
@@ -35,7 +35,7 @@ const IN_SYNC: u8 = 0;
 const CATCHING_UP: u8 = 1;
 const OUT: u8 = 2;
 
-/// Why a leg is out of which nobody says what happened.
+/// Why a leg is out, if it reported no other reason.
 const OTHER_CONTENTS: &str =
     "its file, or its target's process, may be another one than before: it is compared";
 
@@ -50,30 +50,30 @@ pub(crate) fn members(set: LegSet) -> impl Iterator<Item = usize> + Clone {
     (0..64).filter(move |&leg| set & bit(leg) != 0)
 }
 
-/// A leg that is open.
+/// An open leg.
 pub(crate) struct Opened {
     pub(crate) namespace: Arc<dyn Namespace>,
-    /// What it had when it was opened. One that grows meanwhile keeps its record where it is.
+    /// Its size at open. A leg that grows keeps its record in place.
     blocks: u64,
     _watch: Option<Watch>,
 }
 
 pub(crate) struct Leg {
     pub(crate) name: String,
-    /// It is in this machine.
+    /// The leg is in this machine.
     pub(crate) is_local: bool,
     state: AtomicU8,
-    /// Counts what was opened: a queue into an earlier one is of no use.
+    /// Counts the opens: a queue of an earlier instance is useless.
     pub(crate) instance: AtomicU64,
     opened: Mutex<Option<Opened>>,
-    /// Writes that are completed, and that it may still carry out although it is out. It is not
-    /// let in before they are over.
+    /// Completed writes that the leg may still execute although it is out. It cannot return before
+    /// they end.
     late: AtomicU64,
     /// Why it is out.
     pub(crate) reason: Mutex<String>,
-    /// How often something happened that its contents may not have outlived.
+    /// Counts events after which its contents may be different.
     doubts: AtomicU64,
-    /// Its source is to open it again: another one may be found by its name.
+    /// Its source must open it again, since its name may lead to another disk.
     pub(crate) reopens: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl Leg {
         lock(&self.opened).as_ref().map(|opened| Arc::clone(&opened.namespace))
     }
 
-    /// How many blocks it had when it was opened.
+    /// Its number of blocks at open.
     pub(crate) fn blocks(&self) -> Option<u64> {
         lock(&self.opened).as_ref().map(|opened| opened.blocks)
     }
@@ -112,7 +112,7 @@ impl Leg {
         self.namespace().is_some_and(|leg| leg.availability() == Availability::Ready)
     }
 
-    /// What is said of it while it is not there.
+    /// The reason to report while the leg is unavailable.
     pub(crate) fn absence(&self) -> String {
         match self.namespace().and_then(|leg| leg.trouble()) {
             Some(why) => format!("it is away: {why}"),
@@ -141,30 +141,30 @@ fn number(state: LegState) -> u8 {
     }
 }
 
-/// What the queues ask of the keeper.
+/// Requests of the queues to the keeper.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// Regions that are to become dirty.
+    /// Regions to mark dirty.
     pub(crate) wanted: Vec<usize>,
-    /// Suspect regions that somebody wants to read.
+    /// Suspect regions for which reads wait.
     pub(crate) read_first: Vec<usize>,
     /// Regions that a queue left in an unknown state.
     pub(crate) suspects: Vec<usize>,
-    /// All legs are to be compared.
+    /// Compare all legs.
     pub(crate) verify: bool,
     pub(crate) stop: bool,
 }
 
-/// Blocks that legs in sync have differently.
+/// Blocks that differ between legs in sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// The first block of the chunk that was compared.
     pub lba: u64,
-    /// How many it has; not all of them need to differ.
+    /// The chunk's length; not all of its blocks need to differ.
     pub blocks: u32,
 }
 
-/// What people see of the keeper's work.
+/// The keeper's progress for people.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) copied_bytes: u64,
@@ -172,11 +172,11 @@ pub(crate) struct Progress {
     pub(crate) verified_bytes: u64,
     pub(crate) verifying: bool,
     pub(crate) verifies: u64,
-    /// Chunks of which a leg could not be read, or that one leg alone has in sync.
+    /// Chunks that a leg could not read, or for which only one leg is in sync.
     pub(crate) uncompared_bytes: u64,
     /// Legs that could not be read.
     pub(crate) unread_legs: LegSet,
-    /// Chunks whose legs differed, of the last verify.
+    /// Chunks that differed in the last verify.
     pub(crate) differing_bytes: u64,
     /// The first of them.
     pub(crate) differences: Vec<Difference>,
@@ -187,27 +187,27 @@ pub(crate) struct Shared {
     pub(crate) region_blocks: u64,
     pub(crate) regions: Regions,
     pub(crate) legs: Vec<Leg>,
-    /// Legs that the records of all others call behind.
+    /// Legs that all other legs' records call behind.
     pub(crate) behind: AtomicU64,
-    /// Counts what queues may be waiting for.
+    /// Counts changes that queues may be waiting for.
     epoch: AtomicU64,
-    /// Legs that are not used before they have shown the record that they were given last: the last
-    /// one in sync, where its contents may be others.
+    /// Legs that must show their last record before use: the last one in sync, after an event that
+    /// may have changed its contents.
     unproven: AtomicU64,
-    /// No leg in sync was there for so long that operations end with an error.
+    /// No leg in sync was available for so long that operations fail.
     hopeless: AtomicBool,
-    /// The last leg cannot be told that others are behind.
+    /// The last leg cannot record that others are behind.
     pub(crate) unrecordable: AtomicBool,
-    /// A flush has failed on the last leg, and nobody who waits for its end has heard of it: the
-    /// next one of a user fails, too.
+    /// A flush has failed on the last leg without reaching a user: the next flush of a user fails,
+    /// too.
     pub(crate) owes_failure: AtomicBool,
-    /// A flush of the keeper's is under way. A leg may have told it already what that leg says only
-    /// once, so a user's flush that the leg has done since does not succeed before it is known
-    /// whether a failure is owed.
+    /// The keeper is flushing. A leg reports a loss only once, possibly to that flush. So a user's
+    /// flush that the leg has done since does not succeed until it is known whether a failure is
+    /// owed.
     keeper_flushes: AtomicBool,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) progress: Mutex<Progress>,
-    /// The most bytes a second that are copied to legs that catch up, or compared; 0: any.
+    /// The limit on bytes per second for copies to legs that catch up, and for verify; 0: none.
     pub(crate) copy_speed: AtomicU64,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,
@@ -261,7 +261,7 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// Legs in sync that answers are taken from.
+    /// Legs in sync whose answers count.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }
@@ -270,7 +270,7 @@ impl Shared {
         self.unproven.load(Ordering::SeqCst)
     }
 
-    /// A leg has shown its record.
+    /// Notes that a leg has shown its record.
     pub(crate) fn prove(&self, leg: usize) {
         self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
         self.wake_queues();
@@ -289,8 +289,8 @@ impl Shared {
         }
     }
 
-    /// A leg's contents may be others than were written. It is put out; the last one in sync is not
-    /// used until it has shown the record that it was given last.
+    /// Notes that a leg's contents may have changed. The leg is put out; the last one in sync is
+    /// not used until it has shown its last record.
     pub(crate) fn doubt(&self, leg: usize, reason: &str) {
         let Leg { doubts, reopens, is_local, .. } = &self.legs[leg];
         doubts.fetch_add(1, Ordering::SeqCst);
@@ -302,7 +302,7 @@ impl Shared {
         self.wake_keeper();
     }
 
-    /// Legs that are written.
+    /// Legs that get writes.
     pub(crate) fn written(&self) -> LegSet {
         self.having(|state| state != LegState::Out)
     }
@@ -311,7 +311,7 @@ impl Shared {
         self.behind.load(Ordering::SeqCst)
     }
 
-    /// Puts a leg out, unless it is the last one in sync. The keeper records that.
+    /// Puts a leg out, unless it is the last one in sync. The keeper then records it.
     pub(crate) fn put_out(&self, leg: usize, reason: &str) -> bool {
         let inbox = lock(&self.inbox);
         let state = self.legs[leg].state();
@@ -330,7 +330,7 @@ impl Shared {
         true
     }
 
-    /// A leg that was out is written from now on, unless it has late writes, or more than so many
+    /// Writes to a leg that was out from now on, unless it has late writes or more than `doubts`
     /// doubts.
     pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
@@ -341,8 +341,8 @@ impl Shared {
         may
     }
 
-    /// A write is completed that these legs may still carry out. If all of them are out, they wait
-    /// for that before they are let in, and nobody else has to.
+    /// Notes a completed write that these legs may still execute. If all of them are out, they wait
+    /// for its end before they return, and nothing else has to wait.
     pub(crate) fn expect_late(&self, legs: LegSet) -> bool {
         let _inbox = lock(&self.inbox);
         let are_out = legs & self.written() == 0;
@@ -352,7 +352,7 @@ impl Shared {
         are_out
     }
 
-    /// What was expected is over.
+    /// Notes the end of such a write.
     pub(crate) fn end_late(&self, legs: LegSet) {
         for leg in members(legs) {
             if self.legs[leg].late.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -361,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// From now on nothing is acknowledged without the leg; false if it was put out meanwhile.
+    /// From now on every acknowledged write is on the leg; false if it was put out meanwhile.
     pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let ready = self.legs[leg].state() == LegState::CatchingUp;
@@ -371,7 +371,7 @@ impl Shared {
         ready
     }
 
-    /// The leg is in sync; false if it was put out meanwhile.
+    /// Marks the leg in sync; false if it was put out meanwhile.
     pub(crate) fn promote(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let states = (CATCHING_UP, IN_SYNC);
@@ -379,7 +379,7 @@ impl Shared {
         state.compare_exchange(states.0, states.1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Puts what a leg's source opened in place, and has its changes wake the keeper.
+    /// Installs the namespace that a leg's source opened, and wakes the keeper on its changes.
     pub(crate) fn install(self: &Arc<Self>, leg: usize, namespace: Arc<dyn Namespace>) {
         let weak = Arc::downgrade(self);
         let watch = namespace.changes().map(|changes| {
@@ -394,17 +394,17 @@ impl Shared {
         self.legs[leg].instance.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A leg has changed. One that may have lost something is not read from that moment on; the
-    /// last one in sync stays, and whoever uses the mirror hears of it as the leg's user does.
+    /// Handles a change of a leg. A leg that may have lost data is not read from that moment on.
+    /// The last one in sync stays, and the mirror passes the change on to its user.
     fn handle_change(&self, leg: usize, change: Change) {
         if change == Change::Contents {
-            // A disk of another machine only knows why it was away before.
+            // Only a local disk has a present reason; a remote one reports an earlier absence.
             let known = Some(&self.legs[leg]).filter(|leg| leg.is_local).and_then(Leg::namespace);
             let trouble = known.and_then(|leg| leg.trouble());
             self.doubt(leg, trouble.as_deref().unwrap_or(OTHER_CONTENTS));
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
-            // Its record, at its end, is lost with a part of its data.
+            // The record at its end is lost along with some of its data.
             self.put_out(leg, "it has become shorter");
         }
         if change == Change::Loss && !self.put_out(leg, "it may have lost what was not flushed") {
@@ -423,7 +423,7 @@ impl Shared {
         self.keeper_flushes.store(true, Ordering::SeqCst);
     }
 
-    /// What it has found is known.
+    /// The result of the keeper's flush is known.
     pub(crate) fn end_keepers_flush(&self) {
         self.keeper_flushes.store(false, Ordering::SeqCst);
         self.wake_queues();
@@ -437,7 +437,7 @@ impl Shared {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Has every queue look again at what it waits for.
+    /// Makes every queue check its waiting operations.
     pub(crate) fn wake_queues(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         lock(&self.queues).iter().for_each(|(_, waker)| waker.wake());

@@ -1,10 +1,10 @@
-//! What is on the legs when a mirror starts, and which of them may be written.
+//! Reads the legs when a mirror starts, and decides which of them may be written.
 //!
-//! A process that was killed may have sent writes to a leg on another machine that are carried out
-//! later. As long as that is possible the leg is read at most: it begins as out, and is let in like
-//! any other one when that is over. What it lacks then is in the bitmap, as is whatever came late:
-//! a region was marked on all legs before the data were sent, and none is taken out of the bitmap
-//! while a leg is out. Where no other leg has all of the data, the mirror waits.
+//! A remote leg may still execute writes of a killed process. While that is possible, the mirror at
+//! most reads the leg: it starts as out, and returns like any other leg when the risk has passed.
+//! The bitmap covers the data that it lacks and the late writes: a region was marked on all legs
+//! before its data were sent, and is not cleared while a leg is out. If no other leg has all data,
+//! the mirror waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::keeper::Opening;
 use super::{LegSource, MirrorError, MirrorOptions, Taking, find, probe};
 use crate::limits::LATE;
 
-/// How often the legs that the mirror waits for are looked at.
+/// How often to check the legs for which the mirror waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What was found of the legs that were named, and what is to become of them.
+/// The findings about the named legs, and the plan for them.
 pub(super) struct Start {
     pub(super) found: Vec<Found>,
     pub(super) reads: Vec<find::Read>,
@@ -39,7 +39,7 @@ pub(super) fn find_out(
     loop {
         let mut start = look(sources, options)?;
         let Some(waited_for) = start.hold_back(&settled) else { return Ok(start) };
-        // What was read may not be what is there afterwards.
+        // The contents may change while it waits, so read them again afterwards.
         drop(start);
         for &named in &waited_for {
             tracing::warn!(
@@ -89,8 +89,8 @@ fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start
 }
 
 impl Start {
-    /// Has the legs begin as out at which something may come late. Gives those of which one has to
-    /// be waited for, if no other one has all of the data.
+    /// Starts legs as out that may get late writes. If no other leg has all data, returns the legs
+    /// of which one must settle first.
     fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
         let Start { plan, opened, found, .. } = self;
         let in_sync = plan.named.iter().zip(&plan.in_sync);
@@ -103,7 +103,7 @@ impl Start {
                 tracing::warn!(leg = %found[named].name, "begins as out of the mirror: {reason}");
                 plan.in_sync[leg] = false;
                 plan.record.standings[leg] = super::record::Standing::Behind;
-                // It is opened again when it is let in.
+                // It is opened again when it returns.
                 opened[named] = Err(reason.clone());
                 found[named].what = What::Absent(reason.clone());
             }

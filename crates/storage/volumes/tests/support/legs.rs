@@ -23,7 +23,7 @@ pub(crate) fn read(leg: &Mem, bytes: u64) -> Vec<u8> {
     data
 }
 
-/// As much of a leg as another one has room for.
+/// Copies as much of a leg as fits into another.
 pub(crate) fn copy(from: &Mem, into: &Mem) {
     let [one, other] = [from, into].map(|leg| leg.geometry().capacity_bytes());
     Blocking::new(into).unwrap().write(0, &read(from, one.min(other))).unwrap();

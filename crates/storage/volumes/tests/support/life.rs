@@ -1,5 +1,5 @@
-//! Lives of a mirror in a simulated world: load, legs that are away, fail and forget, power cuts
-//! at any moment, and a model that knows what each block may hold.
+//! A life of a mirror in a simulated world: load, legs that are away, fail and lose data, power
+//! cuts at any moment, and a model of the possible contents of each block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ const LEG_BLOCKS: u64 = BLOCKS + limits::RESERVED_BYTES / 512;
 const DEPTH: usize = 6;
 const QUEUES: usize = 2;
 
-/// What a block may hold, and what it may fall back to when the power fails.
+/// The present contents of a block, and the contents possible after a power failure.
 #[derive(Clone, Debug)]
 struct Block {
     now: Vec<u64>,
     fallback: Vec<u64>,
-    /// When it was changed last, in steps.
+    /// The step of its last change.
     changed: u64,
-    /// Not changed since the power failed: what is read is what is stored.
+    /// Unchanged since the power failed: reads return the stored value.
     settled: bool,
     busy: bool,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Flying {
     command: Command,
     lba: u64,
@@ -50,10 +50,10 @@ pub(crate) struct Run {
     legs: Vec<Arc<Leg>>,
     model: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
-    /// Legs that something happened to, and when that was over.
+    /// Legs with trouble, and the time when it ended.
     troubled: Vec<bool>,
     quiet: Duration,
-    /// Legs are taken in that have no record.
+    /// Whether legs without a record are accepted.
     taking: Taking,
     next: u64,
     step: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Run {
 
 /// The mirror while the power is on.
 struct Life {
-    // The driver goes first: it has the queues.
+    // Drop the driver first: it has the queues.
     driver: Driver,
     mirror: Arc<Mirror>,
 }
@@ -107,7 +107,7 @@ impl Run {
         }
     }
 
-    /// Some lives, each ended by a power cut, and a look at everything at the end.
+    /// Runs some lives, each ended by a power cut, and checks everything at the end.
     pub(crate) fn run(&mut self) -> Outcome {
         let mut life = self.start()?;
         if self.random.one_in(2) {
@@ -126,7 +126,7 @@ impl Run {
     }
 
     fn start(&mut self) -> Result<Life, String> {
-        // Without a leg only where one that is refused afterwards can be filled anew.
+        // Start without a leg only if a leg that is then refused can be filled anew.
         if self.taking == Taking::Members {
             self.legs.iter().filter(|leg| leg.is_away()).for_each(|leg| leg.set_away(false));
         }
@@ -169,7 +169,7 @@ impl Run {
         Ok(())
     }
 
-    /// Something happens to one leg, if another one is in sync that nothing happened to.
+    /// Causes trouble on one leg, if another one is in sync and without trouble.
     fn trouble(&mut self, life: &Life) {
         let status = life.mirror.status();
         let state = |leg: &Arc<Leg>| {
@@ -260,7 +260,7 @@ impl Run {
         self.model[lba as usize..(lba + blocks) as usize].iter_mut().for_each(change);
     }
 
-    /// Lets time pass, and looks at what completed.
+    /// Advances time, and checks completions.
     fn pass(&mut self, life: &mut Life, time: Duration) -> Outcome {
         let until = self.world.elapsed() + time;
         let mut done = Vec::new();
@@ -319,7 +319,8 @@ impl Run {
             if !whole || !block.now.contains(&value) {
                 return Err(format!("block {lba} reads {value}, and may be {:?}", block.now));
             }
-            // What was seen stays, also when the power fails if it was there before the last time.
+            // A value that was read remains; after a power failure, too, if it dates from before
+            // the last one.
             if block.settled {
                 block.fallback = vec![value];
             }
@@ -328,7 +329,7 @@ impl Run {
         Ok(())
     }
 
-    /// The power of everything fails. The next life begins with what is left.
+    /// Cuts the power of everything. The next life starts with the remaining data.
     fn cut_power(&mut self, life: Life) -> Result<Life, String> {
         self.power_cuts += 1;
         for leg in &self.legs {
@@ -354,7 +355,7 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // Whoever was away has the rest of it.
+            // The other data is on legs that were away.
             Err(error) if error.contains("no leg of the mirror") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()
@@ -363,7 +364,7 @@ impl Run {
         }
     }
 
-    /// All troubles end, and the mirror gets the time that it needs.
+    /// Ends all trouble, and gives the mirror the time that it needs.
     fn heal(&mut self, life: &mut Life) -> Outcome {
         self.end_trouble(life);
         for _ in 0..30 {
@@ -378,8 +379,8 @@ impl Run {
         Err(format!("it does not heal: {:?}", life.mirror.status()))
     }
 
-    /// A leg that was missing when the mirror was started without it may know a record that
-    /// nobody else does. That looks like a history of its own, and is refused: it is filled anew.
+    /// If a mirror was started without a leg, that leg may have a record that no other leg has.
+    /// That looks like a split history, so the mirror refuses it, and it is filled anew.
     fn replace_diverged(&mut self, life: &Life) {
         if self.taking == Taking::Members || self.degraded_starts == 0 {
             return;
@@ -426,7 +427,7 @@ impl Run {
         }
     }
 
-    /// A digest of all that happened.
+    /// A digest of the whole run.
     pub(crate) fn trace(&self) -> u64 {
         self.world.trace()
     }

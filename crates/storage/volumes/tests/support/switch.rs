@@ -1,5 +1,5 @@
-//! A leg of a simulated world that can be away: what it is given then waits, and is carried out
-//! some time after it is back, as a remote disk does it; what is new goes first.
+//! A leg of a simulated world that can be away. Operations wait meanwhile, and run some time after
+//! its return, behind newer ones, as with a remote disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use farblock_reactor::sim::Medium;
 use farblock_reactor::{Event, Reactor, TaskId, Waker, os};
 use farblock_volumes::LegSource;
 
-/// How long after a leg is back what was held is carried out.
+/// The delay between a leg's return and its held operations.
 const HELD: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Node {
     line: Arc<Line>,
 }
 
-/// A source of one leg, in the hands of the test.
+/// A source of one leg, controlled by the test.
 pub(crate) struct Leg {
     name: String,
     blocks: u64,
@@ -65,7 +65,7 @@ impl Leg {
         line.tell();
     }
 
-    /// The leg's own machine has failed: what was open is gone, and `medium` is what is left.
+    /// The leg's machine has failed: its open files are lost, and `medium` remains.
     pub(crate) fn replace(&self, medium: Medium, away: bool) {
         let line = Line { away: AtomicBool::new(away), ..Line::default() };
         let next = Node { medium, line: Arc::new(line) };

@@ -1,4 +1,4 @@
-//! A leg in memory, of which the test decides how many writes still work.
+//! A leg in memory; the test decides how many writes succeed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use farblock_block::{
 use farblock_reactor::{Reactor, TaskId};
 use farblock_volumes::{LegSource, limits};
 
-/// What several legs may have in common: the power, which fails after so many writes.
+/// The power that several legs may share; it fails after a number of writes.
 pub(crate) struct Power(AtomicI64, Changes, AtomicU64, AtomicBool);
 
 impl Power {
@@ -28,24 +28,24 @@ impl Power {
         self.1.tell(Change::Availability);
     }
 
-    /// It has failed so shortly that nobody saw it, but took what was not flushed.
+    /// A power failure too short to be noticed, which loses unflushed data.
     pub(crate) fn blinks(&self) {
         self.1.tell(Change::Loss);
         self.lasts(i64::MAX);
     }
 
-    /// Its target is another process than before, however quickly that came.
+    /// Another process has replaced the target, however quickly.
     pub(crate) fn swaps(&self) {
         self.1.tell(Change::Contents);
     }
 
-    /// The next flush of each leg's fails.
+    /// Makes the next flush of each leg fail.
     pub(crate) fn fail_flush(&self) {
         self.2.store(1, Ordering::SeqCst);
     }
 
-    /// Whether a failure of a flush is kept from whoever gave it, although the leg has told all it
-    /// had to tell.
+    /// Whether to hold back a failed flush from its caller, although the leg has reported
+    /// everything.
     pub(crate) fn keeps_failure(&self, keeps: bool) {
         self.3.store(keeps, Ordering::SeqCst);
     }
@@ -63,7 +63,7 @@ pub(crate) struct Wired {
     name: String,
     inner: Arc<Mem>,
     power: Arc<Power>,
-    /// Writes into the reserved part that are to fail.
+    /// The number of writes into the reserved part that fail.
     failing: Arc<AtomicU64>,
     /// The most blocks of a transfer, 0: any.
     max_blocks: u32,
@@ -141,7 +141,7 @@ struct LineQueue {
     failing: Arc<AtomicU64>,
     reserved: u64,
     held: Vec<Op>,
-    /// Flushes that have failed.
+    /// Failed flushes.
     failed: Vec<Completion>,
     done: Vec<Completion>,
 }
@@ -165,7 +165,7 @@ impl Queue for LineQueue {
         let is_write = op.command == Command::Write;
         self.inner.submit(op);
         if is_write {
-            // What was given to it while the power was on, it has.
+            // It has all writes submitted while the power was on.
             self.inner.poll(&mut self.done);
         }
     }
