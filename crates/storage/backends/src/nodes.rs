@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Larger numbers of processors and nodes are taken for errors.
+/// The largest plausible number of a processor or node.
 const MAX_NUMBER: usize = 4095;
 
 /// The source of the kernel's reports.

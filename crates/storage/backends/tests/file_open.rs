@@ -76,7 +76,7 @@ fn one_writer_or_many_readers() {
     FileDisk::open(&path, &writable).unwrap();
 }
 
-/// A process that was killed has its files for a moment longer: until its io_uring is gone.
+/// The files of a killed process stay open until its io_uring is gone.
 #[test]
 fn a_lock_is_waited_for() {
     let dir = Dir::new();
@@ -112,8 +112,8 @@ fn permissions() {
     });
 }
 
-/// Runs on a thread without root's rights. Changing the user of a thread alone is Linux's way,
-/// which the C library hides; nothing else runs on the thread.
+/// Runs on a thread without root's rights. Linux can change the user of a single thread, which the
+/// C library hides; nothing else runs on the thread.
 #[cfg(target_os = "linux")]
 fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
     use std::fs::Permissions;
@@ -162,7 +162,7 @@ on_both_engines! {
             disk.read(1024, &mut data).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(disk.read(1024, &mut data), Err(BlockError::ReadFailed));
-            // Half inside, half not, and not even a whole block left.
+            // Ranges across the end, beyond it, and in a partial last block.
             assert_eq!(disk.read(580, &mut data), Err(BlockError::ReadFailed));
             assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
             disk.read(0, &mut data).unwrap();
@@ -182,7 +182,7 @@ on_both_engines! {
             let mut blocks = Blocking::with_engine(&disk, engine).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(blocks.write(1024, &[7; 512]), Err(BlockError::WriteFailed));
-            // Between the old end and the write there are zeroes that nobody has written.
+            // The gap between the old end and the write holds zeroes that were never written.
             assert_eq!(blocks.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
             assert_eq!(blocks.flush(), Err(BlockError::WriteFailed));
             assert_eq!(told.recv(), Ok(Change::Contents));
@@ -280,7 +280,7 @@ fn a_lock_is_given_up_and_taken_again() {
     assert!(FileDisk::open(&path, &options).is_err());
 }
 
-/// QEMU's tools refuse an image that is shared, and farblock refuses one that they use.
+/// QEMU's tools refuse an image that farblock shares, and farblock refuses one in use by them.
 #[test]
 #[cfg(target_os = "linux")]
 fn qemu_and_farblock_keep_each_other_out() {

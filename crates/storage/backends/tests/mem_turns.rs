@@ -1,4 +1,4 @@
-//! Making much of a RAM disk zero takes turns with what others ask for.
+//! Zeroing a large part of a RAM disk takes turns with other operations.
 
 use farblock_backends::mem::Mem;
 use farblock_block::{Namespace, Op};

@@ -1,4 +1,4 @@
-//! Any sequence of operations against a vector of bytes.
+//! Random sequences of operations, compared with a vector of bytes.
 
 mod support;
 
@@ -15,7 +15,7 @@ use farblock_reactor::EngineKind;
 use proptest::prelude::*;
 use support::Dir;
 
-/// Some chunks of memory, so that borders are crossed.
+/// Several chunks, so that operations cross boundaries.
 const BYTES: usize = 4 * CHUNK_BYTES;
 
 /// Positions and lengths in blocks of 512 bytes; rounded to what the namespace has.
@@ -46,7 +46,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     )
 }
 
-/// Blocks that differ, so that one in the wrong place shows.
+/// Distinct blocks, so that a misplaced one shows.
 fn pattern(block_size: usize, blocks: u32, fill: u8) -> Vec<u8> {
     let mut data = vec![fill; block_size * blocks as usize];
     for (at, block) in data.chunks_mut(block_size).enumerate() {
@@ -69,7 +69,7 @@ impl Model {
         Model { disk, block_size, bytes: vec![0; BYTES] }
     }
 
-    /// The range in blocks of the namespace, and in the model if it is within.
+    /// The range in blocks of the namespace, and in the model if it is within the capacity.
     fn range(&self, lba: u32, blocks: u32) -> (u64, u32, Option<std::ops::Range<usize>>) {
         let scale = self.block_size as u32 / 512;
         let (lba, blocks) = (lba / scale, blocks / scale);
@@ -185,7 +185,7 @@ proptest! {
     fn parts_behind_each_other(
         actions in actions(), block_size in block_sizes(), engine in engines(), first in 1..4_u64,
     ) {
-        // Both of one disk, the second before the first.
+        // Two ranges of one disk, the second before the first.
         let disk: Arc<dyn Namespace> = Arc::new(Mem::new(block_size, BYTES as u64).unwrap());
         let size = BYTES as u64 / 4 * first;
         let parts = [(BYTES as u64 - size, size), (0, BYTES as u64 - size)];

@@ -1,7 +1,7 @@
-//! Operations allocate nothing once everything has warmed up.
+//! Operations allocate nothing after warm-up.
 //!
-//! Counted on the thread that submits and polls: that is the data path. What the portable engine's
-//! file threads do is not counted here.
+//! Counts allocations on the thread that submits and polls: the data path. The portable engine's
+//! file threads are not counted.
 
 mod support;
 
@@ -45,7 +45,7 @@ impl Load {
         Load { queue, reactor, ready: Vec::new(), done: Vec::new(), buffers }
     }
 
-    /// A full depth of operations, and all of their completions.
+    /// A full queue depth of operations, and all of their completions.
     fn round(&mut self, round: u64) {
         for at in 0..DEPTH {
             let buffer = self.buffers.pop().expect("one for each");
@@ -74,8 +74,8 @@ impl Load {
 
 fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
     let mut load = Load::new(namespace, engine, skew);
-    // How completions bunch up is up to the system: a bunch larger than any before makes vectors
-    // grow once more. An allocation per operation, or per anything regular, shows every time.
+    // The system decides how many completions arrive together: a larger batch than any before makes
+    // vectors grow once more. A regular allocation, such as one per operation, shows every time.
     let counts = [(); 8].map(|()| {
         let before = allocations_here();
         (0..100).for_each(|round| load.round(round));

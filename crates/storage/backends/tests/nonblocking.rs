@@ -1,4 +1,4 @@
-//! Futures of operations, with the smallest executor there can be.
+//! Futures of operations, with a minimal executor.
 
 use farblock_backends::delay::Delay;
 use farblock_backends::mem::Mem;
@@ -81,7 +81,7 @@ fn many_at_once_from_many_threads() {
             });
         }
     });
-    // That would be 25 seconds.
+    // One after another, they would take 25 seconds.
     assert!(start.elapsed() < Duration::from_secs(20), "one after the other");
 }
 

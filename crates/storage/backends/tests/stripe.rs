@@ -1,4 +1,4 @@
-//! What the conformance suite cannot see of a stripe set: its parts.
+//! Stripe sets beyond the conformance suite: the placement on children.
 
 mod support;
 
@@ -129,7 +129,7 @@ fn a_set_is_read_only_if_a_disk_is() {
     assert_eq!(disk.write(0, &[1; 512]), Err(BlockError::ReadOnly));
 }
 
-/// Parts of one file are opened side by side, and what overlaps is refused as long as it is there.
+/// Several ranges of one file can be open together; an overlapping range is refused meanwhile.
 #[test]
 fn parts_of_a_file_do_not_overlap() {
     let dir = support::Dir::new();

@@ -1,4 +1,4 @@
-//! The conformance suite itself: namespaces with a flaw each, none of which it may let pass.
+//! Tests the conformance suite itself: it must reject namespaces with one flaw each.
 
 mod support;
 
@@ -64,7 +64,7 @@ const FLAWS: [Flaw; 23] = [
     Flaw::QueuesDoNotShare,
 ];
 
-/// A slow RAM disk that is easy to spoil.
+/// A slow RAM disk whose behavior the tests can spoil.
 struct Flawed {
     geometry: Geometry,
     flaw: Flaw,
@@ -210,7 +210,7 @@ fn passes(flaw: Flaw) -> bool {
 fn no_flaw_passes() {
     assert!(passes(Flaw::None));
     for flaw in FLAWS {
-        // A swallowed operation takes the suite's whole patience.
+        // The suite waits its full timeout for a swallowed operation.
         if flaw != Flaw::SwallowsOne {
             assert!(!passes(flaw), "the suite does not see {flaw:?}");
         }

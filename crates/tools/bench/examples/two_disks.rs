@@ -1,7 +1,7 @@
 //! Compares any two disks: `cargo run --release --example two_disks -- mem:256MiB disk.img
 //! report.html`.
 //!
-//! What is named must be made for this: it is overwritten.
+//! The disks must be created for this: their contents are overwritten.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,27 +1,27 @@
-//! What limited a pattern, judged by nothing but its figures.
+//! The bottleneck of a pattern, judged from its figures alone.
 //!
 //! ```text
 //!  remote as fast as local ────────────────────────────────► the disk
 //!  else, processors used up ───────────────────────────────► the host's, the target's, or all
 //!  else, bare sockets take most of what remote takes longer ► the network
 //!  else, it sleeps more often than local ──────────────────► wake-ups
-//!  else ───────────────────────────────────────────────────► the way there and back
+//!  else ───────────────────────────────────────────────────► the round trip
 //! ```
 
 use crate::cpu::CpuUse;
 use crate::format;
 use crate::result::{Figures, PatternReport};
 
-/// From this percentage of the local I/Os on, the remote disk is as fast as the local one.
+/// The remote disk counts as equally fast from this percentage of the local I/Os on.
 const AS_FAST_PERCENT: f64 = 95.0;
-/// Processors that are busy for so many percent of the time are used up.
+/// Processors count as used up from this utilization on.
 const USED_UP_PERCENT: f64 = 90.0;
-/// Fewer sleeps an I/O than this, beyond those of the local side, explain nothing.
+/// Fewer sleeps per I/O than this, beyond the local side's, explain nothing.
 const FEW_SLEEPS: f64 = 0.1;
 
 impl PatternReport {
-    /// What limited the remote side, as far as that can be told, on a machine with so many `cores`.
-    /// Nothing unless both sides were measured.
+    /// The limit of the remote side, as far as the figures tell, on a machine with this many
+    /// `cores`. `None` unless both sides were measured.
     pub fn bottleneck(&self, cores: u32) -> Option<String> {
         let (local, remote) = (self.local.as_ref()?, self.remote.as_ref()?);
         if self.remote_percent_of_local?.iops >= AS_FAST_PERCENT {
@@ -52,7 +52,7 @@ impl PatternReport {
     }
 }
 
-/// Whose processors are used up, if any are. Each end has as many as there are jobs (`own`).
+/// The party whose processors are used up, if any. Each end has as many as there are jobs (`own`).
 fn used_up(remote: &Figures, own: u32, cores: u32) -> Option<String> {
     let percent = |cpu: Option<CpuUse>| cpu.map_or(0.0, |cpu| cpu.percent_of_core);
     let (host, target) = (percent(remote.host_cpu), percent(remote.target_cpu));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_as_fast_as_local_waits_for_the_disk() {
-        // Whatever the processors do meanwhile: they may be spinning.
+        // Processor use does not matter: they may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
         says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the way");
     }
@@ -121,7 +121,7 @@ mod tests {
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
-        // As busy, but with half of the two jobs' processors left to each.
+        // As busy, but each end has only half of the two jobs' processors.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         says(&neither, 16, "the way there and back");
     }
@@ -149,7 +149,7 @@ mod tests {
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
         let text = says(&report, 2, "the way there and back");
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
-        // One that is slower than the remote disk explains nothing.
+        // A floor slower than the remote disk explains nothing.
         let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
         let remote = report.remote.as_ref().expect("measured");
         report.remote_percent_of_floor = Percent::new(&slow_floor, remote);

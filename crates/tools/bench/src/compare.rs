@@ -1,14 +1,12 @@
-//! Carries out a plan on one namespace or on two, and on the floor if the plan has one, and makes a
-//! report of it.
+//! Runs a plan on one namespace or two, and on the floor if the plan has one, and creates a report.
 //!
-//! **Order.** Pattern by pattern; within a pattern run by run; within a run one side right after
-//! the other, local first and the floor last in the first run, the other way round in the
-//! second, and so on. What drifts slowly (a disk that warms up, a neighbour on the machine) then
-//! touches all sides alike. No two run at the same time.
+//! **Order.** Patterns run one after another, and so do a pattern's runs. Within a run the sides
+//! follow each other: local first and floor last in the first run, reversed in the second, and so
+//! on. Slow drift (a disk that warms up, another load on the machine) then affects all sides alike.
+//! No two sides run at the same time.
 //!
-//! **Failures.** What is wrong with the plan is found before the first I/O and returned as an
-//! error. A run that fails ends its side of that pattern and is named in the report, and the
-//! benchmark goes on with the rest.
+//! **Failures.** Errors in the plan are found and returned before the first I/O. A failed run ends
+//! its side of that pattern and appears in the report; the benchmark continues with the rest.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,14 +29,13 @@ use farblock_random::Random;
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures `local`, `remote` or both as `plan` says, and its floor.
+/// Measures `local`, `remote` or both according to `plan`, and its floor.
 ///
-/// Blocks until done, or until `cancel`: what was measured by then is reported as interrupted.
+/// Blocks until done or cancelled. A cancelled benchmark reports its results as interrupted.
 ///
 /// # Errors
 ///
-/// If the plan cannot be carried out (see [`BenchError`]); a run that fails is in the report
-/// instead.
+/// If the plan cannot be run (see [`BenchError`]). A failed run appears in the report instead.
 ///
 /// # Panics
 ///
@@ -72,7 +69,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// What a load is put on.
+/// The subject of a load.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -87,7 +84,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run, where a disk's has these.
+    /// The phases of a run, given those of a disk's run.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,
@@ -119,7 +116,7 @@ struct Measured {
     failure: Option<Failure>,
 }
 
-/// Which run of which pattern.
+/// A run of a pattern.
 #[derive(Clone, Copy)]
 struct ComparedPlace {
     pattern: usize,
@@ -250,7 +247,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// Whether more runs would tell nothing new of how the two disks compare.
+    /// Whether more runs would not improve the comparison of the two disks.
     fn is_known(&self, measured: &[Measured]) -> bool {
         let rates = |wanted| {
             let at = self.sides.iter().position(|(name, _)| *name == wanted)?;
@@ -344,7 +341,7 @@ impl Session<'_> {
     }
 }
 
-/// One run's load, whatever it is put on.
+/// The load of one run, on any subject.
 struct Load<'a> {
     plan: &'a Plan,
     pattern: &'a Pattern,
@@ -399,15 +396,15 @@ impl Load<'_> {
     }
 }
 
-/// How often to look whether a namespace is gone.
+/// The number of checks whether a namespace is gone.
 const GONE_LOOKS: u32 = 10;
-/// The time between two looks.
+/// The pause between two checks.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
-/// What an error means when the namespace is not there any more.
+/// The message for an error if the namespace has been removed.
 const GONE: &str = "the namespace was removed at the target, or another one took its place";
 
-/// Why a run failed. A namespace that was removed has no blocks any more, which a remote one is
-/// told a little later than its commands fail, with one error or another.
+/// Explains a failed run. A removed namespace has no blocks, but a remote one learns that slightly
+/// after its commands fail with various errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
     let text = error.to_string();
@@ -424,7 +421,7 @@ fn explain(disk: Option<&Side>, error: &RunError) -> String {
     }
 }
 
-/// The phase that people are told, with the time in it and the time planned for it.
+/// The phase to report, with its elapsed and planned time.
 fn phase_of(tick: Tick, times: Times) -> (Phase, Duration, Option<Duration>) {
     let Times { warm_up, ramp, runtime } = times;
     match tick.phase {

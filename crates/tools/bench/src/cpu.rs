@@ -1,10 +1,10 @@
 //! Processor time and memory of the processes and threads that take part.
 //!
-//! Threads of the kernel that work for an io_uring (`iou-wrk-N`, `iou-sqp-N`, where N is the thread
-//! that made the ring) are threads of the process: they count for whole processes, and for a group
-//! of threads when N belongs to it. In a PID namespace the N of a worker's name is the outer one,
-//! so there workers count for the process only. Time in interrupts and in the kernel's network
-//! threads is charged to nobody, here as in any other accounting.
+//! The kernel's threads for an io_uring (`iou-wrk-N`, `iou-sqp-N`; N is the thread that created the
+//! ring) are threads of the process. They count for whole processes, and for a thread group that
+//! contains N. In a PID namespace a worker's name has the outer N, so there workers count for the
+//! process only. As in any accounting, time in interrupts and in the kernel's network threads is
+//! charged to no process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub use crate::proc_fs::{OtherProcess, ThreadGroup, resident_memory_bytes};
 #[cfg(windows)]
 pub use crate::windows::{OtherProcess, ThreadGroup, resident_memory_bytes};
 
-/// Something whose processor time can be read. The time never decreases.
+/// A source of processor time, which never decreases.
 pub trait CpuSource: Send + Sync {
     /// Processor time used so far, by user code and by the kernel on its behalf.
     fn cpu_time(&self) -> Duration;
 }
 
-/// This whole process, all of its threads, those that ended included. Works on every system.
+/// This process with all threads, including those that have ended. Works on every system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThisProcess;
 
@@ -34,8 +34,7 @@ impl CpuSource for ThisProcess {
     }
 }
 
-/// One source without another that is part of it: the process without the threads of the target in
-/// it.
+/// A source minus a part of it: the process without the threads of its target.
 #[derive(Clone)]
 pub struct Without {
     whole: Arc<dyn CpuSource>,
@@ -51,28 +50,28 @@ impl Without {
 
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
-        // The part first: what it does in between is then counted for the rest, and the rest is
-        // never negative.
+        // Read the part first: its work in between then counts for the rest, which is never
+        // negative.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }
 }
 
-/// What is measured beside the I/Os of one side. Everything is optional but cheap.
+/// Measurements beside the I/Os of one side. All are optional and cheap.
 #[derive(Clone)]
 pub struct Meters {
-    /// The host: generator, initiator and everything else of this side that is not the target.
+    /// The host: load generator, initiator, and the rest of this side without the target.
     pub host_cpu: Option<Arc<dyn CpuSource>>,
-    /// The target that serves this side, if there is one on this machine.
+    /// The target of this side, if it runs on this machine.
     pub target_cpu: Option<Arc<dyn CpuSource>>,
     /// The host's process, for its resident memory.
     pub host_process: Option<u32>,
-    /// The target's process, for its resident memory, if it is another one.
+    /// The target's process, for its resident memory, if it is a separate process.
     pub target_process: Option<u32>,
 }
 
 impl Default for Meters {
-    /// This process is the host, and there is no target to be measured.
+    /// The host is this process, and no target is measured.
     fn default() -> Meters {
         Meters {
             host_cpu: Some(Arc::new(ThisProcess)),
@@ -84,13 +83,13 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// The target is part of this process: these are its threads, and the host is all the rest.
+    /// The target is part of this process: it has these threads, and the host all others.
     pub fn embedded(target: Arc<dyn CpuSource>) -> Meters {
         let host = Without::new(Arc::new(ThisProcess), Arc::clone(&target));
         Meters { host_cpu: Some(Arc::new(host)), target_cpu: Some(target), ..Meters::default() }
     }
 
-    /// The target is another process of this machine.
+    /// The target is a separate process on this machine.
     #[cfg(any(target_os = "linux", windows))]
     pub fn separate(target_process: u32) -> std::io::Result<Meters> {
         let target = OtherProcess::new(target_process)?;
@@ -127,7 +126,7 @@ impl fmt::Debug for Meters {
     }
 }
 
-/// All clocks of [`Meters`], read at about the same time.
+/// All clocks of [`Meters`], read at nearly the same time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Readings {
     pub(crate) host: Option<Duration>,
@@ -135,7 +134,7 @@ pub(crate) struct Readings {
     pub(crate) sleeps: Option<u64>,
 }
 
-/// How often threads of this process have gone to sleep by themselves, where the system tells.
+/// Voluntary sleeps of this process's threads, where the system reports them.
 fn sleeps() -> Option<u64> {
     #[cfg(target_os = "linux")]
     return crate::proc_fs::sleeps();
@@ -143,17 +142,17 @@ fn sleeps() -> Option<u64> {
     None
 }
 
-/// Processor use of one party in a run.
+/// Processor use of a host or target in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Of one core: 200 is two cores busy all the time.
+    /// In percent of one core: 200 is two busy cores.
     pub percent_of_core: f64,
     /// Processor time per I/O in microseconds.
     pub us_per_io: f64,
 }
 
 impl CpuUse {
-    /// What `used` of processor time in `elapsed` means at so many I/Os per second.
+    /// Converts processor time `used` in `elapsed`, at this rate of I/Os per second.
     pub fn new(used: Duration, elapsed: Duration, iops: f64) -> Option<CpuUse> {
         if elapsed.is_zero() || iops <= 0.0 {
             return None;
@@ -163,7 +162,7 @@ impl CpuUse {
     }
 }
 
-/// Resident memory of a process, where the system tells.
+/// Resident memory of a process, where the system reports it.
 #[cfg(not(any(target_os = "linux", windows)))]
 pub fn resident_memory_bytes(_process: u32) -> Option<u64> {
     None

@@ -1,4 +1,4 @@
-//! Why a benchmark does not start, and why a run of it ends early.
+//! Errors that prevent a benchmark, and errors that end a run of it early.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use farblock_block::{BlockError, Command};
 use thiserror::Error;
 
-/// Why a plan cannot be carried out. Found before any I/O is done, except for the last two.
+/// Why a plan cannot be run. All but the last two are found before the first I/O.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// A pattern that makes no sense on any namespace.
+    /// A pattern that is invalid on any namespace.
     #[error("the pattern {text:?} is not usable: {why}")]
     BadPattern {
         /// The pattern's name or text.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// A plan that measures nothing.
@@ -28,53 +28,53 @@ pub enum BenchError {
          read patterns only"
     )]
     WritesRefused {
-        /// What writes: the pattern `4k random write`.
+        /// The writer: the pattern `4k random write`.
         what: String,
         /// The namespace's description.
         namespace: String,
     },
-    /// A pattern writes to a namespace that cannot be written.
+    /// A pattern writes to a read-only namespace.
     #[error("{what} needs to write, but {namespace} is read-only")]
     ReadOnly {
-        /// What writes.
+        /// The writer.
         what: String,
         /// The namespace's description.
         namespace: String,
     },
-    /// A pattern that this namespace is too small or too coarse for.
+    /// The namespace is too small for a pattern, or its blocks are too large.
     #[error("the pattern {pattern} does not fit {namespace}: {why}")]
     DoesNotFit {
         /// The pattern's name.
         pattern: String,
         /// The namespace's description.
         namespace: String,
-        /// What does not fit.
+        /// The reason.
         why: String,
     },
-    /// Writing data to a fresh namespace, so that there is something to read, failed.
+    /// Filling a fresh namespace with data to read failed.
     #[error("filling {namespace} with data failed: {error}")]
     FillFailed {
         /// The namespace's description.
         namespace: String,
-        /// What happened.
+        /// The reason.
         #[source]
         error: RunError,
     },
-    /// The floor's server cannot be used.
+    /// The floor's server is unusable.
     #[error("the floor at {address}: {}", floor_words(.error))]
     Floor {
-        /// Where it should be.
+        /// Its address.
         address: SocketAddr,
-        /// What happened.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// It was cancelled before anything was measured.
+    /// It was cancelled before the first measurement.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// Why a run of a pattern came to an end before its time.
+/// Why a run ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -86,7 +86,7 @@ pub enum RunError {
     Io {
         /// The job, from 0.
         job: u32,
-        /// What the operation was.
+        /// The operation's command.
         command: Command,
         /// Its first block.
         lba: u64,
@@ -94,7 +94,7 @@ pub enum RunError {
         blocks: u32,
         /// I/Os that the job had completed before.
         completed: u64,
-        /// What the namespace said.
+        /// The namespace's error.
         error: BlockError,
     },
     /// A job could not open a queue.
@@ -102,15 +102,15 @@ pub enum RunError {
     Open {
         /// The job, from 0.
         job: u32,
-        /// What the namespace said.
+        /// The namespace's error.
         error: BlockError,
     },
-    /// A job's event loop could not be made or broke.
+    /// A job's event loop could not be created, or failed.
     #[error("job {job}: the event loop failed: {error}")]
     Reactor {
         /// The job, from 0.
         job: u32,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -119,7 +119,7 @@ pub enum RunError {
     Thread {
         /// The job, from 0.
         job: u32,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -128,18 +128,18 @@ pub enum RunError {
     Hung {
         /// The job, from 0.
         job: u32,
-        /// How many are outstanding.
+        /// The number of outstanding I/Os.
         in_flight: usize,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
     },
     /// The floor's connection to its server failed.
     #[error("the floor: {}", floor_words(.0))]
     Floor(#[source] io::Error),
-    /// The time to begin had passed when everything was ready.
+    /// The start time had passed before everything was ready.
     #[error("the agreed start had passed {0:?} before everything was ready")]
     Late(Duration),
-    /// Not one I/O completed in the measured time.
+    /// No I/O completed in the measured time.
     #[error("not one I/O completed in the measured time")]
     NothingMeasured,
     /// It was cancelled.

@@ -1,10 +1,10 @@
-//! Numbers and times as people read them.
+//! Formats numbers and times for people.
 
 use crate::pattern::Pattern;
 use crate::result::{Method, Report};
 use farblock_block::size::Size;
 
-/// What stands for a number that was not measured.
+/// Shown in place of a number that was not measured.
 pub(crate) const NOTHING: &str = "–";
 
 /// `1,234,567`, rounded.
@@ -23,7 +23,7 @@ pub fn tenths(value: f64) -> String {
     }
 }
 
-/// Two digits after the point below ten, for processor time per I/O.
+/// Two decimals below ten, for processor time per I/O.
 pub(crate) fn fine(value: f64) -> String {
     if value < 9.995 { format!("{value:.2}") } else { tenths(value) }
 }
@@ -34,13 +34,13 @@ pub fn us(ns: f64) -> String {
     tenths(ns / 1000.0)
 }
 
-/// I/Os per second: whole, unless so few that the fraction says something.
+/// I/Os per second: whole, unless they are so few that a fraction matters.
 #[must_use]
 pub fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
 
-/// A percentage, without the sign: no fraction where it would say nothing.
+/// A percentage without its sign, and without a meaningless fraction.
 pub(crate) fn percent(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }

@@ -1,18 +1,16 @@
-//! One run of one pattern on one namespace: starts the jobs, watches them, and adds up what they
-//! measured.
+//! Runs a pattern on a namespace once: starts the jobs, watches them, and adds up their results.
 //!
-//! Every job is a thread with a reactor, a queue and buffers of its own (`job`); this thread
-//! sleeps, except to report progress and to read the processor clocks at the two ends of the
-//! measured time.
+//! Every job is a thread with its own reactor, queue and buffers (`job`). This thread sleeps,
+//! except to report progress and to read the processor clocks at the start and end of the measured
+//! time.
 //!
-//! Random jobs choose among all I/Os of the span alike. Sequential jobs each have a region of their
-//! own, an equal part of the span, and start over at its end: fio's `offset_increment`, not its
-//! default, in which all jobs read the same blocks at about the same time.
+//! Random jobs choose uniformly among all I/Os of the span. Sequential jobs each loop over an equal
+//! part of the span. This is fio's `offset_increment`, not its default, in which all jobs read the
+//! same blocks at about the same time.
 //!
-//! An I/O counts if it *completes* in the measured time, as with fio. Its latency runs from just
-//! before its submission until its job has learnt of its completion. One that the namespace takes
-//! only in parts ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) is complete with
-//! the last of them.
+//! As with fio, an I/O counts if it *completes* in the measured time. Its latency runs from just
+//! before submission until its job sees the completion. An I/O that is split
+//! ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) completes with its last part.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +30,7 @@ use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, MAX_LATE, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 
-/// Beginning of the names of the threads that generate load; a number follows.
+/// Prefix of the names of load threads; a number follows.
 pub const THREAD_NAME_PREFIX: &str = "fb-bench-";
 
 /// One run.
@@ -43,19 +41,19 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) reactor: &'a Config,
     pub(crate) connections: u32,
     pub(crate) seed: u64,
-    /// When to begin, with others elsewhere; without, when everything is ready.
+    /// An agreed start time; `None`: when everything is ready.
     pub(crate) start: Option<Instant>,
     pub(crate) ramp: Duration,
-    /// How long to measure; without, until `io_size` is reached.
+    /// The time to measure; `None`: until `io_size` is reached.
     pub(crate) runtime: Option<Duration>,
-    /// Bytes after which each job is done.
+    /// Bytes after which each job ends.
     pub(crate) io_size: Option<u64>,
-    /// How long the last I/Os may take after the end.
+    /// The limit for the last I/Os after the end.
     pub(crate) drain_limit: Duration,
     pub(crate) meters: &'a Meters,
 }
 
-/// What one run measured.
+/// The results of one run.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) reads: u64,
@@ -64,9 +62,9 @@ pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
     pub(crate) host_cpu: Option<Duration>,
     pub(crate) target_cpu: Option<Duration>,
-    /// How often threads of this process went to sleep in the measured time.
+    /// Sleeps of this process's threads in the measured time.
     pub(crate) sleeps: Option<u64>,
-    /// The time in which the processor times were used.
+    /// The interval to which the processor times refer.
     pub(crate) cpu_elapsed: Duration,
     pub(crate) host_memory_bytes: Option<u64>,
     pub(crate) target_memory_bytes: Option<u64>,
@@ -81,7 +79,7 @@ pub(crate) struct Tick {
     pub(crate) iops: f64,
 }
 
-/// Carries out one run.
+/// Performs one run.
 pub(crate) fn run(
     namespace: &Arc<dyn Namespace>,
     spec: &RunSpec<'_>,
@@ -102,13 +100,13 @@ pub(crate) fn run(
             watch.measure(schedule, on_tick);
         }
         watch.wait_until_finished();
-        // Leaving the scope joins the threads, and goes on with the panic of one that panicked.
+        // The scope joins the threads, and resumes the panic of one that panicked.
         watch.result()
     })
 }
 
 struct Started {
-    /// One per thread that runs.
+    /// One per running thread.
     starts: Vec<Sender<Schedule>>,
     result: Result<(), RunError>,
 }
@@ -145,7 +143,7 @@ fn start_jobs<'scope, 'env: 'scope>(
     Started { starts, result: Ok(()) }
 }
 
-/// The clocks at one end of the measured time.
+/// The clocks at the start or end of the measured time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Instant,
@@ -193,13 +191,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The first failure is kept, and stops the others.
+    /// Keeps the first failure, and stops the other jobs.
     fn fail(&mut self, error: RunError) {
         self.failure.get_or_insert(error);
         self.shared.stop();
     }
 
-    /// Waits for all jobs, then sets them off together. Nothing if one of them could not start.
+    /// Waits for all jobs, then starts them together. `None` if one of them could not start.
     fn wait_until_ready(&mut self, starts: Vec<Sender<Schedule>>) -> Option<Schedule> {
         let mut waiting = starts.len();
         while waiting > 0 && self.failure.is_none() && self.unfinished == starts.len() {
@@ -219,14 +217,14 @@ impl<'a> Watch<'a> {
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
-            // One that is gone has said why, or is about to.
+            // A job that has ended has reported the reason, or is about to.
             let _ = start.send(schedule);
         }
         Some(schedule)
     }
 
-    /// Sleeps until the agreed time, if there is one. Nothing if it has passed already, or if the
-    /// run is called off meanwhile.
+    /// Sleeps until the agreed time, if there is one. `None` if it has passed already, or if the
+    /// run is cancelled meanwhile.
     fn wait_for_start(&mut self) -> Option<Instant> {
         let Some(start) = self.spec.start else { return Some(Instant::now()) };
         if let Some(late) = Instant::now().checked_duration_since(start).filter(|it| *it > MAX_LATE)
@@ -247,7 +245,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Watches the ramp and the measured time.
+    /// Watches the ramp and the measured phase.
     fn measure(&mut self, schedule: Schedule, on_tick: &mut dyn FnMut(Tick)) {
         let mut rate = Rate::new();
         let mut next_sample = schedule.measure_start + CPU_SAMPLE_INTERVAL;
@@ -286,7 +284,7 @@ impl<'a> Watch<'a> {
         Mark { at: Instant::now(), readings: self.spec.meters.read() }
     }
 
-    /// Takes messages in until the time has come, or until there is nothing left to watch.
+    /// Handles messages until `time`, or until no job is left.
     fn take_until(&mut self, time: Instant) {
         while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
             let left = time.saturating_duration_since(Instant::now());
@@ -362,7 +360,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// I/Os per second between two looks at a counter.
+/// I/Os per second between two readings of a counter.
 struct Rate {
     at: Instant,
     completed: u64,
@@ -376,7 +374,7 @@ impl Rate {
 
     fn update(&mut self, now: Instant, completed: u64) -> f64 {
         let seconds = now.saturating_duration_since(self.at).as_secs_f64();
-        // Two looks right after another say nothing.
+        // Two readings in quick succession are meaningless.
         if seconds >= TICK.as_secs_f64() / 4.0 {
             self.iops = (completed - self.completed) as f64 / seconds;
             (self.at, self.completed) = (now, completed);
@@ -392,7 +390,7 @@ mod tests {
     use farblock_block::{BlockError, Completion, Geometry, Op, Queue};
     use farblock_reactor::{Reactor, TaskId};
 
-    /// Takes operations and never completes them.
+    /// Accepts operations and never completes them.
     struct Silent(Vec<Op>);
 
     impl Queue for Silent {
@@ -447,7 +445,7 @@ mod tests {
 
     #[test]
     fn ios_that_never_complete_end_the_run_with_an_error() {
-        // Before the first I/O it may be over, on a busy machine: then a longer time.
+        // On a busy machine it may end before the first I/O: then retry with a longer time.
         let mut runtime = Duration::from_millis(5);
         let error = loop {
             match run_hanging(runtime, &Cancel::new()) {

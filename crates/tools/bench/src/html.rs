@@ -1,9 +1,7 @@
-//! A report as one web page that needs nothing else: no scripts, fonts, images or styles from
-//! elsewhere.
+//! A report as one self-contained web page: no external scripts, fonts, images or styles.
 //!
-//! Charts are drawn as SVG and described for those who do not see them; the same numbers stand in
-//! tables beside them. Light or dark follows the reader's system. Every text of the report is
-//! escaped.
+//! Charts are SVG with descriptions for screen readers; tables beside them have the same numbers.
+//! The page follows the system's light or dark mode. Every text of the report is escaped.
 
 pub mod chart;
 mod escape;
@@ -20,9 +18,9 @@ use chart::{Bar, Chart, Group};
 pub use escape::Escaped;
 pub use tables::by_keys;
 
-/// Patterns with blocks up to this size are told in I/Os per second, larger ones in MiB per second.
+/// Up to this block size, patterns are shown in I/Os per second, above it in MiB per second.
 pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
-/// The style of every page of ours.
+/// The style of all our pages.
 pub const STYLE: &str = include_str!("html/style.css");
 
 /// The whole page.
@@ -118,7 +116,7 @@ fn alert(page: &mut String, report: &Report) {
     page.push_str("</ul></div>\n");
 }
 
-/// The remote side's share of the local at a glance.
+/// The remote side as a percentage of the local, in large type.
 fn cards(page: &mut String, report: &Report) {
     if report.patterns.iter().all(|pattern| pattern.remote_percent_of_local.is_none()) {
         return;
@@ -151,7 +149,7 @@ fn cards(page: &mut String, report: &Report) {
     page.push_str("</ul>\n");
 }
 
-/// Colour of a share of local I/Os per second; the number itself stands beside it.
+/// The color for a percentage of local I/Os per second; the number stands beside it.
 fn grade(percent: f64) -> &'static str {
     match percent {
         p if p >= 90.0 => "good",
@@ -160,18 +158,18 @@ fn grade(percent: f64) -> &'static str {
     }
 }
 
-/// Something that is shown as a row of charts with a table.
+/// A metric, shown as a row of charts and a table.
 struct Metric {
     id: &'static str,
     title: &'static str,
     hint: &'static str,
     /// The unit for patterns of a block size.
     unit: fn(u32) -> &'static str,
-    /// The parts of one side's bar: classes and values. None if not measured.
+    /// The parts of one side's bar: classes and values. Empty if not measured.
     parts: fn(SideName, &PatternReport, &Figures) -> Vec<(&'static str, f64)>,
     /// A value as text.
     show: fn(f64) -> String,
-    /// What follows the value of one side's bar.
+    /// The text after the value of one side's bar.
     more: fn(SideName, &PatternReport, &Figures) -> Option<String>,
     percent: fn(&Percent) -> Option<f64>,
     /// Host and target in different colours.
@@ -323,7 +321,7 @@ pub fn tick(value: f64) -> String {
         v if v >= 1e4 => (v / 1e3, "k"),
         v => (v, ""),
     };
-    // Rounds away what adding up steps leaves behind.
+    // Rounds off the error of adding up steps.
     format!("{}{suffix}", (scaled * 1e4).round() / 1e4)
 }
 
@@ -462,7 +460,7 @@ mod tests {
         assert_eq!(shown, ["0", "0.05", "2500", "20k", "1.5M", "0.15"]);
     }
 
-    /// Writes the page to look at, where somebody asks for it.
+    /// Writes the page for a look at it, on request.
     #[test]
     fn page_for_eyes() {
         if let Some(path) = std::env::var_os("FARBLOCK_BENCH_PAGE") {

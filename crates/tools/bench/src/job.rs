@@ -1,5 +1,4 @@
-//! One job of a pattern: a thread with a reactor and a queue of its own that keeps its I/Os in
-//! flight.
+//! One job of a pattern: a thread with its own reactor and queue that keeps its I/Os in flight.
 //!
 //! ```text
 //!  starting --schedule--> ramp --time--> measure --time, or size--> drain --all complete--> done
@@ -8,7 +7,7 @@
 //! ```
 //!
 //! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight, or its rate allows
-//! no more yet. After the start it allocates nothing.
+//! no more yet. It allocates nothing after the start.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -27,31 +26,31 @@ use crate::slots::{Failed, Slots};
 use crate::spread::Spread;
 use farblock_random::Random;
 
-/// What a job is to do.
+/// The parameters of a job.
 #[derive(Clone, Copy)]
 pub(crate) struct JobSpec<'a> {
     pub(crate) namespace: &'a dyn Namespace,
     pub(crate) pattern: &'a Pattern,
     pub(crate) span: Span,
     pub(crate) reactor: &'a Config,
-    /// Queues into the namespace: connections, of a remote one.
+    /// Queues of the namespace: connections of a remote one.
     pub(crate) connections: u32,
     pub(crate) seed: u64,
-    /// Measured bytes after which the job is done, whatever the time.
+    /// Measured bytes after which the job ends, regardless of the time.
     pub(crate) io_size: Option<u64>,
     pub(crate) job: u32,
-    /// How long the last I/Os may take after the end.
+    /// The limit for the last I/Os after the end.
     pub(crate) drain_limit: Duration,
 }
 
-/// When a run's phases begin. The same instants for all jobs.
+/// The start of each phase. All jobs have the same instants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     pub(crate) measure_start: Instant,
     pub(crate) measure_end: Instant,
 }
 
-/// What the jobs of a run and the thread that watches them share.
+/// State shared by the jobs of a run and the watching thread.
 #[derive(Debug, Default)]
 pub(crate) struct RunShared {
     stop: AtomicBool,
@@ -73,16 +72,16 @@ impl RunShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// A stop that happens from now on wakes the job, and an earlier one it sees.
+    /// Registers a waker: a later stop wakes the job, and the job checks for an earlier one.
     fn register(&self, waker: Waker) {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
 }
 
-/// What a job tells the thread that watches it. `Finished` or `Panicked` is always the last.
+/// A job's message to the watching thread. `Finished` or `Panicked` is always the last.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Queue and buffers are there; waiting for the schedule.
+    /// Queue and buffers are ready; the job waits for the schedule.
     Ready(EngineKind),
     /// The measured time is over, or the measured size reached.
     Measured,
@@ -92,13 +91,13 @@ pub(crate) enum Message {
     Panicked,
 }
 
-/// What a job measured.
+/// A job's results.
 #[derive(Debug)]
 pub(crate) struct JobOutcome {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) latencies: Box<Latencies>,
-    /// From the start of measuring to its end.
+    /// The length of the measured phase.
     pub(crate) elapsed: Duration,
 }
 
@@ -113,7 +112,7 @@ enum Phase {
 }
 
 struct Job<'a> {
-    // The queues go first: dropping them may deregister them from the reactor.
+    // Drop the queues first: that may deregister them from the reactor.
     queues: Spread,
     reactor: Reactor,
     task: TaskId,
@@ -135,7 +134,7 @@ struct Job<'a> {
     ready: Vec<TaskId>,
 }
 
-/// Says that the thread panicked if it did not say that it finished.
+/// Reports a panic of the thread unless it has finished.
 struct Farewell<'a>(&'a Sender<Message>);
 
 impl Drop for Farewell<'_> {
@@ -146,7 +145,7 @@ impl Drop for Farewell<'_> {
     }
 }
 
-/// The whole life of a job's thread.
+/// The body of a job's thread.
 pub(crate) fn run(
     spec: JobSpec<'_>,
     shared: &RunShared,
@@ -155,7 +154,7 @@ pub(crate) fn run(
 ) {
     let _farewell = Farewell(messages);
     let result = run_job(spec, shared, messages, start);
-    // Nobody listens any more only if the watching thread panicked.
+    // Only a panic of the watching thread closes the channel.
     let _ = messages.send(Message::Finished(result));
 }
 
@@ -210,7 +209,7 @@ fn run_job(
 #[derive(Debug)]
 struct Pace {
     interval: Duration,
-    /// When the next one may start.
+    /// The earliest start of the next one.
     next: Option<Instant>,
 }
 
@@ -219,19 +218,19 @@ impl Pace {
         Pace { interval: Duration::from_secs(1) / rate_iops, next: None }
     }
 
-    /// Whether one may start now, which is then counted.
+    /// Whether one may start now. If so, counts it.
     fn take(&mut self, now: Instant) -> bool {
         let next = self.next.unwrap_or(now);
         if now < next {
             return false;
         }
-        // What was missed is caught up with, unless it is too much.
+        // Catches up on missed I/Os, within a limit.
         let oldest = now.checked_sub(MAX_RATE_LAG).unwrap_or(now);
         self.next = Some(next.max(oldest) + self.interval);
         true
     }
 
-    /// When to wake up if nothing else does: a little late, to start all that is due by then.
+    /// When to wake up if nothing else does: a little late, to start all I/Os due by then.
     fn look_again(&self) -> Option<Instant> {
         Some(self.next? + RATE_SLACK)
     }
@@ -271,8 +270,8 @@ impl Job<'_> {
         }
     }
 
-    /// The one place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`]
-    /// carry it out.
+    /// The only place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`]
+    /// perform the change.
     fn advance(&mut self, now: Instant) {
         if self.phase == Phase::Ramp && now >= self.schedule.measure_start {
             self.phase = Phase::Measure;
@@ -318,8 +317,7 @@ impl Job<'_> {
         if read { Command::Read } else { Command::Write }
     }
 
-    /// How long to sleep: not at all with something to submit, else to when there is, or to the end
-    /// of the phase.
+    /// The time to sleep: zero with an I/O to submit, else until one is due or the phase ends.
     fn timeout(&self, now: Instant) -> Duration {
         let phase_end = match self.phase {
             Phase::Ramp => self.schedule.measure_start,
@@ -337,7 +335,7 @@ impl Job<'_> {
         until.saturating_duration_since(now)
     }
 
-    /// Takes completions in, and says when, if there were any.
+    /// Handles completions, and returns the time if there were any.
     fn collect(&mut self) -> Option<Instant> {
         let mut done = std::mem::take(&mut self.done);
         self.queues.poll(&mut done);
@@ -376,7 +374,7 @@ impl Job<'_> {
         }
     }
 
-    /// The first failure is the one to tell: what follows may be its consequence.
+    /// Report the first failure: later ones may be its consequences.
     fn fail(&mut self, failed: &Failed, now: Instant) {
         if self.failed.is_none() {
             self.failed = Some(RunError::Io {

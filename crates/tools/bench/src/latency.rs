@@ -1,4 +1,4 @@
-//! Latencies of many I/Os in little memory, and what is said about them.
+//! Latencies of many I/Os in little memory, and their summary.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::limits::{LATENCY_DIGITS, MAX_LATENCY};
 
 /// A histogram of latencies in nanoseconds, with three digits, an exact mean and an exact maximum.
 ///
-/// It has its final size from the start, so recording allocates nothing.
+/// Its size is fixed from the start, so recording allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     pub(crate) histogram: Histogram<u64>,
@@ -26,7 +26,7 @@ impl Latencies {
         Latencies { histogram, sum_ns: 0, max_ns: 0 }
     }
 
-    /// Adds one latency. What exceeds [`MAX_LATENCY`] goes to the last bucket.
+    /// Adds one latency. Those above [`MAX_LATENCY`] go to the last bucket.
     pub fn record(&mut self, latency: Duration) {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.histogram.saturating_record(ns);
@@ -34,7 +34,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds the same latency so many times.
+    /// Adds the same latency `count` times.
     pub fn record_many(&mut self, latency: Duration, count: u64) {
         if count == 0 {
             return;
@@ -45,24 +45,24 @@ impl Latencies {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds everything that `other` has recorded.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Latencies) {
         self.histogram.add(&other.histogram).expect("histograms of the same bounds");
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many latencies there are.
+    /// The number of latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The exact mean in nanoseconds; 0 of nothing.
+    /// The exact mean in nanoseconds; 0 if empty.
     pub fn mean_ns(&self) -> f64 {
         if self.count() == 0 { 0.0 } else { self.sum_ns as f64 / self.count() as f64 }
     }
 
-    /// The latency that `percent` of all I/Os did not exceed, never more than the maximum.
+    /// The latency that `percent` of all I/Os did not exceed, at most the maximum.
     pub fn percentile_ns(&self, percent: f64) -> u64 {
         if self.count() == 0 {
             return 0;
@@ -70,7 +70,7 @@ impl Latencies {
         self.histogram.value_at_percentile(percent).min(self.max_ns)
     }
 
-    /// What goes into a report.
+    /// The summary for a report.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary {
             mean_ns: self.mean_ns(),
@@ -95,9 +95,9 @@ pub struct LatencySummary {
     pub mean_ns: f64,
     /// The median.
     pub p50_ns: u64,
-    /// What 99 % of the I/Os did not exceed.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// What 99.9 % of the I/Os did not exceed.
+    /// The 99.9th percentile.
     pub p99_9_ns: u64,
     /// The longest.
     pub max_ns: u64,

@@ -1,12 +1,11 @@
-//! The benchmark: how close to local a remote disk is.
+//! The benchmark: compares a remote disk with a local one.
 //!
-//! [`compare()`] puts the same load on a local [`Namespace`](farblock_block::Namespace) and on a
-//! remote one (which is just another namespace) and returns a [`Report`]: I/Os per second,
-//! throughput, latency percentiles, processor time per I/O of host and target, and the remote side
-//! as a percentage of the local. A plan with a [`floor`] measures that too: what the network allows
-//! whoever serves blocks over it. The report becomes JSON ([`Report::to_json`]), a text table
-//! ([`table::render`]) or a self-contained page ([`html::render`]). Two reports are compared by
-//! [`verdict`].
+//! [`compare()`] runs the same load on a local [`Namespace`](farblock_block::Namespace) and on a
+//! remote one (another namespace) and returns a [`Report`]: I/Os per second, throughput, latency
+//! percentiles, processor time per I/O of host and target, and the remote side as a percentage of
+//! the local. A plan with a [`floor`] measures that too: the limit of the network for any block
+//! server. The report becomes JSON ([`Report::to_json`]), a text table ([`table::render`]) or a
+//! self-contained page ([`html::render`]). [`verdict`] compares two reports.
 //!
 //! ```no_run
 //! # fn open(_: &str) -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -24,17 +23,17 @@
 //! # Contract
 //!
 //! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the
-//!   reactor whenever it has nothing to submit, and allocates nothing per I/O.
+//!   reactor when it has nothing to submit, and allocates nothing per I/O.
 //! - Nothing is written to a namespace unless [`Plan::allow_writes`] is set or the namespace is
 //!   marked as [made for the benchmark](Side::scratch).
-//! - An I/O error ends its run and is named in the report. A benchmark never counts over errors.
+//! - An I/O error ends its run and appears in the report. A benchmark never ignores errors.
 //! - Ranges, sizes and memory are checked before the first I/O.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! Verify data, trim, fixed rates, think time, more than one namespace per side, and jobs on other
-//! machines. It does not pin its threads. Processor time of single threads is known on Linux and
-//! Windows only, elsewhere that of the whole process.
+//! The benchmark does not verify data, trim, fix rates or think times, use several namespaces per
+//! side, or start jobs on other machines. It does not pin its threads. Processor time per thread is
+//! available on Linux and Windows only; elsewhere it is for the whole process.
 
 #![cfg_attr(not(windows), forbid(unsafe_code))]
 #![cfg_attr(windows, deny(unsafe_code))]

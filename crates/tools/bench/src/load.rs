@@ -1,4 +1,4 @@
-//! One load on one namespace, begun at an agreed time: what a fleet puts together from many.
+//! One load on one namespace, started at an agreed time: a fleet combines many of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,30 +16,29 @@ use crate::pattern::Pattern;
 use crate::progress::Cancel;
 use crate::slots::buffer_bytes;
 
-/// What to put on the namespace.
+/// The load to run.
 #[derive(Clone, Debug)]
 pub struct LoadSpec<'a> {
-    /// Its jobs are all started, however few processors there are.
+    /// All its jobs are started, however few processors there are.
     pub pattern: &'a Pattern,
     /// The event loop of each job.
     pub reactor: &'a Config,
-    /// Where random addresses and data begin.
+    /// The seed of random addresses and data.
     pub seed: u64,
-    /// When to begin. It has to be soon enough for the queues to be opened; without, it begins
-    /// when they are.
+    /// The start time, which must leave time to open the queues. `None`: as soon as they are open.
     pub start: Option<Instant>,
-    /// Unmeasured load from then on.
+    /// Unmeasured load from the start on.
     pub ramp: Duration,
     /// Measured time after that.
     pub runtime: Duration,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug)]
 pub struct Measured {
     /// Reads that completed in the measured time.
     pub reads: u64,
-    /// Writes that did.
+    /// Writes that completed in the measured time.
     pub writes: u64,
     /// The measured time.
     pub elapsed: Duration,
@@ -47,11 +46,11 @@ pub struct Measured {
     pub latencies: Latencies,
 }
 
-/// Carries the load out. Whether the namespace may be written is for the caller to know.
-/// `on_tick` is told the I/Os per second now and then, and 0 at the end.
+/// Runs the load. The caller decides whether the namespace may be written. `on_tick` gets the I/Os
+/// per second now and then, and 0 at the end.
 ///
 /// # Errors
-/// If the load does not fit the namespace, or, inside, if it came to a bad end.
+/// If the load does not fit the namespace (outer), or fails while it runs (inner).
 pub fn run(
     namespace: &Arc<dyn Namespace>,
     spec: &LoadSpec<'_>,

@@ -1,4 +1,4 @@
-//! What a report says about the machine and the moment.
+//! A report's data about the machine and the time.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The machine that a report was made on.
+/// The machine of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name, as it gives it.
+    /// The processor's name, as it reports it.
     pub cpu_model: String,
     /// Logical processors that this process may use.
     pub cores: u32,
-    /// Main memory, where the system tells.
+    /// Main memory, where the system reports it.
     pub memory_bytes: Option<u64>,
     /// Name and version of the operating system's kernel.
     pub kernel: String,
@@ -56,10 +56,10 @@ impl Machine {
     }
 }
 
-/// What this user may still store in a folder.
+/// The space in a folder that this user may still use.
 ///
 /// # Errors
-/// What the system says, as when there is no such folder.
+/// The system's error, for example if there is no such folder.
 pub fn available_bytes(folder: &Path) -> io::Result<u64> {
     #[cfg(windows)]
     return crate::windows::available_bytes(folder);
@@ -76,8 +76,7 @@ pub fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// The command line of this process, quoted where a shell would need it: the program by its name,
-/// wherever it lies on this machine.
+/// The command line of this process, quoted for a shell. The program appears without its folder.
 pub fn command_line() -> String {
     joined(std::env::args_os())
 }
@@ -99,8 +98,8 @@ pub fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a number of days since 1970, by Howard Hinnant's method: years that begin
-/// in March.
+/// Year, month and day of a number of days since 1970, by Howard Hinnant's method, in which years
+/// start in March.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

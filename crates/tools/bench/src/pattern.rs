@@ -1,4 +1,4 @@
-//! What a job does: direction, order, block size, depth and number of jobs, in fio's words.
+//! The load of a job: direction, order, block size, depth and number of jobs, in fio's terms.
 
 use farblock_block::size;
 use std::fmt;
@@ -90,10 +90,10 @@ impl FromStr for Rw {
 
 /// One pattern of load.
 ///
-/// It can be written as fio would have it: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
+/// Its text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// What people call it: `4k random read`.
+    /// Its name for people: `4k random read`.
     pub name: String,
     /// Direction and order.
     pub rw: Rw,
@@ -101,14 +101,14 @@ pub struct Pattern {
     pub block_size_bytes: u32,
     /// I/Os that each job keeps in flight.
     pub iodepth: u32,
-    /// Jobs, each a thread with a queue of its own.
+    /// Jobs, each a thread with its own queue.
     pub numjobs: u32,
     /// Reads in a hundred I/Os, for the mixed patterns.
     pub rwmixread: u8,
     /// The most I/Os that each job starts in a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_iops: Option<u32>,
-    /// What was changed to fit the machine.
+    /// Any change made to fit the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -121,7 +121,7 @@ impl Pattern {
         Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, note }
     }
 
-    /// The six patterns of the documents, with the jobs and depths that a Linux host had there.
+    /// The six patterns of the documents, with the jobs and depths of a Linux host there.
     pub fn six() -> Vec<Pattern> {
         vec![
             Pattern::new(Rw::RandRead, 4 << 10, 16, 32),
@@ -133,10 +133,10 @@ impl Pattern {
         ]
     }
 
-    /// The same pattern with no more jobs than there are cores for them; a note says so.
+    /// The same pattern with at most as many jobs as there are cores, which a note mentions.
     ///
-    /// A job is a thread that can use a whole core. More of them than cores would measure the
-    /// scheduler. The depth of each job stays, for it is what the pattern's latency is about.
+    /// A job is a thread that can use a whole core; more jobs than cores would measure the
+    /// scheduler. The depth of each job stays, because it determines the latency.
     pub fn scaled_to(&self, cores: u32) -> Pattern {
         let cores = cores.max(1);
         let mut scaled = self.clone();
@@ -149,12 +149,12 @@ impl Pattern {
         scaled
     }
 
-    /// The name as one word, to select a pattern with: `4k-random-read`.
+    /// The name as one word, for selecting the pattern: `4k-random-read`.
     pub fn slug(&self) -> String {
         self.name.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-")
     }
 
-    /// Checks what does not depend on a namespace.
+    /// Checks everything that does not depend on a namespace.
     pub fn validate(&self) -> Result<(), BenchError> {
         let wrong = |why: &str| {
             Err(BenchError::BadPattern { text: self.name.clone(), why: why.to_owned() })

@@ -1,4 +1,4 @@
-//! What is to be measured, on what, and for how long.
+//! The patterns to measure, the sides, and the times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::machine;
 use crate::pattern::{Pattern, Rw};
 use crate::slots::buffer_bytes;
 
-/// What to run, and how. Start from [`Plan::quick`] or [`Plan::full`].
+/// What to run, and how: start from [`Plan::quick`] or [`Plan::full`].
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// In this order.
+    /// The patterns, in order.
     pub patterns: Vec<Pattern>,
     /// Measured time of each run.
     pub runtime: Duration,
@@ -28,27 +28,26 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Runs of each pattern on each side, averaged.
     pub runs: u32,
-    /// With both sides: repeat them until the 95 % interval of their ratio is narrow, with at most
-    /// so many runs of each.
+    /// With both sides: repeat them until the 95 % interval of their ratio is narrow, at most this
+    /// often.
     pub most_runs: Option<u32>,
     /// Sentences for the reader of the report.
     pub remarks: Vec<String>,
     /// Write patterns may overwrite data on namespaces that were not made for the benchmark.
     pub allow_writes: bool,
-    /// Bytes of each namespace that are used, from its start (fio's `size`). Without: all of it.
+    /// Bytes to use of each namespace, from its start (fio's `size`). `None`: all of it.
     pub size: Option<u64>,
-    /// Bytes after which each job of a run is done (fio's `io_size`), if `runtime` is not over
-    /// before.
+    /// Bytes after which each job of a run ends (fio's `io_size`), unless `runtime` ends it first.
     pub io_size: Option<u64>,
-    /// Most jobs of a pattern. Without: as many as there are cores.
+    /// The maximum jobs of a pattern. `None`: the number of cores.
     pub max_jobs: Option<u32>,
-    /// Queues (connections, of a remote namespace) that each job divides its I/Os among.
+    /// Queues (connections of a remote namespace) over which each job spreads its I/Os.
     pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
-    /// Beside the namespaces, measure what the network allows.
+    /// Whether to measure the limit of the network beside the namespaces.
     pub floor: Option<Floor>,
-    /// Where random addresses and data begin. The same seed gives the same I/Os.
+    /// The seed of random addresses and data. The same seed gives the same I/Os.
     pub seed: u64,
 }
 
@@ -74,7 +73,7 @@ impl Plan {
         }
     }
 
-    /// The documents' method in less time: a warm-up, then three runs of half a minute, averaged.
+    /// The documents' method in less time: a warm-up, then three averaged runs of half a minute.
     pub fn full() -> Plan {
         Plan {
             runtime: Duration::from_secs(30),
@@ -85,7 +84,7 @@ impl Plan {
         }
     }
 
-    /// How long it takes on so many disks and the floor, filling aside.
+    /// The duration for this many disks and the floor, without filling.
     pub fn duration(&self, disks: usize) -> Duration {
         let of_side = |times: Times| {
             (times.ramp + times.runtime)
@@ -104,13 +103,13 @@ impl Plan {
         self.most_runs.unwrap_or(self.runs).max(self.runs)
     }
 
-    /// The phases of a pattern's run on a disk, counted from 0.
+    /// The phases of a pattern's run (from 0) on a disk.
     pub(crate) fn times(&self, run: u32) -> Times {
         let warm_up = if run == 0 { self.warm_up } else { Duration::ZERO };
         Times { warm_up, ramp: self.ramp, runtime: self.runtime }
     }
 
-    /// The patterns as they are run here: no more jobs than cores.
+    /// The patterns as they run here: no more jobs than cores.
     pub fn scaled_patterns(&self) -> Vec<Pattern> {
         let cores = self.max_jobs.unwrap_or_else(machine::cores);
         self.patterns.iter().map(|pattern| pattern.scaled_to(cores)).collect()
@@ -159,26 +158,26 @@ impl Default for Plan {
     }
 }
 
-/// A namespace to measure, and what may be done to it.
+/// A namespace to measure, and the permitted operations on it.
 #[derive(Clone)]
 pub struct Side {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// What is measured beside the I/Os.
+    /// The measurements beside the I/Os.
     pub meters: Meters,
-    /// It was made for the benchmark: there is nothing in it to lose.
+    /// It was created for the benchmark: it holds no data to lose.
     pub scratch: bool,
-    /// Fill it with random data first: what was never written is read faster than the disk can.
+    /// Fill it with random data first: a disk returns unwritten blocks faster than stored data.
     pub fill: bool,
 }
 
 impl Side {
-    /// A namespace with somebody's data: write patterns need [`Plan::allow_writes`].
+    /// A namespace that may hold data: write patterns need [`Plan::allow_writes`].
     pub fn new(namespace: Arc<dyn Namespace>) -> Side {
         Side { namespace, meters: Meters::default(), scratch: false, fill: false }
     }
 
-    /// It was made for the benchmark, so it may be written.
+    /// It was created for the benchmark, so it may be written.
     #[must_use]
     pub fn scratch(mut self) -> Side {
         self.scratch = true;
@@ -192,7 +191,7 @@ impl Side {
         self
     }
 
-    /// What is measured beside the I/Os.
+    /// Sets the measurements beside the I/Os.
     #[must_use]
     pub fn meters(mut self, meters: Meters) -> Side {
         self.meters = meters;
@@ -226,7 +225,7 @@ impl Side {
         Ok(())
     }
 
-    /// How a namespace is filled: the pattern, and the span that it covers once.
+    /// The pattern for filling a namespace, and the span to cover once.
     pub(crate) fn fill_span(&self, plan: &Plan) -> Result<(Pattern, Span), BenchError> {
         let geometry = self.namespace.geometry();
         let size = plan.size.unwrap_or(geometry.capacity_bytes());

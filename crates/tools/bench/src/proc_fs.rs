@@ -1,4 +1,4 @@
-//! Processor time and memory as Linux tells them: `/proc` and the clocks of processes.
+//! Processor time and memory from Linux: `/proc` and the clocks of processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -19,7 +19,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// Names of the kernel's threads for an io_uring, before the number of the thread that made it.
 const RING_THREADS: [&str; 2] = ["iou-wrk-", "iou-sqp-"];
 
-/// Another process, all of its threads, those that ended included.
+/// Another process with all threads, including those that have ended.
 #[derive(Debug)]
 pub struct OtherProcess {
     clock: ClockId,
@@ -37,7 +37,7 @@ impl OtherProcess {
 }
 
 impl CpuSource for OtherProcess {
-    /// Once the process is gone: the last time that was read.
+    /// After the process has ended, returns the last reading.
     fn cpu_time(&self) -> Duration {
         if let Ok(now) = self.clock.now() {
             let now = Duration::from(now).as_nanos() as u64;
@@ -47,16 +47,15 @@ impl CpuSource for OtherProcess {
     }
 }
 
-/// How often threads of this process have gone to sleep by themselves, those that ended included.
+/// Voluntary sleeps of this process's threads, including those that have ended.
 pub(crate) fn sleeps() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     u64::try_from(usage.voluntary_context_switches()).ok()
 }
 
-/// Some threads of a process: by the beginning of their names, and by number.
+/// Some threads of a process, selected by name prefix and by number.
 ///
-/// A thread that ends keeps counting with what it had when it was last looked at. Threads that
-/// begin later are found.
+/// A thread that has ended counts with its last reading. Later threads are found, too.
 #[derive(Debug)]
 pub struct ThreadGroup {
     tasks: PathBuf,
@@ -68,18 +67,18 @@ pub struct ThreadGroup {
 #[derive(Debug, Default)]
 struct Seen {
     last: HashMap<u32, Duration>,
-    /// Time of threads whose number was given to another thread later.
+    /// The time of threads whose number another thread has got since.
     ended: Duration,
 }
 
 impl ThreadGroup {
-    /// Threads of this process whose names begin with one of `prefixes`. Linux keeps 15 bytes of a
+    /// Threads of this process whose names start with one of `prefixes`. Linux keeps 15 bytes of a
     /// name.
     pub fn named(prefixes: &[&str]) -> io::Result<ThreadGroup> {
         Self::new(std::process::id(), prefixes, &[])
     }
 
-    /// Threads of a process, by the beginning of their names and by number.
+    /// Threads of a process, selected by name prefix and by number.
     pub fn new(process: u32, prefixes: &[&str], threads: &[u32]) -> io::Result<ThreadGroup> {
         let tasks = PathBuf::from(format!("/proc/{process}/task"));
         fs::read_dir(&tasks)?;
@@ -154,17 +153,17 @@ impl Seen {
     }
 }
 
-/// Resident memory of a process, where the system tells.
+/// Resident memory of a process, where the system reports it.
 pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     parse_resident(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
 }
 
-/// The thread that made the ring that a kernel thread of this name works for.
+/// The thread that created the ring, from the name of a kernel thread.
 fn ring_owner(name: &str) -> Option<u32> {
     RING_THREADS.iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// Nanoseconds on a processor: the first number. A kernel without them says 0, always.
+/// Nanoseconds on a processor: the first number. A kernel without this statistic reports 0.
 fn parse_schedstat(text: &str) -> Option<Duration> {
     let ns: u64 = text.split_whitespace().next()?.parse().ok()?;
     (ns > 0).then(|| Duration::from_nanos(ns))
@@ -220,8 +219,8 @@ mod tests {
             })
             .into();
         (0..3).for_each(|_| burnt.recv().expect("all three say so"));
-        // A little less: the kernel's sum may lag behind the thread's own clock by a tick while it
-        // runs.
+        // Allow a little less: while a thread runs, the kernel's sum may lag behind its clock by a
+        // tick.
         assert!(group.cpu_time() >= WORK, "{:?}", group.cpu_time());
         assert_eq!(group.members().len(), 2);
         let before_end = group.cpu_time();

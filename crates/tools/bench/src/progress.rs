@@ -1,4 +1,4 @@
-//! What a run tells while it runs, and how it is called off.
+//! Progress of a benchmark, and its cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
 
-/// What is measured.
+/// The measured side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SideName {
@@ -31,10 +31,10 @@ impl SideName {
     }
 }
 
-/// What is going on.
+/// The current phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Data is written to a fresh namespace, so that there is something to read.
+    /// A fresh namespace is filled with data to read.
     Fill,
     /// The long unmeasured load before the first run of a pattern.
     WarmUp,
@@ -42,7 +42,7 @@ pub enum Phase {
     Ramp,
     /// I/Os are counted.
     Measure,
-    /// The last I/Os are waited for.
+    /// The run waits for the last I/Os.
     Drain,
 }
 
@@ -59,36 +59,37 @@ impl Phase {
     }
 }
 
-/// Where a benchmark is, a few times a second.
+/// The current position of a benchmark, a few times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     /// The pattern, from 0. While a namespace is filled: 0.
     pub pattern_index: usize,
-    /// How many patterns there are.
+    /// The number of patterns.
     pub pattern_count: usize,
-    /// The pattern, as it is run.
+    /// The pattern, as it runs.
     pub pattern: &'a Pattern,
-    /// What is measured.
+    /// The measured side.
     pub side: SideName,
     /// The run of this pattern on this side, from 0.
     pub run: u32,
-    /// How many there are.
+    /// The number of runs.
     pub runs: u32,
-    /// What is going on.
+    /// The current phase.
     pub phase: Phase,
-    /// Since the start of the phase.
+    /// Time since the start of the phase.
     pub elapsed: Duration,
-    /// How long the phase takes, where that is known: bytes end a fill, not time.
+    /// The planned time of the phase, if known: bytes end a fill, not time.
     pub planned: Option<Duration>,
     /// I/Os per second since the last snapshot.
     pub iops: f64,
     /// MiB per second since the last snapshot.
     pub mib_per_second: f64,
-    /// Part of the whole plan that is done, 0 to 1, by time.
+    /// The completed fraction of the plan's time, 0 to 1.
     pub plan_fraction: f64,
 }
 
-/// Takes snapshots, on the thread that called [`compare`](crate::compare()). A closure will do.
+/// Receives snapshots on the thread that called [`compare`](crate::compare()), for example as a
+/// closure.
 pub trait Progress {
     /// Called a few times a second, and at each change of phase.
     fn update(&mut self, snapshot: &Snapshot<'_>);
@@ -100,7 +101,7 @@ impl<F: FnMut(&Snapshot<'_>)> Progress for F {
     }
 }
 
-/// Takes snapshots and does nothing with them.
+/// Ignores snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -108,7 +109,7 @@ impl Progress for Silent {
     fn update(&mut self, _snapshot: &Snapshot<'_>) {}
 }
 
-/// Calls a benchmark off from another thread or a signal handler: clones are one and the same.
+/// Cancels a benchmark from another thread or a signal handler. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -123,7 +124,7 @@ impl Cancel {
         self.0.store(true, Ordering::Release);
     }
 
-    /// It was cancelled.
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::latency::Latencies;
 use crate::limits::{LATENCY_DIGITS, MAX_ENCODED_BYTES};
 
-/// Latencies on their way from one process to another, or in a file: nothing of them is lost.
+/// A lossless serialization of latencies, for messages and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedLatencies {
     /// The histogram in HdrHistogram's V2 encoding, in Base64: nanoseconds, three digits.
@@ -20,7 +20,7 @@ pub struct RecordedLatencies {
 }
 
 impl RecordedLatencies {
-    /// What `latencies` holds.
+    /// Serializes `latencies`.
     #[must_use]
     pub fn of(latencies: &Latencies) -> RecordedLatencies {
         let mut bytes = Vec::new();
@@ -33,16 +33,16 @@ impl RecordedLatencies {
         }
     }
 
-    /// What was recorded.
+    /// Parses the latencies.
     ///
     /// # Errors
-    /// What is wrong with it, for it may come from a stranger.
+    /// The reason why it is invalid: the text may be untrusted.
     pub fn latencies(&self) -> Result<Latencies, String> {
         if self.histogram.len() > MAX_ENCODED_BYTES {
             return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
         }
         let bytes = STANDARD.decode(&self.histogram).map_err(|error| error.to_string())?;
-        // The reader takes as much memory as the header says, so the header is checked first.
+        // The reader allocates as much memory as the header says, so check the header first.
         if header_field(&bytes, 4) != Some(bytes.len().saturating_sub(HEADER_BYTES) as u32) {
             return Err("a histogram of another length than its header says".to_owned());
         }
@@ -117,7 +117,7 @@ mod tests {
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[at] = value;
-                // Whatever comes of it, it is no panic.
+                // Any result is acceptable, except for a panic.
                 drop(with(&changed));
             }
         }

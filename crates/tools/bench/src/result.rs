@@ -1,8 +1,8 @@
-//! What a benchmark found, as types and as JSON.
+//! The results of a benchmark, as types and as JSON.
 //!
-//! The JSON is stable: fields are added, never renamed or given another meaning, without [`SCHEMA`]
-//! going up. All names end in their unit where there is one. Optional numbers that were not
-//! measured are `null`.
+//! The JSON is stable: fields are added, but never renamed or redefined without an increase of
+//! [`SCHEMA`]. Names end in their unit, if there is one. Optional numbers that were not measured
+//! are `null`.
 //!
 //! ```json
 //! { "schema": 1, "tool": "farblock-bench 0.1.0", "date": "2026-11-21T05:06:13Z",
@@ -41,19 +41,19 @@ const MIB: f64 = (1 << 20) as f64;
 /// All results of one benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`] of what wrote it.
+    /// The [`SCHEMA`] of its writer.
     pub schema: u32,
-    /// Name and version of what wrote it.
+    /// Name and version of the program that wrote it.
     pub tool: String,
-    /// When it began, in UTC: `2026-11-21T05:06:13Z`.
+    /// Its start in UTC: `2026-11-21T05:06:13Z`.
     pub date: String,
     /// The command that ran it.
     pub command_line: String,
-    /// Where it ran.
+    /// The machine that ran it.
     pub machine: Machine,
     /// The generator's event loop: `uring` or `portable`.
     pub engine: String,
-    /// How it was measured.
+    /// The method.
     pub method: Method,
     /// The local namespace, if one was measured.
     pub local: Option<String>,
@@ -63,14 +63,14 @@ pub struct Report {
     pub floor: Option<String>,
     /// One per pattern, in the order of the plan.
     pub patterns: Vec<PatternReport>,
-    /// Sentences for its reader, about what was measured.
+    /// Sentences for the reader, about the subject of the measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
     /// It was cancelled: the last pattern may lack runs, and later ones are missing.
     pub interrupted: bool,
 }
 
-/// How a report was measured.
+/// The method of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
     /// Measured time of each run; with `io_size_bytes`, the longest.
@@ -81,18 +81,18 @@ pub struct Method {
     pub warm_up_seconds: f64,
     /// Runs of each pattern and side, averaged.
     pub runs: u32,
-    /// What the generator's event loops may spend on latency, as `--spin` has it.
+    /// The generator's spinning, in the terms of `--spin`.
     #[serde(default = "usual_spin")]
     pub spin: String,
     /// Bytes used of each namespace, from its start; `null` is all of it.
     pub size_bytes: Option<u64>,
     /// Bytes after which each job of a run was done.
     pub io_size_bytes: Option<u64>,
-    /// In words: order of the runs, regions of sequential jobs, what is averaged.
+    /// Sentences on the order of the runs, regions of sequential jobs, and averages.
     pub notes: Vec<String>,
 }
 
-/// What reports that do not say had.
+/// The value for reports without this field.
 fn usual_spin() -> String {
     Polling::default().to_string()
 }
@@ -112,37 +112,36 @@ pub struct PatternReport {
     pub remote_percent_of_local: Option<Percent>,
     /// The remote side relative to the floor, if both were measured.
     pub remote_percent_of_floor: Option<Percent>,
-    /// Why figures are missing, or made of fewer runs than planned.
+    /// Why figures are missing, or based on fewer runs than planned.
     pub errors: Vec<Failure>,
 }
 
-/// A run that came to a bad end.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which side.
+    /// The side.
     pub side: SideName,
-    /// Which run, from 0.
+    /// The run, from 0.
     pub run: u32,
-    /// What happened, as a sentence.
+    /// The reason, as a sentence.
     pub message: String,
 }
 
-/// What one side did in one pattern: the mean of its runs, except where a field says otherwise.
+/// One side's figures for one pattern: means of its runs, except where a field says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// I/Os per second.
     pub iops: f64,
     /// Throughput.
     pub mib_per_second: f64,
-    /// Latencies: the mean is the mean of the runs' means, percentiles and maximum are of all runs'
+    /// Latencies: the mean is the mean of the runs' means; percentiles and maximum cover all runs'
     /// I/Os together.
     pub latency: LatencySummary,
     /// Processor use of the host.
     pub host_cpu: Option<CpuUse>,
     /// Processor use of the target.
     pub target_cpu: Option<CpuUse>,
-    /// How often threads of this process went to sleep for each I/O: the target's count where it
-    /// is part of it.
+    /// Sleeps of this process's threads per I/O, including the target's if it is part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeps_per_io: Option<f64>,
     /// Resident memory of the host's process after a run, the largest.
@@ -153,7 +152,7 @@ pub struct Figures {
     pub reads: u64,
     /// Writes measured, over all runs.
     pub writes: u64,
-    /// Each run by itself.
+    /// Each single run.
     pub runs: Vec<RunFigures>,
 }
 
@@ -172,13 +171,13 @@ pub struct RunFigures {
     pub host_cpu: Option<CpuUse>,
     /// Processor use of the target.
     pub target_cpu: Option<CpuUse>,
-    /// How often threads of this process went to sleep for each I/O.
+    /// Sleeps of this process's threads per I/O.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeps_per_io: Option<f64>,
 }
 
-/// The remote side as a percentage of the local, or of the floor. 100 is equal; more is better for
-/// the first two, worse for the others.
+/// The remote side as a percentage of the local, or of the floor. 100 is equal. More is better for
+/// the first two, and worse for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percent {
     /// I/Os per second.
@@ -203,11 +202,11 @@ impl Report {
         serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
     }
 
-    /// Reads a report that [`to_json`](Report::to_json) wrote.
+    /// Parses a report that [`to_json`](Report::to_json) wrote.
     ///
     /// # Errors
     ///
-    /// If it is no report, or one of a newer schema.
+    /// If it is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -218,12 +217,12 @@ impl Report {
         Ok(report)
     }
 
-    /// Some run came to a bad end.
+    /// Whether any run failed.
     pub fn has_errors(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.errors.is_empty())
     }
 
-    /// Some run of a disk did.
+    /// Whether any run on a disk failed.
     pub fn disks_have_errors(&self) -> bool {
         let mut errors = self.patterns.iter().flat_map(|pattern| &pattern.errors);
         errors.any(|failure| failure.side != SideName::Floor)
@@ -231,7 +230,7 @@ impl Report {
 }
 
 impl Report {
-    /// What was to be measured, with descriptions.
+    /// The sides to measure, with descriptions.
     pub(crate) fn sides(&self) -> impl Iterator<Item = (SideName, &str)> {
         let all = [
             (SideName::Local, &self.local),
@@ -241,7 +240,7 @@ impl Report {
         all.into_iter().filter_map(|(name, side)| Some((name, side.as_deref()?)))
     }
 
-    /// The sides that were to be measured, with what was of this pattern.
+    /// The sides to measure, with their figures for this pattern.
     pub(crate) fn figures<'a>(
         &self,
         pattern: &'a PatternReport,
@@ -249,15 +248,15 @@ impl Report {
         self.sides().map(|(name, _)| (name, pattern.figures(name)))
     }
 
-    /// All that was measured.
+    /// All figures.
     pub(crate) fn all_figures(&self) -> impl Iterator<Item = &Figures> {
         self.patterns.iter().flat_map(|p| [&p.local, &p.remote, &p.floor]).flatten()
     }
 }
 
 impl PatternReport {
-    /// What makes the floor doubtful: nothing that serves blocks is faster than it, if it has the
-    /// processors that it wants.
+    /// A reason to doubt the floor: no block server is faster than the floor, if the floor has
+    /// enough processors.
     pub fn floor_doubt(&self) -> Option<&'static str> {
         let percent = self.remote_percent_of_floor?;
         (percent.iops > 100.0).then_some(
@@ -266,7 +265,7 @@ impl PatternReport {
         )
     }
 
-    /// What was measured of one side.
+    /// The figures of one side.
     pub fn figures(&self, side: SideName) -> Option<&Figures> {
         match side {
             SideName::Local => self.local.as_ref(),
@@ -277,7 +276,7 @@ impl PatternReport {
 }
 
 impl Figures {
-    /// Averages runs of one pattern. Nothing without runs.
+    /// Averages runs of one pattern. `None` without runs.
     pub(crate) fn average(pattern: &Pattern, samples: &[Sample]) -> Option<Figures> {
         if samples.is_empty() {
             return None;
@@ -330,8 +329,7 @@ impl RunFigures {
 }
 
 impl Percent {
-    /// `remote` relative to `local`, or to what stands in its place. Nothing if there is nothing to
-    /// relate to.
+    /// `remote` as a percentage of `local`, or of another base. `None` if the base is zero.
     pub fn new(local: &Figures, remote: &Figures) -> Option<Percent> {
         let of = |remote: f64, local: f64| (local > 0.0).then(|| remote / local * 100.0);
         let (l, r) = (&local.latency, &remote.latency);
@@ -353,7 +351,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     if count == 0 { 0.0 } else { values.sum::<f64>() / count as f64 }
 }
 
-/// The mean, if every run has a value: a mean of some would look like one of all.
+/// The mean, if every run has a value: a mean of only some runs would be misleading.
 fn mean_cpu(runs: &[RunFigures], of: impl Fn(&RunFigures) -> Option<CpuUse>) -> Option<CpuUse> {
     let all: Vec<CpuUse> = runs.iter().map(of).collect::<Option<_>>()?;
     Some(CpuUse {

@@ -1,8 +1,8 @@
 //! The I/Os that one job keeps in flight, with their buffers.
 //!
-//! A slot is one I/O. It becomes one operation, or several where the namespace takes less at once,
-//! and is done when the last of them is. All buffers are made at the start: operations take them
-//! and completions bring them back.
+//! A slot is one I/O. It becomes one operation, or several where the namespace accepts less at
+//! once, and completes with the last of them. All buffers are allocated at the start: operations
+//! take them and completions return them.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ struct Slot {
     ops_left: u32,
 }
 
-/// An I/O that has come to its end.
+/// A completed I/O.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) command: Command,
@@ -52,7 +52,7 @@ pub(crate) struct Slots {
     idle: Vec<u32>,
     /// One per operation, absent while the operation owns it. Empty if the pattern does not read.
     read_buffers: Vec<Option<Buffer>>,
-    /// The same for writes: separate, for reads would overwrite the random contents.
+    /// Buffers for writes: separate, because reads would overwrite the random contents.
     write_buffers: Vec<Option<Buffer>>,
 }
 
@@ -110,8 +110,8 @@ impl Slots {
         u64::from(self.span.io_blocks) * u64::from(self.block_size)
     }
 
-    /// Starts the I/O with the number `io` of the span. `now` is when it was decided to: one look
-    /// at the clock for all that start together, so that a latency is never too small.
+    /// Starts the I/O with the number `io` of the span. `now` is the time of the decision: one
+    /// clock reading for all I/Os that start together, so that a latency is never too small.
     pub(crate) fn submit(
         &mut self,
         submit: &mut impl FnMut(Op),
@@ -142,7 +142,7 @@ impl Slots {
         }
     }
 
-    /// Takes a completion in. The I/O it ends, if it ends one, and the failure, if it is one.
+    /// Handles a completion. Returns the I/O if this completes it, or the failure.
     pub(crate) fn complete(&mut self, completion: Completion) -> Result<Option<Finished>, Failed> {
         let per_io = self.span.ops_per_io();
         let token = u32::try_from(completion.token).expect("a token that was never given out");
@@ -174,7 +174,7 @@ impl Slots {
     }
 }
 
-/// Blocks of an operation, by its token or its place in the I/O. Only an I/O's last may be shorter.
+/// The block count of an operation, by its token or index. Only an I/O's last may be shorter.
 fn op_blocks(span: &Span, op: u32) -> u32 {
     let per_io = span.ops_per_io();
     match op % per_io {

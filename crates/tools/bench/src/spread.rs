@@ -1,25 +1,24 @@
-//! [`Spread`]: several queues into one namespace, filled by one thread.
+//! [`Spread`]: several queues of one namespace, filled by one thread.
 //!
-//! The first operations go to the queues in turn. After that a completion's queue gets the next
-//! operation, as with fio, where each job refills its own file. So every connection keeps its share
-//! of the depth, and operations that complete together are sent together. SPDK's perf gives each
-//! operation to the next queue pair of a namespace instead, so its operations never travel
+//! The first operations go to the queues in turn. After that, each operation goes to the queue of
+//! the oldest completion, as with fio, where each job refills its own file. So every connection
+//! keeps its share of the depth, and operations that complete together are sent together. SPDK's
+//! perf gives each operation to the next queue pair instead, so its operations never travel
 //! together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};
 use std::collections::VecDeque;
 
-/// A job's queues. Only those that something happened to are polled, so that idle ones cost
-/// nothing.
+/// A job's queues. Only queues with events are polled, so that idle ones cost nothing.
 pub(crate) struct Spread {
     queues: Vec<Member>,
     by_task: TaskMap<usize>,
     /// Members to be polled, each once.
     dirty: Vec<usize>,
-    /// Members by their completions that no new operation has replaced, the oldest first.
+    /// Members by completions that no new operation has replaced yet, the oldest first.
     refill: VecDeque<usize>,
-    /// Takes the next operation if there is none to replace.
+    /// The queue for the next operation if there is no completion to replace.
     next: usize,
 }
 
@@ -29,7 +28,7 @@ struct Member {
 }
 
 impl Spread {
-    /// Opens `count` queues (at least one) on the reactor, each with a task of its own.
+    /// Opens `count` queues (at least one) on the reactor, each with its own task.
     pub(crate) fn open(
         namespace: &dyn Namespace,
         reactor: &Reactor,
@@ -51,7 +50,7 @@ impl Spread {
         Ok(spread)
     }
 
-    /// Hands an operation to the queue of the oldest completion, or to the next queue.
+    /// Submits an operation to the queue of the oldest completion, or to the next queue.
     pub(crate) fn submit(&mut self, op: Op) {
         let index = self.refill.pop_front().unwrap_or_else(|| {
             let index = self.next;
@@ -94,12 +93,12 @@ mod tests {
     use farblock_reactor::Config;
     use std::time::Duration;
 
-    /// Turns the loop until there are `count` completions.
+    /// Polls until there are `count` completions.
     fn complete(spread: &mut Spread, reactor: &Reactor, count: usize) -> Vec<Completion> {
         let (mut ready, mut done) = (Vec::new(), Vec::new());
         while done.len() < count {
             spread.poll(&mut done);
-            // This disk completes at once, so that the loop has nothing to wait for.
+            // This disk completes at once, so the loop need not wait.
             reactor.poll(Some(Duration::ZERO), &mut ready).expect("the loop turns");
             ready.drain(..).for_each(|task| spread.ready(task));
         }

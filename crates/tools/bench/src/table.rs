@@ -1,7 +1,7 @@
-//! A report as text: the documents' table, in 130 columns or so, or in two parts of less than 80.
+//! A report as text: the documents' table, about 130 columns wide, or in two parts of less than 80.
 //!
-//! The first block has what was measured, one line per pattern and side; the second the remote side
-//! as a percentage of the local, and of the floor; then what there is to say about single patterns.
+//! The first block has the figures, one line per pattern and side. The second has the remote side
+//! as a percentage of the local, and of the floor. Notes on single patterns follow.
 
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
@@ -11,18 +11,18 @@ use crate::verdict::{ratio_interval, spread_percent};
 /// Spaces between two columns.
 const GAP: &str = "  ";
 
-/// Columns before what the lines of the head say.
+/// The width of the labels in the head.
 const HEAD: usize = 9;
 
 /// The remote side as a percentage of something.
 type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
-/// The whole report as text, lines ended, however wide its tables are.
+/// The whole report as text with final newline, however wide its tables are.
 pub fn render(report: &Report) -> String {
     render_within(report, usize::MAX)
 }
 
-/// The same for a terminal with so many columns: what would not fit is divided.
+/// The same for a terminal of this width: wider tables are divided.
 pub fn render_within(report: &Report, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
@@ -73,13 +73,13 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     text
 }
 
-/// Which columns of the first block.
+/// The columns of the first block to show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TablePart {
     All,
     /// All but latency, each pattern's name above its lines.
     Rates,
-    /// Only latency, likewise.
+    /// Only latency, with each pattern's name above its lines.
     Latency,
 }
 
@@ -233,7 +233,7 @@ fn remarks(report: &Report, columns: usize) -> String {
     text
 }
 
-/// The interval of the two disks' ratio, and the spread of the local disk's own runs.
+/// The interval of the two disks' ratio, and the spread of the local disk's runs.
 fn spread(pattern: &PatternReport) -> Option<String> {
     let rates = |figures: &Figures| figures.runs.iter().map(|run| run.iops).collect::<Vec<_>>();
     let (local, remote) = (rates(pattern.local.as_ref()?), rates(pattern.remote.as_ref()?));
@@ -252,8 +252,8 @@ fn spread(pattern: &PatternReport) -> Option<String> {
     ))
 }
 
-/// Breaks a line at spaces so that it fits, its further lines indented. A word that is longer than
-/// a line stays whole, since it may be a name that somebody copies.
+/// Wraps a line at spaces, with further lines indented. A word longer than a line stays whole,
+/// since it may be a name to copy.
 #[must_use]
 pub fn wrap(line: &str, indent: usize, columns: usize) -> String {
     let mut wrapped = String::new();
@@ -272,12 +272,12 @@ pub fn wrap(line: &str, indent: usize, columns: usize) -> String {
     wrapped
 }
 
-/// Columns that line up. The first ones, named at the start, are words on the left; all others
-/// numbers on the right. A row of one cell is a heading that spans them.
+/// Aligned columns: first words on the left, as many as named at the start, then numbers on the
+/// right. A row of one cell is a heading that spans them.
 struct Grid {
     words: usize,
     header: Vec<String>,
-    /// Titles above several columns: the first, how many, and what.
+    /// Titles above several columns: the first column, their number, and the title.
     groups: Vec<(usize, usize, &'static str)>,
     rows: Vec<Vec<String>>,
 }
@@ -304,7 +304,7 @@ impl Grid {
         let mut widths: Vec<usize> =
             (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
         for (first, count, title) in &self.groups {
-            // Room for the title, at the cost of the first of its columns.
+            // Widens the first of its columns to fit the title.
             let span = span_width(&widths, *first, *count);
             widths[*first] += (title.chars().count() + 4).saturating_sub(span);
         }

@@ -1,4 +1,4 @@
-//! Fixed data for the tests of everything that shows results.
+//! Fixed data for the tests of all output formats.
 
 use crate::cpu::CpuUse;
 use crate::latency::LatencySummary;
@@ -50,7 +50,7 @@ pub(crate) fn figures(
     }
 }
 
-/// Both sides of a pattern.
+/// A report on both sides of a pattern.
 pub(crate) fn compared(pattern: Pattern, local: Figures, remote: Figures) -> PatternReport {
     PatternReport {
         pattern,
@@ -63,7 +63,7 @@ pub(crate) fn compared(pattern: Pattern, local: Figures, remote: Figures) -> Pat
     }
 }
 
-/// The stand of [`report`].
+/// The machine of [`report`].
 fn machine() -> Machine {
     Machine {
         cpu_model: "Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz".to_owned(),
@@ -74,7 +74,8 @@ fn machine() -> Machine {
     }
 }
 
-/// The six patterns with the documents' figures of one drive scaled down, a failure in the last.
+/// The six patterns with scaled-down figures of one drive from the documents, and a failure in the
+/// last.
 pub(crate) fn report() -> Report {
     let rows = [
         ((712_000.0, 359_000.0, 1.4), (692_610.0, 369_000.0, 2.3, 2.05)),
@@ -135,7 +136,7 @@ pub(crate) fn report() -> Report {
     }
 }
 
-/// A report with a floor of which the remote side has four fifths.
+/// A report with a floor; the remote side reaches four fifths of it.
 pub(crate) fn with_floor(mut report: Report) -> Report {
     report.floor = Some("bare sockets to [::1]:4422, no protocol and no disk".to_owned());
     for pattern in &mut report.patterns {

@@ -1,14 +1,13 @@
-//! Two reports of the same loads, and whether the second is slower: medians, the change with its
-//! interval, and a verdict in a word.
+//! Compares two reports of the same loads, to decide whether the second is slower: medians, the
+//! change with its interval, and a verdict.
 //!
-//! **Change.** The runs' geometric mean in the second report relative to the first's, with the
-//! interval that holds the true ratio in 95 of 100 such comparisons: Welch's t on the logarithms of
-//! the runs, for runs are few, and differ in factors rather than in terms. Where one of them has a
-//! single run there is no interval, and no verdict beyond what a [`limit`](Comparison::failures)
-//! says.
+//! **Change.** The geometric mean of the second report's runs relative to the first's, with its 95
+//! % confidence interval: Welch's t on the logarithms, because runs are few and vary by factors.
+//! With a single run in either report there is no interval, and no verdict beyond the
+//! [`limit`](Comparison::failures).
 //!
-//! **Verdict.** Only an interval that leaves no change out is one. Latency and processor time are
-//! better when they fall; only throughput and mean latency count as *slower* for a limit, since a
+//! **Verdict.** Only an interval that excludes zero shows a change. Latency and processor time are
+//! better when they fall. Only throughput and mean latency count as *slower* for a limit, since a
 //! 99th percentile of a few seconds says little.
 
 mod student;
@@ -23,7 +22,7 @@ use crate::result::{Figures, PatternReport, Report, RunFigures};
 
 pub use text::render_within;
 
-/// Something that was measured in every run.
+/// A value measured in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -40,7 +39,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// What people call it, with its unit.
+    /// Its name for people, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Iops => "IOPS",
@@ -55,7 +54,7 @@ impl Metric {
         matches!(self, Metric::Iops | Metric::MibPerSecond)
     }
 
-    /// Whether a limit on being slower is about it.
+    /// Whether the limit for failures applies to it.
     fn is_judged(self) -> bool {
         matches!(self, Metric::Iops | Metric::MibPerSecond | Metric::MeanLatencyUs)
     }
@@ -64,7 +63,7 @@ impl Metric {
 /// One metric of one load, run by run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// Each run's value.
     pub runs: Vec<f64>,
@@ -73,28 +72,28 @@ pub struct Series {
 /// One load of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Which: two reports' loads of this name are compared.
+    /// Its name: loads of the same name are compared.
     pub name: String,
-    /// What it consisted of. If this differs, they are not compared.
+    /// Its parameters. If they differ, the loads are not compared.
     pub setup: String,
-    /// Nothing, if it failed.
+    /// Empty if it failed.
     pub series: Vec<Series>,
     /// Why runs are missing.
     pub failure: Option<String>,
 }
 
-/// A report as far as it is compared.
+/// The part of a report that is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
-    /// What a person tells it from the other by.
+    /// A title that distinguishes it from the other report.
     pub title: String,
-    /// What must be the same for a fair comparison: the machine, the method.
+    /// The conditions that must be equal for a fair comparison: the machine, the method.
     pub conditions: Vec<String>,
     /// In the report's order.
     pub loads: Vec<Load>,
 }
 
-/// A word on a change.
+/// The verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -102,7 +101,7 @@ pub enum Verdict {
     Better,
     /// The interval is on the bad side.
     Worse,
-    /// The interval has no change in it: none was shown.
+    /// The interval includes zero: no change was shown.
     NoDifference,
     /// Too few runs for an interval.
     NoInterval,
@@ -111,17 +110,17 @@ pub enum Verdict {
 /// One metric of one load in both reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// Median of the first report's runs.
     pub median_a: f64,
-    /// Median of the second's.
+    /// Median of the second report's runs.
     pub median_b: f64,
-    /// By how many per cent the second's geometric mean is above the first's.
+    /// The percentage by which the second's geometric mean exceeds the first's.
     pub percent: f64,
-    /// The ends of its 95 % interval, if there are runs for it.
+    /// The ends of its 95 % interval, if there are enough runs.
     pub interval_percent: Option<[f64; 2]>,
-    /// What that means.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
@@ -130,24 +129,24 @@ pub struct Change {
 pub struct Compared {
     /// The load's name.
     pub name: String,
-    /// What it consisted of.
+    /// Its parameters.
     pub setup: String,
     /// Runs in the first and in the second report.
     pub runs: [usize; 2],
-    /// Per metric that both have.
+    /// The metrics that both have.
     pub changes: Vec<Change>,
 }
 
-/// Two reports beside each other.
+/// A comparison of two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// The titles of the first and the second.
     pub titles: [String; 2],
     /// The loads that both have.
     pub loads: Vec<Compared>,
-    /// Loads that the first has and the second failed at or lacks: sentences.
+    /// Sentences on loads of the first that failed or are missing in the second.
     pub missing: Vec<String>,
-    /// What else a reader has to know.
+    /// Other sentences for the reader.
     pub remarks: Vec<String>,
 }
 
@@ -196,8 +195,8 @@ impl Comparison {
         }
     }
 
-    /// Sentences on all that is slower by more than `limit_percent`, or is missing: what
-    /// an automatic check fails for. A change whose interval has no change in it is none.
+    /// Sentences on all loads that are missing or slower by more than `limit_percent`: reasons for
+    /// an automatic check to fail. A change whose interval includes zero does not count.
     pub fn failures(&self, limit_percent: f64) -> Vec<String> {
         let mut failures = self.missing.clone();
         for load in &self.loads {
@@ -243,8 +242,8 @@ fn change(a: &Series, b: &Load) -> Option<Change> {
     })
 }
 
-/// The 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal.
-/// Nothing with fewer than two runs of each.
+/// The 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal. `None`
+/// with fewer than two runs on either side.
 pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     let logarithms = |runs: &[f64]| -> Option<Vec<f64>> {
         runs.iter().map(|rate| (*rate > 0.0).then(|| rate.ln())).collect()
@@ -255,14 +254,14 @@ pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     Some([(difference - margin).exp() * 100.0, (difference + margin).exp() * 100.0])
 }
 
-/// How far the fastest run is above the slowest one, in per cent of the slowest.
+/// By how many per cent the fastest run exceeds the slowest.
 pub(crate) fn spread_percent(rates: &[f64]) -> Option<f64> {
     let slowest = rates.iter().copied().reduce(f64::min).filter(|rate| *rate > 0.0)?;
     let fastest = rates.iter().copied().reduce(f64::max)?;
     (rates.len() > 1).then(|| (fastest / slowest - 1.0) * 100.0)
 }
 
-/// The middle one, or the mean of the two in the middle; 0 of nothing.
+/// The middle value, or the mean of the two in the middle; 0 if empty.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -274,7 +273,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// `+1.2`, `−3.4`: one digit, and a sign that can be seen.
+/// `+1.2`, `−3.4`: one decimal, and an explicit sign.
 fn signed(value: f64) -> String {
     let digits = format::tenths(value.abs());
     let sign = if digits == "0.0" { "" } else { if value < 0.0 { "−" } else { "+" } };
@@ -282,7 +281,7 @@ fn signed(value: f64) -> String {
 }
 
 impl Report {
-    /// This report as far as another one can be compared with it.
+    /// The part of this report that is compared with another.
     pub fn subject(&self) -> Subject {
         let machine = &self.machine;
         let (cpu, cores) = (&machine.cpu_model, machine.cores);
@@ -308,7 +307,7 @@ impl Report {
         };
         let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
         let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
-        // The floor is no disk: it is there to be looked at, not to be judged.
+        // The floor is not a disk: it is shown, but not judged.
         let disks = self.figures(pattern).filter(|(side, _)| *side != SideName::Floor);
         disks.map(move |(side, figures)| Load {
             name: format!("{}, {}", p.name, side.name()),

@@ -1,4 +1,4 @@
-//! Processor time and memory as Windows tells them.
+//! Processor time and memory from Windows.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,10 +22,10 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::cpu::CpuSource;
 
-/// Another process, all of its threads, those that ended included.
+/// Another process with all threads, including those that have ended.
 #[derive(Debug)]
 pub struct OtherProcess {
-    /// Tells also when the process is gone.
+    /// Still valid after the process has ended.
     handle: OwnedHandle,
 }
 
@@ -44,18 +44,18 @@ impl CpuSource for OtherProcess {
     }
 }
 
-/// Threads of this process by the beginning of their names. Threads that begin later are found, and
-/// those that end keep counting.
+/// Threads of this process, selected by name prefix. Later threads are found, and threads that have
+/// ended keep counting.
 #[derive(Debug)]
 pub struct ThreadGroup {
     prefixes: Vec<String>,
-    /// By their numbers, which are not given to others while the handles are open; with the most
-    /// that they were seen to have used, since Wine forgets that of a thread that has ended.
+    /// By thread number, which is not reused while the handle is open. The time is the largest
+    /// seen, since Wine forgets it when a thread has ended.
     members: Mutex<HashMap<u32, (OwnedHandle, Duration)>>,
 }
 
 impl ThreadGroup {
-    /// Threads of this process whose names begin with one of `prefixes`.
+    /// Threads of this process whose names start with one of `prefixes`.
     pub fn named(prefixes: &[&str]) -> io::Result<ThreadGroup> {
         threads()?;
         let prefixes = prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
@@ -88,7 +88,7 @@ impl CpuSource for ThreadGroup {
     }
 }
 
-/// Memory of a process that is in main memory.
+/// The resident memory of a process.
 pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     let handle = open_process(process).ok()?;
     let mut found = PROCESS_MEMORY_COUNTERS::default();
@@ -98,7 +98,7 @@ pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     (done != 0).then_some(found.WorkingSetSize as u64)
 }
 
-/// What this user may still store in a folder.
+/// The space in a folder that this user may still use.
 pub(crate) fn available_bytes(folder: &Path) -> io::Result<u64> {
     let path: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
     let mut found = 0;
@@ -157,7 +157,7 @@ type Times = unsafe extern "system" fn(
     *mut FILETIME,
 ) -> i32;
 
-/// What user code and the kernel used for a process or thread.
+/// The user and kernel time of a process or thread.
 fn times(of: &OwnedHandle, ask: Times) -> io::Result<Duration> {
     let [mut created, mut ended, mut kernel, mut user] = [FILETIME::default(); 4];
     // SAFETY: the handle is open and of the kind that `ask` is for; the times are ours.
@@ -228,7 +228,7 @@ mod tests {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let named = std::thread::Builder::new().name("farblock-busy-1".to_owned());
         let busy = named.spawn(move || while wait.try_recv() == Err(TryRecvError::Empty) {});
-        // A busy machine gives the thread less than the time that passes.
+        // On a busy machine the thread gets less processor time than the time that passes.
         let begin = Instant::now();
         while group.cpu_time() < Duration::from_millis(50) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", group.cpu_time());

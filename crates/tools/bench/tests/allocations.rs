@@ -1,4 +1,4 @@
-//! A job allocates nothing per I/O: a hundred times the I/Os take as many allocations.
+//! A job allocates nothing per I/O: a hundred times the I/Os need as many allocations.
 
 mod namespaces;
 
@@ -15,11 +15,10 @@ use namespaces::{Fake, When};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How the threads meet at the start decides whether a channel has to allocate for somebody who
-/// waits.
+/// Allocations that vary with timing: a channel may allocate for a thread that waits at the start.
 const STARTUP_NOISE: u64 = 16;
 
-/// Allocations that two jobs make for so many I/Os each.
+/// The number of allocations of two jobs with this many I/Os each.
 fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64) -> u64 {
     let geometry = Geometry { max_blocks, ..Geometry::new(512, 80_000) };
     let mut fake = Fake::new(geometry, when);

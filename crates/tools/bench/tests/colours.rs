@@ -1,9 +1,9 @@
-//! A report has the dashboard's colours: they are written in both, and are the same.
+//! The colors of the report and of the dashboard, which are written in both, are equal.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a colour is called in the report, and in the dashboard.
+/// The names of a color in the report and in the dashboard.
 const PAIRS: [(&str, &str); 12] = [
     ("paper", "back"),
     ("card", "panel"),
@@ -19,7 +19,7 @@ const PAIRS: [(&str, &str); 12] = [
     ("alert", "bad-back"),
 ];
 
-/// The colours of a style sheet, those of light and those of dark.
+/// The light and the dark colors of a style sheet.
 fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let text = std::fs::read_to_string(&path).expect("it is in the tree");

@@ -1,4 +1,4 @@
-//! Whole benchmarks on small namespaces: what is done to them, and what is said about it.
+//! Whole benchmarks on small namespaces: the I/Os they do, and the reports they give.
 
 mod namespaces;
 
@@ -306,7 +306,7 @@ fn time_ends_a_run_that_no_size_ends() {
 
 #[test]
 fn meters_are_read_for_host_and_target() {
-    /// A second more at each look.
+    /// A clock that advances by a second at each reading.
     #[derive(Default)]
     struct Ticking(AtomicU64);
     impl CpuSource for Ticking {

@@ -9,8 +9,8 @@ use super::protection::Obstacle;
 use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
-/// How long to try a lock. The io_uring of a killed process, with its files, outlives the process,
-/// and udev holds a device briefly while it examines it.
+/// The time to keep trying a lock. The io_uring of a killed process, with its files, outlives the
+/// process, and udev holds a device briefly while it examines it.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 

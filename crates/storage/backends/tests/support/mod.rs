@@ -1,4 +1,4 @@
-//! What several tests here need.
+//! Shared helpers of the tests.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part of it")]
 
@@ -13,7 +13,7 @@ use farblock_block::{BlockError, Geometry, Namespace, Op, Queue};
 use farblock_random::Random;
 use farblock_reactor::{Reactor, TaskId};
 
-/// Makes a module of each name, with a test for each engine in it.
+/// Creates a module for each name, with a test for each engine in it.
 macro_rules! on_both_engines {
     ($($name:ident($engine:ident) $body:block)*) => {$(
         mod $name {
@@ -69,7 +69,7 @@ impl Dir {
         path
     }
 
-    /// A new sparse file, open. Its name is gone already, and its space goes with its last user.
+    /// A new sparse file, open and already unlinked. Its space is freed with its last user.
     pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
         let path = self.file(bytes);
         let disk = FileDisk::open(&path, options).expect("a disk");
@@ -78,7 +78,7 @@ impl Dir {
     }
 }
 
-/// A namespace that takes few blocks at once.
+/// A namespace that accepts only few blocks per operation.
 pub(crate) struct Capped {
     inner: Arc<dyn Namespace>,
     max_blocks: u32,
@@ -129,7 +129,7 @@ impl Queue for CappedQueue {
     }
 }
 
-/// Tests that mount or make loop devices need root. They fail without it, unless told to pass.
+/// Tests that mount or create loop devices need root. They fail without it, unless told to pass.
 pub(crate) fn may_use_root() -> bool {
     let skip = std::env::var_os("FARBLOCK_SKIP_ROOT_TESTS").is_some();
     if skip {
@@ -138,7 +138,7 @@ pub(crate) fn may_use_root() -> bool {
     !skip
 }
 
-/// Runs a program that must succeed, and returns what it says.
+/// Runs a program that must succeed, and returns its output.
 #[track_caller]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
@@ -163,12 +163,12 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Memory, so many bytes of it.
+    /// A memory file system of this many bytes.
     pub(crate) fn tmpfs(dir: &Dir, bytes: u64) -> Mount {
         Mount::new(dir, &["-t", "tmpfs", "-o", &format!("size={bytes}"), "farblock-test"])
     }
 
-    /// What is on a device.
+    /// The contents of a device.
     pub(crate) fn device(dir: &Dir, device: &Loop) -> Mount {
         Mount::new(dir, &[text(&device.path)])
     }
@@ -196,7 +196,7 @@ impl Drop for Mount {
 /// A loop device over a sparse file, detached when dropped.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
-    /// The file beneath it.
+    /// The file below it.
     pub(crate) file: PathBuf,
 }
 
@@ -205,7 +205,7 @@ impl Loop {
         Loop::over(&dir.file(bytes), sector)
     }
 
-    /// A device on a file that exists.
+    /// A device on an existing file.
     pub(crate) fn over(file: &Path, sector: u32) -> Loop {
         let sector = sector.to_string();
         let arguments = ["--show", "--find", "--sector-size", &sector, text(file)];

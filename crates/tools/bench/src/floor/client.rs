@@ -1,4 +1,4 @@
-//! The asking end.
+//! The floor's client.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read, Write};
@@ -23,20 +23,20 @@ use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 use farblock_random::Random;
 
-/// Beginning of the names of the threads that ask; a number follows.
+/// Prefix of the names of client threads; a number follows.
 pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
 
 /// One run against a server.
 #[derive(Clone, Copy)]
 pub(crate) struct FloorSpec<'a> {
     pub(crate) address: SocketAddr,
-    /// Its jobs are connections here, or so many connections each.
+    /// Each of its jobs is a connection here, or several.
     pub(crate) pattern: &'a Pattern,
-    /// Connections that each job divides its depth among.
+    /// Connections over which each job spreads its depth.
     pub(crate) connections: u32,
     /// Threads that share the connections.
     pub(crate) threads: u32,
-    /// Processors for them, in turn; none is anywhere.
+    /// Processors to pin them to, in turn; if empty, they are not pinned.
     pub(crate) cpus: &'a [usize],
     pub(crate) ramp: Duration,
     pub(crate) runtime: Duration,
@@ -44,29 +44,29 @@ pub(crate) struct FloorSpec<'a> {
     pub(crate) meters: &'a Meters,
 }
 
-/// What a thread is told at the start.
+/// The schedule that a thread gets at the start.
 #[derive(Clone, Copy)]
 struct Schedule {
     measure_start: Instant,
     measure_end: Instant,
 }
 
-/// What a thread measured.
+/// A thread's results.
 struct Counted {
     reads: u64,
     writes: u64,
     latencies: Latencies,
 }
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 #[derive(Default)]
 struct ClientShared {
     completed: AtomicU64,
-    /// One of them failed: there is nothing left to measure.
+    /// One of them failed, so the measurement ends.
     failed: AtomicBool,
 }
 
-/// The depth of each connection: a job's I/Os divided among its connections, of which none idles.
+/// The depth of each connection: a job's I/Os divided among its connections, at least one each.
 fn depths(spec: &FloorSpec<'_>) -> Vec<usize> {
     let (depth, connections) = (spec.pattern.iodepth, spec.connections.max(1));
     let share = |one: u32| (depth / connections + u32::from(one < depth % connections)) as usize;
@@ -74,7 +74,7 @@ fn depths(spec: &FloorSpec<'_>) -> Vec<usize> {
     job.repeat(spec.pattern.numjobs as usize)
 }
 
-/// Carries out one run.
+/// Performs one run.
 pub(crate) fn run(
     spec: &FloorSpec<'_>,
     cancel: &Cancel,
@@ -130,7 +130,7 @@ pub(crate) fn run(
     })
 }
 
-/// The clocks at the two ends of the measured time.
+/// The clocks at the start and end of the measured time.
 struct Marks {
     at: [Instant; 2],
     readings: [crate::cpu::Readings; 2],
@@ -185,35 +185,35 @@ impl Marks {
     }
 }
 
-/// Answers of one receive.
+/// The most answers per receive.
 const ANSWERS: usize = 64;
 
-/// One connection and the requests that are not answered yet, the oldest first.
+/// One connection and its unanswered requests, the oldest first.
 ///
-/// Answers come in the order of the requests, so it is known beforehand which byte is what: they
-/// are received straight to where they belong, each request having a place for its data.
+/// Answers arrive in the order of the requests, so the purpose of every byte is known beforehand.
+/// Data are received directly into the buffer of their request.
 struct Lane {
     stream: Stream,
     depth: usize,
     asked: VecDeque<(FloorRequest, Instant)>,
-    /// The place of the oldest request.
+    /// The buffer of the oldest request.
     place: usize,
-    /// Bytes of its answer that are there.
+    /// Received bytes of its answer.
     received: usize,
     heads: [u8; ANSWERS * ANSWER_BYTES],
     destination: Vec<u8>,
 }
 
-/// A thread that asks, with its connections.
+/// A client thread with its connections.
 struct Asker {
     lanes: Vec<Lane>,
     load: Load,
 }
 
-/// What a thread asks for, and what came of it.
+/// A thread's load and its results.
 struct Load {
     pattern: Pattern,
-    /// What is written: a place for each request.
+    /// The data to write: a buffer for each request.
     source: Vec<u8>,
     random: Random,
     counted: Counted,
@@ -284,7 +284,7 @@ impl Asker {
 }
 
 impl Load {
-    /// Adds a request to what the connection will send.
+    /// Adds a request to the connection's send queue.
     fn ask(&mut self, lane: &mut Lane, now: Instant) {
         let (rw, bytes) = (self.pattern.rw, self.pattern.block_size_bytes);
         let read = match (rw.reads(), rw.writes()) {
@@ -299,8 +299,8 @@ impl Load {
         lane.asked.push_back((request, now));
     }
 
-    /// Takes in the answers that are there, and asks as much again with one send. How many answers
-    /// that were.
+    /// Handles the available answers, and replaces them by as many requests with one send. Returns
+    /// the number of answers.
     fn turn(&mut self, lane: &mut Lane, schedule: Schedule) -> io::Result<u64> {
         let answers = lane.receive(self.pattern.block_size_bytes as usize)?;
         if answers == 0 {
@@ -329,7 +329,7 @@ impl Load {
 }
 
 impl Lane {
-    /// Receives what is there. The number of answers that are complete now.
+    /// Receives the available bytes. Returns the number of answers completed by them.
     fn receive(&mut self, bytes: usize) -> io::Result<u64> {
         let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] =
             std::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -370,7 +370,7 @@ impl Lane {
         self.complete(received)
     }
 
-    /// Counts the answers that are complete with so many more bytes, and checks their headers.
+    /// Counts the answers completed by these bytes, and checks their headers.
     fn complete(&mut self, received: usize) -> io::Result<u64> {
         let mut left = self.received + received;
         let mut answers = 0;
@@ -389,7 +389,7 @@ impl Lane {
             left -= ANSWER_BYTES + data as usize;
             answers += 1;
         }
-        // What is there of the next header comes first again.
+        // Move a partial next header to the front.
         let at = answers * ANSWER_BYTES;
         if at > 0 && left > 0 {
             self.heads.copy_within(at..at + ANSWER_BYTES.min(left), 0);
@@ -398,13 +398,13 @@ impl Lane {
         Ok(answers as u64)
     }
 
-    /// The oldest request, which is answered.
+    /// Removes the oldest request, which is answered.
     fn next(&mut self) -> (FloorRequest, Instant) {
         self.asked.pop_front().expect("only what was asked is counted as answered")
     }
 }
 
-/// Asks once for a little, and is refused by whoever is no server.
+/// Sends one small request; fails if the peer is not a floor server.
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     let mut socket = TcpStream::connect_timeout(&address, FLOOR_CONNECT_LIMIT)?;
     socket.set_read_timeout(Some(FLOOR_CONNECT_LIMIT))?;

@@ -1,17 +1,18 @@
-//! The bytes: a request of 72, an answer of 24, and data after either. As many as NVMe/TCP needs
-//! for a read or a write with its data in the capsule, and no more meaning than needed to count.
+//! The format: a request of 72 bytes, an answer of 24, and data after either. These are the sizes
+//! of an NVMe/TCP read, and of a write with in-capsule data. Headers contain only what the count
+//! needs.
 
-/// Bytes of a request: what a command capsule and its header have.
+/// The size of a request: a command capsule with its header.
 pub(super) const REQUEST_BYTES: usize = 72;
-/// Bytes of an answer: what a data or response header and its capsule have.
+/// The size of an answer: a data or response header with its capsule.
 pub(super) const ANSWER_BYTES: usize = 24;
 
-/// Tells a peer from somebody who connected by mistake.
+/// Distinguishes a floor peer from a mistaken connection.
 const MAGIC: [u8; 4] = *b"fBfL";
 const READ: u8 = 2;
 const WRITE: u8 = 1;
 
-/// What a driver asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FloorRequest {
     Read { bytes: u32 },
@@ -19,7 +20,7 @@ pub(super) enum FloorRequest {
 }
 
 impl FloorRequest {
-    /// Data that follow the request.
+    /// The size of the data after the request.
     pub(super) fn data_bytes(self) -> u32 {
         match self {
             FloorRequest::Read { .. } => 0,
@@ -27,7 +28,7 @@ impl FloorRequest {
         }
     }
 
-    /// Data that follow the answer.
+    /// The size of the data after the answer.
     pub(super) fn answer_bytes(self) -> u32 {
         match self {
             FloorRequest::Read { bytes } => bytes,
@@ -47,7 +48,7 @@ impl FloorRequest {
         head
     }
 
-    /// The request in `head`, unless it is none or asks for more than `most` bytes.
+    /// Parses a request. `None` if it is invalid, or asks for more than `most` bytes.
     pub(super) fn parse(head: &[u8], most: u32) -> Option<FloorRequest> {
         let bytes = sized(head, most)?;
         match head[4] {
@@ -66,7 +67,7 @@ pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
     head
 }
 
-/// How many bytes of data follow an answer, unless `head` is none.
+/// The size of the data after an answer. `None` if `head` is invalid.
 pub(super) fn parse_answer(head: &[u8], most: u32) -> Option<u32> {
     sized(head, most)
 }

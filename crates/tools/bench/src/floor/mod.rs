@@ -1,25 +1,24 @@
-//! The floor: the same bytes over bare sockets, with no protocol at all.
+//! The floor: the same bytes over bare sockets, without a protocol.
 //!
-//! For each read a request of 72 bytes goes out, and 24 and the data come back; for each write 72
-//! and the data go out, and 24 come back: as many bytes as NVMe/TCP moves. Depth and connections
-//! are the pattern's. No disk is behind it, no command is parsed, nothing can be in the wrong
-//! order. What it reaches, nothing that serves blocks over TCP sockets will surpass, and how near
-//! farblock comes is the number that cannot be argued with.
+//! A read sends a request of 72 bytes and receives 24 and the data; a write sends 72 and the data,
+//! and receives 24: the same numbers as NVMe/TCP. Depth and connections follow the pattern. There
+//! is no disk, no command parsing, and no ordering. No block server over TCP sockets can be faster
+//! than the floor, so the ratio of farblock to it is an objective measure.
 //!
-//! # How it is made fast
+//! # Why it is fast
 //!
-//! Both ends look for work all the time. Each receives all that is there, and answers, or asks
-//! again, with one gathered send. The asking end receives data straight to where they belong: every
-//! I/O in flight has a place of its own, as every real host's has. The answering end has no disk:
-//! it sends one piece of memory over and over, and receives to another.
+//! Both ends poll all the time. Each receives all available data, and sends its answers or next
+//! requests with one gathered send. The client receives data directly into the buffer of each I/O
+//! in flight, as a real host does. The server has no disk: it always sends the same memory, and
+//! receives into another.
 //!
-//! # What was tried
+//! # Alternatives
 //!
-//! On two cores of a virtual AMD EPYC, best of several half-second runs, thousands of I/Os per
-//! second of: 4k reads at depth 32, 4k writes at 32, 4k reads at 128, 64k reads and writes at 32,
-//! 1M reads and writes at 8.
+//! Thousands of I/Os per second on two cores of a virtual AMD EPYC, the best of several half-second
+//! runs. Columns: 4k reads at depth 32, 4k writes at 32, 4k reads at 128, 64k reads and writes at
+//! 32, 1M reads and writes at 8.
 //!
-//! | what | 4k r | 4k w | 4k r 128 | 64k r | 64k w | 1M r | 1M w |
+//! | variant | 4k r | 4k w | 4k r 128 | 64k r | 64k w | 1M r | 1M w |
 //! | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 //! | this | 916 | 794 | 1302 | 121 | 95 | 7.5 | 6.4 |
 //! | receives of at most 64 KiB | 826 | 491 | 990 | 69 | 72 | 6.6 | 7.2 |
@@ -29,12 +28,12 @@
 //! | a send buffer of 4 MiB, not the system's choice | 926 | 825 | 1594 | 123 | 99 | 7.3 | 6.6 |
 //! | one destination for everything, not one per I/O | 712 | 463 | 769 | 113 | 130 | 7.8 | 6.1 |
 //!
-//! Repeated runs differ by a fifth, so the rows that are worse are the ones that say something. Not
-//! taken: one destination for everything, which no disk could do; both ends of a connection on one
-//! core, which over loopback is as fast again but is no network.
+//! Repeated runs differ by a fifth, so only the worse rows are significant. Two variants were
+//! rejected: one buffer for all I/Os, which is impossible for a disk; and both ends of a connection
+//! on one core, which over loopback is twice as fast but involves no network.
 //!
-//! Busy threads want a processor each. On a machine with a single one they yield to each other, and
-//! the floor is then none.
+//! Each spinning thread needs its own processor. On a machine with a single one they yield to each
+//! other, and the result is not a floor.
 
 mod client;
 mod frame;
@@ -60,19 +59,19 @@ use crate::plan::{Plan, Times};
 use crate::progress::Cancel;
 use crate::result::Figures;
 
-/// The floor beside the namespaces of a [`Plan`]: its patterns, with the same depth and as many
-/// connections, put on a [`Server`].
+/// The floor beside the namespaces of a [`Plan`]: runs its patterns, with the same depth and number
+/// of connections, against a [`Server`].
 #[derive(Clone, Debug)]
 pub struct Floor {
-    /// Where the server listens.
+    /// The server's address.
     pub address: SocketAddr,
     /// Threads that share a pattern's connections, at most one for each. They never sleep, so more
-    /// than there are processors for them make the floor worse, and not the network.
+    /// threads than processors slow the floor down.
     pub threads: u32,
-    /// What is measured beside the I/Os.
+    /// The measurements beside the I/Os.
     pub meters: Meters,
-    /// Measured time of each run, where the plan's is longer: bare sockets are sooner known than a
-    /// disk. Then there is no warm-up, and a ramp of half of this.
+    /// Measured time of each run, where the plan's is longer: bare sockets need less time than a
+    /// disk. There is then no warm-up, and a ramp of half of this.
     pub briefly: Option<Duration>,
 }
 
@@ -81,13 +80,13 @@ impl Floor {
         format!("bare sockets to {}, no protocol and no disk", self.address)
     }
 
-    /// The phases of one of its runs, where a disk's has these.
+    /// The phases of one of its runs, given those of a disk's run.
     pub(crate) fn times(&self, disk: Times) -> Times {
         let Some(runtime) = self.briefly.filter(|brief| *brief < disk.runtime) else { return disk };
         Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }
     }
 
-    /// Checks that the plan can be put on it, and that it is there.
+    /// Checks that the plan can run on it, and that the server answers.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), BenchError> {
         if plan.runtime.is_zero() {
             return Err(BenchError::BadPlan("the floor needs a time to measure in"));
@@ -108,11 +107,11 @@ impl Floor {
     }
 }
 
-/// Asks whether a [`Server`] answers there, which takes seconds at most.
+/// Checks that a [`Server`] answers there, within seconds.
 ///
 /// # Errors
 ///
-/// If nobody listens, or somebody else.
+/// If nothing listens there, or something else.
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     client::probe(address)
 }
@@ -124,21 +123,21 @@ pub struct Drive {
     pub pattern: Pattern,
     /// Threads, at most one per connection.
     pub threads: u32,
-    /// Processors to pin them to, in turn; none is anywhere.
+    /// Processors to pin them to, in turn; if empty, they are not pinned.
     pub cpus: Vec<usize>,
     /// Unmeasured load at the start.
     pub ramp: Duration,
     /// Measured time.
     pub runtime: Duration,
-    /// What is measured beside the I/Os.
+    /// The measurements beside the I/Os.
     pub meters: Meters,
 }
 
-/// Puts a load on a [`Server`], once.
+/// Runs a load against a [`Server`] once.
 ///
 /// # Errors
 ///
-/// If it cannot be reached, goes away, or is no such server.
+/// If it cannot be reached, disconnects, or is not such a server.
 pub fn drive(address: SocketAddr, load: &Drive, cancel: &Cancel) -> Result<Figures, RunError> {
     let spec = client::FloorSpec {
         address,

@@ -1,7 +1,7 @@
 //! Pinning a thread to a processor, where the system can.
 
-/// Pins the calling thread to a processor, if one is given. Where that cannot be done the thread
-/// runs wherever the system likes: slower, perhaps, but right.
+/// Pins the calling thread to a processor, if one is given. If that fails, the thread runs on any
+/// processor, perhaps more slowly.
 #[cfg(target_os = "linux")]
 pub(super) fn pin(cpu: Option<usize>) {
     use nix::sched::{CpuSet, sched_setaffinity};

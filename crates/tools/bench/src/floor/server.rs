@@ -1,4 +1,4 @@
-//! The answering end.
+//! The floor's server.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,13 +16,12 @@ use crate::limits::{
     FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT, FLOOR_RECEIVE_BYTES,
 };
 
-/// Beginning of the names of the threads that answer; a number follows.
+/// Prefix of the names of server threads; a number follows.
 pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
 
 /// Answers [`drive`](super::drive()) until it is dropped.
 ///
-/// Whatever else connects is disconnected at its first bytes that make no sense, or when it has
-/// been silent for a minute.
+/// Any other client is disconnected at its first invalid bytes, or after a minute of silence.
 pub struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -30,7 +29,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address` with so many threads, pinned to `cpus` in turn unless there are none.
+    /// Listens on `address` with this many threads, pinned to `cpus` in turn unless it is empty.
     ///
     /// # Errors
     ///
@@ -71,7 +70,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the accepting thread, which then lets go of the others.
+        // Wakes the accepting thread, which then releases the others.
         let mut address = self.address;
         match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -85,7 +84,7 @@ impl Drop for Server {
     }
 }
 
-/// Deals connections to the threads in turn.
+/// Distributes connections to the threads in turn.
 fn accept(listener: &TcpListener, workers: &[Sender<TcpStream>], stop: &AtomicBool) {
     for index in (0..workers.len()).cycle() {
         let accepted = listener.accept();
@@ -98,26 +97,26 @@ fn accept(listener: &TcpListener, workers: &[Sender<TcpStream>], stop: &AtomicBo
                     return; // that thread panicked
                 }
             }
-            // The connection is gone already, or there are too many: the next one may do better.
+            // The connection is closed already, or there are too many: the next one may succeed.
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
-/// Where what is written goes, and where what is read comes from: a disk that costs nothing.
+/// The destination of writes and the source of reads: a disk without any cost.
 struct Memory {
     received: Vec<u8>,
     data: Vec<u8>,
 }
 
-/// One connection and what it is in the middle of.
+/// One connection and its state.
 struct Peer {
     stream: Stream,
     requests: Cutter<FloorRequest, REQUEST_BYTES>,
     heard: Instant,
 }
 
-/// The life of an answering thread: waits without a connection, spins with one.
+/// The body of a server thread: blocks without a connection, spins with one.
 fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) {
     pin(cpu);
     let mut memory = Memory {
@@ -157,7 +156,8 @@ impl Peer {
         Some(Peer { stream, requests: Cutter::new(), heard: Instant::now() })
     }
 
-    /// Takes in what there is and answers all of it with one send. Bytes received.
+    /// Receives the available bytes and answers all requests with one send. Returns the bytes
+    /// received.
     fn answer(&mut self, memory: &mut Memory, now: Instant) -> io::Result<usize> {
         if self.stream.unsent() > FLOOR_MAX_UNSENT {
             self.stream.flush(&memory.data)?; // it has to take its answers before it is heard again

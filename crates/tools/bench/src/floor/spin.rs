@@ -1,4 +1,4 @@
-//! Looking for work all the time, but not for ever.
+//! Spinning with a limit.
 
 use std::thread;
 use std::time::Instant;
@@ -6,15 +6,15 @@ use std::time::Instant;
 use crate::limits::{FLOOR_NAP, FLOOR_PATIENCE};
 use crate::machine::cores;
 
-/// Rounds between two looks at the clock.
+/// Rounds between two readings of the clock.
 const ROUNDS: u32 = 64;
 
-/// Decides what a thread does after a round in which nothing was there to do.
+/// Decides how a thread waits after an idle round.
 pub(super) struct Patience {
     round: u32,
     now: Instant,
     active: Instant,
-    /// The peer may be waiting for this very processor.
+    /// There may be more threads than processors, so yield to the peer.
     crowded: bool,
 }
 
@@ -24,7 +24,7 @@ impl Patience {
         Patience { round: 0, now, active: now, crowded: cores() == 1 }
     }
 
-    /// About now.
+    /// The approximate time.
     pub(super) fn now(&self) -> Instant {
         self.now
     }

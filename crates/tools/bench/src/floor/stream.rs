@@ -1,4 +1,4 @@
-//! One connection: receives as much as there is, sends as much as fits.
+//! One connection: receives the available bytes, and sends as much as fits.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -7,36 +7,36 @@ use std::net::TcpStream;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 
-/// Pieces of one gathered send.
+/// The most pieces of one gathered send.
 const PIECES: usize = 256;
-/// Bytes of sent headers that are kept before the rest is moved to the front.
+/// Bytes of sent headers to keep before the rest is moved to the front.
 const KEPT_HEAD_BYTES: usize = 64 << 10;
 
-/// A header with data after it that waits to be sent.
+/// A header with its data, not yet sent.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     head_bytes: usize,
     data_bytes: usize,
-    /// Where the data are in what the sender gives.
+    /// The offset of its data in the sender's memory.
     data_at: usize,
 }
 
 /// A connection that never blocks.
 pub(super) struct Stream {
     socket: TcpStream,
-    /// Headers that wait to be sent, one after the other.
+    /// Unsent headers in a row.
     heads: Vec<u8>,
-    /// What the pieces of `heads` are, and what follows each.
+    /// The frames in `heads`, with the data that follow each header.
     frames: VecDeque<Frame>,
-    /// Bytes of `heads` that are sent.
+    /// Sent bytes of `heads`.
     heads_sent: usize,
-    /// Bytes of the first frame's header and data that are sent.
+    /// Sent bytes of the first frame's header and data.
     first_sent: usize,
 }
 
 impl Stream {
-    /// Takes a connected socket over. Over loopback its congestion control is cubic, as farblock's
-    /// is, where the system lets us: bbr paces even there, and moves a fifth less.
+    /// Wraps a connected socket. Over loopback it selects cubic congestion control, like farblock,
+    /// where the system allows it: bbr paces even there, and moves a fifth less.
     pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -53,12 +53,12 @@ impl Stream {
         })
     }
 
-    /// Bytes that were received: none if there are none yet.
+    /// Receives bytes: zero if none are available.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         received(self.socket.read(into))
     }
 
-    /// Bytes that were received into several places, one after the other.
+    /// Receives bytes into several buffers in a row.
     pub(super) fn receive_scattered(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match into {
             [one] => received(self.socket.read(one)),
@@ -66,12 +66,12 @@ impl Stream {
         }
     }
 
-    /// Frames that are not sent yet.
+    /// The number of unsent frames.
     pub(super) fn unsent(&self) -> usize {
         self.frames.len()
     }
 
-    /// Adds a header to what will be sent, and data that follow it: where they are in what
+    /// Queues a header, and the data that follow it, as an offset in the memory that
     /// [`flush`](Stream::flush) gets.
     pub(super) fn push(&mut self, head: &[u8], data_at: usize, data_bytes: u32) {
         self.heads.extend_from_slice(head);
@@ -79,7 +79,7 @@ impl Stream {
         self.frames.push_back(Frame { head_bytes: head.len(), data_bytes, data_at });
     }
 
-    /// Sends what there is, as much as the connection takes.
+    /// Sends as much as the connection takes.
     pub(super) fn flush(&mut self, data: &[u8]) -> io::Result<()> {
         while !self.frames.is_empty() {
             let (sent, all) = match self.send(data) {
@@ -94,7 +94,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One gathered send: bytes sent, of how many.
+    /// One gathered send; returns the bytes sent and the bytes attempted.
     fn send(&self, data: &[u8]) -> io::Result<(usize, usize)> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (mut count, mut all) = (0, 0);
@@ -153,7 +153,7 @@ impl Stream {
     }
 }
 
-/// Nothing yet is no error, and an end is one.
+/// Turns "would block" into zero bytes, and an end of stream into an error.
 fn received(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -166,11 +166,11 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Cuts received bytes into frames: headers of `HEAD` bytes, and the data that follow each.
+/// Splits received bytes into frames: headers of `HEAD` bytes, each with its data.
 pub(super) struct Cutter<T, const HEAD: usize> {
     head: [u8; HEAD],
     have: usize,
-    /// What the last header meant, until its data are all there.
+    /// The parsed last header, until its data are complete.
     frame: Option<T>,
     data_left: usize,
 }
@@ -180,8 +180,8 @@ impl<T, const HEAD: usize> Cutter<T, HEAD> {
         Cutter { head: [0; HEAD], have: 0, frame: None, data_left: 0 }
     }
 
-    /// Takes bytes in. `parse` says what a header means and how much data follows it, unless it is
-    /// none; `on_frame` gets what it said once these are there.
+    /// Processes bytes. `parse` returns the meaning of a header and the length of its data, or
+    /// `None` if it is invalid; `on_frame` gets the meaning once the data are complete.
     pub(super) fn feed(
         &mut self,
         mut bytes: &[u8],

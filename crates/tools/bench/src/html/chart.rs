@@ -1,5 +1,5 @@
-//! Bar charts as SVG: lying bars, one group per pattern, one bar per side, the value written at its
-//! end.
+//! Bar charts as SVG: horizontal bars, one group per pattern, one bar per side, with the value at
+//! its end.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::escape::Escaped;
 
 /// Width of a chart in its own units; the page scales it.
 const WIDTH: f64 = 380.0;
-/// What the longest bar has at least and at most: the rest is for the values.
+/// The minimum and maximum length of the longest bar: the rest is for the values.
 const BARS: std::ops::RangeInclusive<f64> = 140.0..=250.0;
 /// Height of a bar and the space below it.
 const BAR: f64 = 17.0;
@@ -17,40 +17,40 @@ const LABEL: f64 = 19.0;
 const GROUP_GAP: f64 = 13.0;
 /// Height of the axis with its numbers.
 const AXIS: f64 = 22.0;
-/// About as many ticks as fit.
+/// The approximate number of ticks.
 const TICKS: f64 = 4.0;
-/// About the width of a value's character.
+/// The approximate width of a character.
 const CHARACTER: f64 = 6.8;
-/// Between a bar and its value.
+/// The gap between a bar and its value.
 const VALUE_GAP: f64 = 5.0;
 
 /// One chart.
 pub struct Chart<'a> {
     /// Unique on the page.
     pub id: String,
-    /// What it shows, with the unit.
+    /// The title, with the unit.
     pub title: String,
     /// Writes a tick's number.
     pub tick: &'a dyn Fn(f64) -> String,
-    /// From above to below.
+    /// From top to bottom.
     pub groups: Vec<Group>,
 }
 
 /// The bars of one pattern.
 pub struct Group {
-    /// What is written above them.
+    /// The label above them.
     pub label: String,
-    /// From above to below.
+    /// From top to bottom.
     pub bars: Vec<Bar>,
 }
 
-/// One bar, of one part or of several one after the other.
+/// One bar, of one part or several in a row.
 pub struct Bar {
-    /// For those who cannot see it: `remote`.
+    /// For screen readers: `remote`.
     pub name: &'static str,
-    /// Classes and values of the parts. None if it was not measured.
+    /// Classes and values of the parts. Empty if it was not measured.
     pub parts: Vec<(&'static str, f64)>,
-    /// What is written at its end.
+    /// The text at its end.
     pub value: String,
 }
 
@@ -125,7 +125,7 @@ impl Group {
         for bar in &self.bars {
             let mut x = 0.0;
             for (class, value) in &bar.parts {
-                // Something measured is always something to be seen.
+                // A measured value is always visible.
                 let width = scale.place(*value).max(1.5);
                 let _ = write!(
                     svg,
@@ -146,10 +146,10 @@ impl Group {
     }
 }
 
-/// From values to places.
+/// Maps values to positions.
 struct Scale {
     largest: f64,
-    /// Where the largest value is.
+    /// The position of the largest value.
     width: f64,
     step: f64,
 }
@@ -173,10 +173,9 @@ impl Scale {
     }
 }
 
-/// The next larger of 1, 2, 2.5, 5 times a power of ten.
+/// The smallest of 1, 2, 2.5, 5 times a power of ten that is at least this.
 fn round_step(at_least: f64) -> f64 {
-    // Powers below one are rounded differently by different systems; reciprocals of those above
-    // are not.
+    // Systems round powers below one differently, but not the reciprocals of powers above one.
     let exponent = at_least.log10().floor();
     let power = if exponent < 0.0 { 1.0 / 10f64.powf(-exponent) } else { 10f64.powf(exponent) };
     let factors = [1.0, 2.0, 2.5, 5.0, 10.0];

@@ -1,8 +1,8 @@
-//! Text that becomes part of a page.
+//! Escapes text for a page.
 
 use std::fmt;
 
-/// Shows any text so that HTML and SVG take it for text, in an element or in a quoted attribute.
+/// Escapes text for HTML and SVG, in an element or in a quoted attribute.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -10,7 +10,7 @@ use crate::format;
 use crate::progress::SideName;
 use crate::result::{Figures, PatternReport, Percent, Report};
 
-/// What lets people who have no mouse scroll a table that is wider than the page.
+/// Attributes that allow keyboard scrolling of a table wider than the page.
 #[must_use]
 pub fn by_keys(title: &str) -> String {
     format!("role=\"region\" aria-label=\"Table: {}\" tabindex=\"0\"", Escaped(title))
@@ -39,7 +39,7 @@ pub(super) fn metric(page: &mut String, report: &Report, metric: &Metric) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// What the remote side is a percentage of.
+/// The base of a percentage.
 type Base = (&'static str, fn(&PatternReport) -> Option<Percent>);
 
 fn bases(report: &Report) -> Vec<Base> {
@@ -76,7 +76,7 @@ fn metric_row(
     page.push_str("</tr>\n");
 }
 
-/// One end of the connection, as far as anything of it was measured.
+/// One end of the connection, if any of it was measured.
 struct Party {
     title: &'static str,
     cpu: fn(&Figures) -> Option<CpuUse>,
@@ -121,7 +121,7 @@ impl Party {
     }
 }
 
-/// Everything that was measured, one row per pattern and side.
+/// All figures, one row per pattern and side.
 pub(super) fn all_figures(page: &mut String, report: &Report) {
     let parties = Party::both(report);
     let _ = write!(

@@ -1,4 +1,4 @@
-//! How far two means may be apart by chance: Welch's test.
+//! Welch's test: how far two means may differ by chance.
 
 /// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 const QUANTILES: [f64; 30] = [
@@ -6,14 +6,14 @@ const QUANTILES: [f64; 30] = [
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 ];
-/// For more than these, the one of 30: wider by less than a twentieth than it could be.
+/// The quantile of 30, used for more degrees: too wide by less than a twentieth.
 const MOST: f64 = QUANTILES[QUANTILES.len() - 1];
 
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The variance of the mean, from two values on.
+/// The variance of the mean, for at least two values.
 fn variance_of_mean(values: &[f64]) -> Option<f64> {
     let count = values.len();
     let mean = mean(values);
@@ -21,7 +21,7 @@ fn variance_of_mean(values: &[f64]) -> Option<f64> {
     (count >= 2).then(|| squares / ((count - 1) * count) as f64)
 }
 
-/// Half the width of the 95 % interval of the difference of two means. Nothing with a single value
+/// Half the width of the 95 % interval of the difference of two means. `None` with a single value
 /// on either side.
 pub(super) fn margin_95(a: &[f64], b: &[f64]) -> Option<f64> {
     let (left, right) = (variance_of_mean(a)?, variance_of_mean(b)?);
@@ -34,7 +34,7 @@ pub(super) fn margin_95(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(quantile(freedom) * both.sqrt())
 }
 
-/// Rounded down to a whole degree: a wider interval, never a narrower one.
+/// Rounds down to a whole degree: the interval becomes wider, never narrower.
 fn quantile(freedom: f64) -> f64 {
     let degree = freedom.max(1.0) as usize;
     QUANTILES.get(degree - 1).copied().unwrap_or(MOST)

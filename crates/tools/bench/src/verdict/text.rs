@@ -4,7 +4,7 @@ use super::{Change, Comparison, Metric, Verdict, signed};
 use crate::format;
 use crate::table::wrap;
 
-/// Tables of this are always narrow; sentences are wrapped at so many columns.
+/// Tables are always narrow; sentences are wrapped at this width.
 pub fn render_within(comparison: &Comparison, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {

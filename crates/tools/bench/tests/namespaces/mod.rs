@@ -1,4 +1,4 @@
-//! Namespaces that show what the generator does with them.
+//! Namespaces that record the generator's operations.
 
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex};
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
-/// When a queue hands its completions out.
+/// When a queue returns its completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// At the poll right after the submission.
     AtOnce,
-    /// Only after the event loop has been polled, in reverse order, all but the oldest.
+    /// Only after the event loop was polled, in reverse order, all but the oldest.
     Later,
     /// Never.
     Never,
 }
 
-/// What a [`Fake`] has seen, over all of its queues.
+/// The operations that a [`Fake`] has seen, over all of its queues.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) queues: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct Fake {
     pub(crate) geometry: Geometry,
     pub(crate) when: When,
     pub(crate) seen: Arc<Seen>,
-    /// Remembers addresses, which allocates.
+    /// Whether to record addresses, which allocates.
     pub(crate) keep_addresses: bool,
     /// Called on the job's thread when a queue is opened.
     pub(crate) on_open: fn(),
@@ -83,7 +83,7 @@ struct FakeQueue {
     reactor: Reactor,
     parent: TaskId,
     pending: Vec<Op>,
-    /// The event loop was asked to come back since the last completion.
+    /// It has requested another poll since the last completion.
     asked: bool,
 }
 
@@ -124,7 +124,7 @@ impl Queue for FakeQueue {
 }
 
 impl FakeQueue {
-    /// What is kept back still wants to be asked for.
+    /// Requests another poll for the completions held back.
     fn poll_again(&mut self) {
         if !self.pending.is_empty() {
             self.reactor.notify(self.parent);
