@@ -1,5 +1,5 @@
-//! Runs seeds for as long as it is told to: `cargo xtask sim --hours 8`. It says which ones fail,
-//! and with how few operations.
+//! Runs seeds for a given time: `cargo xtask sim --hours 8`. Prints the failing ones, and the
+//! fewest operations with which each fails.
 
 use farblock_sim::product::{self, fenced};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ const USAGE: &str = "usage: cargo xtask sim [--hours N] [--from SEED]
   --hours N    how long, 1 by default; a part of an hour is 0.1, for example
   --from SEED  where to begin, instead of somewhere else each time";
 
-/// How often it says how far it is.
+/// The interval of progress reports.
 const EVERY: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Finds something out by runs that panic, and says nothing of them.
+/// Runs code that may panic, without output.
 fn quietly<T>(act: impl FnOnce() -> T) -> T {
     std::panic::set_hook(Box::new(|_| {}));
     let result = act();

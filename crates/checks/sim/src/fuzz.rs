@@ -1,4 +1,5 @@
-//! What the fuzz targets run, and `make test` runs over random input: bytes in, with an oracle.
+//! Bodies of the fuzz targets, which `make test` also runs on random input: bytes in, with an
+//! oracle.
 
 mod concatenation;
 mod secrets;
@@ -6,7 +7,7 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
-/// Records of TLS: what a peer says that has the keys, and somebody on the way changes.
+/// TLS records of a peer that has the keys, with changes by an attacker on the path.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 
@@ -28,10 +29,10 @@ fn digests(choice: u8) -> Digests {
     Digests::new(choice & 1 != 0, choice & 2 != 0)
 }
 
-/// A framer over any bytes, whole and byte by byte: both say the same.
+/// Runs a framer on any bytes, whole and byte by byte: both must give the same result.
 ///
 /// # Panics
-/// When they do not.
+/// If the results differ.
 pub fn framer(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let role = if choice & 4 == 0 { Role::Controller } else { Role::Host };
@@ -47,7 +48,7 @@ pub fn framer(data: &[u8]) {
     assert_eq!(whole, bytewise);
 }
 
-/// What a framer makes of a stream: PDUs, data without its splits, and how it ended.
+/// The output of a framer: PDUs, data without its splits, and the end.
 fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut found = Vec::new();
     let mut data = Vec::new();
@@ -76,11 +77,11 @@ fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> V
     found
 }
 
-/// Whole sessions: the input is a program of well-formed and broken PDUs on two connections.
+/// Whole sessions: the input encodes well-formed and broken PDUs on two connections.
 ///
 /// # Panics
-/// When the target panics, answers with anything but well-formed PDUs, or answers a command that
-/// was not asked.
+/// If the target panics, sends anything but well-formed PDUs, or answers a command that was not
+/// sent.
 pub fn session(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.byte();
@@ -91,7 +92,7 @@ pub fn session(data: &[u8]) {
     session.finish();
 }
 
-/// The fuzzer's bytes, taken from the front; zeroes after their end.
+/// The fuzzer's bytes, consumed from the front; zeroes after their end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -116,7 +117,7 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
-    /// Raw bytes went in, which may hold commands that were not counted.
+    /// Raw bytes were sent, which may contain uncounted commands.
     raw: [bool; 2],
 }
 
@@ -198,7 +199,7 @@ impl Session {
         }
     }
 
-    /// An H2CData PDU for some transfer tag.
+    /// An H2CData PDU with any transfer tag.
     fn host_data(&mut self, id: u64, input: &mut Input<'_>) {
         use farblock_wire::tcp::{DataPdu, PduShape};
         let length = u32::from(input.byte()) * 16;
@@ -240,7 +241,7 @@ impl Session {
         self.check_output();
     }
 
-    /// Everything that the target says is a well-formed PDU of the direction and the digests.
+    /// Everything that the target sends must be well-formed PDUs for the direction and the digests.
     fn check_output(&mut self) {
         for id in [ADMIN, IO] {
             let output = self.target.take_output(id);
@@ -265,7 +266,7 @@ impl Session {
         }
     }
 
-    /// Lets the disk finish, and holds answers against questions.
+    /// Lets the disk finish, and compares the numbers of answers and commands.
     fn finish(mut self) {
         self.now = self.now.saturating_add(Duration::from_secs(1));
         self.target.tick(self.now);

@@ -1,13 +1,13 @@
 //! The product in one thread, with a virtual network, disk and clock, all from one seed.
 //!
-//! **What it is.** `product::run` (with the feature `product`) has the host's `Disk` use the target
-//! over a network and disks of a simulated world (`farblock_reactor::sim`), has things go wrong,
-//! and checks every answer against a model. A run is a function of its seed: a failure prints it,
-//! and the seed brings it back, byte for byte. [`Target`], the protocol's controller side on a disk
-//! of its own, is what the fuzzer feeds with bytes.
+//! **Contents.** `product::run` (with the feature `product`) runs the host's `Disk` against the
+//! target over a network and disks of a simulated world (`farblock_reactor::sim`). It injects
+//! faults, and checks every answer against a model. A run is a function of its seed: a failure
+//! prints the seed, which reproduces it byte for byte. The fuzzer sends bytes to [`Target`], the
+//! controller side of the protocol on its own disk.
 //!
-//! **What it does not cover.** The engines for real systems, and threads that really run at the
-//! same time: those have tests of their own.
+//! **Limits.** It covers neither the engines for real systems nor real parallelism of threads,
+//! which have separate tests.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A whole target without a network: bytes in, bytes out, a disk in memory.
+//! A whole target without a network: bytes in, bytes out, and a disk in memory.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
@@ -26,15 +26,15 @@ pub const BLOCK_BYTES: u32 = 512;
 /// Blocks of the disk.
 pub const BLOCKS: u64 = 256;
 
-/// The disk: its content, and how it fails.
+/// The disk: its contents, and its delays.
 pub struct Disk {
     /// Every byte.
     pub bytes: Vec<u8>,
-    /// Longest time that an operation takes.
+    /// Maximum duration of an operation.
     pub max_delay: Duration,
 }
 
-/// What a command in a slot is.
+/// The command in a slot.
 #[derive(Clone, Copy)]
 enum Work {
     Idle,
@@ -64,7 +64,7 @@ struct Connection {
     open: bool,
 }
 
-/// An operation on the disk, due at a moment.
+/// An operation on the disk, due at a time.
 struct Operation {
     due: Instant,
     connection: u64,
@@ -73,7 +73,7 @@ struct Operation {
     data: Vec<u8>,
 }
 
-/// See the module's text.
+/// See the [module](self).
 pub struct Target {
     registry: Registry,
     connections: BTreeMap<u64, Connection>,
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// A new connection, under a number of the caller's choice.
+    /// Accepts a connection, under a number of the caller's choice.
     pub fn accept(&mut self, id: u64) {
         let connection = Connection {
             end: ControllerEnd::new(controller_end::Config {
@@ -128,19 +128,19 @@ impl Target {
         self.connections.insert(id, connection);
     }
 
-    /// Whether the target still wants the connection.
+    /// Whether the target keeps the connection open.
     #[must_use]
     pub fn is_open(&self, id: u64) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.open)
     }
 
-    /// Controllers that are alive.
+    /// The number of live controllers.
     #[must_use]
     pub fn controllers(&self) -> usize {
         self.registry.controllers().count()
     }
 
-    /// What is to be sent on a connection.
+    /// Takes the bytes to send on a connection.
     pub fn take_output(&mut self, id: u64) -> Vec<u8> {
         self.connections.get_mut(&id).map(|c| std::mem::take(&mut c.out)).unwrap_or_default()
     }
@@ -158,7 +158,7 @@ impl Target {
         self.act();
     }
 
-    /// Bytes arrived.
+    /// Handles received bytes.
     pub fn feed(&mut self, id: u64, mut input: &[u8], now: Instant) {
         loop {
             let Some(connection) = self.connections.get_mut(&id).filter(|c| c.open) else { return };
@@ -187,14 +187,14 @@ impl Target {
         }
     }
 
-    /// When something happens by itself next.
+    /// The time of the next scheduled event.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let operation = self.operations.iter().map(|operation| operation.due).min();
         [operation, self.registry.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Time passed.
+    /// Handles the passage of time.
     pub fn tick(&mut self, now: Instant) {
         for teardown in self.registry.tick(now) {
             self.tear_down(&teardown);
@@ -370,7 +370,7 @@ impl Target {
         (lba.0 * block) as usize..((lba.0 + u64::from(blocks)) * block) as usize
     }
 
-    /// Does an operation whose time has come, also if its connection is gone, as a disk would.
+    /// Performs a due operation, even if its connection is closed, as a disk would.
     fn execute(&mut self, operation: Operation) {
         let Operation { connection, slot, command, data, .. } = operation;
         let disk = &mut self.disk.bytes;
@@ -402,7 +402,7 @@ impl Target {
             }
             IoCommand::Flush { .. } | IoCommand::Verify { .. } | IoCommand::Advise { .. } => {}
             IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
-            // What reservations do is tried with the product itself.
+            // Runs of the whole product test reservations.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             IoCommand::Fabrics => unreachable!("not an operation"),
         }
@@ -463,7 +463,7 @@ impl Target {
         }
     }
 
-    /// Where a held command is.
+    /// The connection and slot of a held command.
     fn held(&self, controller: ControllerId, command: CommandId) -> Option<(u64, SlotId)> {
         let (&id, connection) = self.connections.iter().find(|(_, connection)| {
             connection.open && matches!(connection.session, Session::Admin(id) if id == controller)

@@ -14,23 +14,23 @@ fn session() {
 
 #[test]
 fn authentication() {
-    // Nobody touches anything, with and without the secrets.
+    // Without an attacker, with and without the secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
     fuzz::replay(fuzz::authentication, 0xa07, 5_000);
 }
 
 #[test]
 fn concatenation() {
-    // Nobody touches anything, whatever the hosts know and ask for.
+    // Without an attacker, for every configuration of the hosts.
     (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
-    // Another host begins anew, after each of the first one's messages.
+    // Another host starts over, after each of the first one's messages.
     for cut in 0..5 {
         for second in [0, 1, 0b1101_1000, 0b1101_1001, 0b0001_1000, 0b0001_1001] {
             fuzz::concatenation(&[0b1101_1000, second, cut << 1 | 1]);
             fuzz::concatenation(&[0b1101_1100, second, cut << 1 | 1]);
         }
     }
-    // One byte of one message's head is another one.
+    // One byte of one message's header is changed.
     for place in 0..5 * 12 * 2 {
         let (message, at, value) = (place / 24, place / 2 % 12 + 4, place % 2);
         let mut input = vec![0b1101_1000, 0, 0];
@@ -44,9 +44,9 @@ fn concatenation() {
 #[test]
 #[cfg(unix)]
 fn records() {
-    // Nobody touches anything: data in one batch, brought at once, with every choice.
+    // Without an attacker: data in one batch, delivered at once, with every choice.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
-    // Messages that a peer may send, and not: tickets, updates, and what is none.
+    // Messages that a peer may send or not: tickets, updates, and invalid ones.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
         for choice in [0, 2] {
             let content = [kind, 0, 0, 1, 1, 0, 0, 0];

@@ -1,11 +1,11 @@
-//! Mistakes that somebody made by hand: each is found within some seeds, so that the simulation is
-//! known to look. `SIM_MISTAKE="host: …"` tries one, and says what it looked like.
+//! Deliberate mistakes: each must be found within some seeds, which shows that the simulation
+//! detects faults. `SIM_MISTAKE="host: …"` tries one, and prints its failure.
 
 use farblock_sim::product::fenced;
 use farblock_sim::product::{self, Variant};
 use std::panic::{RefUnwindSafe, catch_unwind};
 
-/// What the product asks `os::has_mistake` for.
+/// The mistakes for which the product asks `os::has_mistake`.
 const MISTAKES: [&str; 21] = [
     "file: a flush does nothing",
     "file: what fails counts as done",
@@ -30,7 +30,7 @@ const MISTAKES: [&str; 21] = [
     "host: what a lost path had counts as done",
 ];
 
-/// And what only shows where hosts fence each other.
+/// Mistakes that only show where hosts fence each other.
 const FENCING: [&str; 5] = [
     "target: a fence does not wait for what is under way",
     "target: a fence forgets closed queues",
@@ -39,11 +39,11 @@ const FENCING: [&str; 5] = [
     "target: what waited for its data is not fenced",
 ];
 
-/// Seeds in which a mistake has to show.
+/// The seeds within which a mistake must show.
 const SEEDS: u64 = 400;
 
-/// Those in which the host has a key for TLS, or all; of what takes a clock that jumps in the wrong
-/// moment, which is rare, those that are not known to pass.
+/// The seeds for a mistake: those where the host has a TLS key, or all. A few mistakes need a clock
+/// jump at the wrong moment, which is rare: for these, the seeds that do not pass.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is only waited for" => (140, 1),
@@ -71,7 +71,7 @@ fn each_of_a_fence_is_found() {
 fn find(mistakes: &[&'static str], run: impl Fn(u64, &'static str) + RefUnwindSafe) {
     let only = std::env::var("SIM_MISTAKE").ok();
     if only.is_none() {
-        // What goes wrong here is what is wanted.
+        // The panics are expected.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let wanted = |mistake: &&&str| only.as_ref().is_none_or(|only| only == **mistake);

@@ -1,18 +1,18 @@
-//! An allocator that counts. A test makes it the program's:
+//! A counting allocator. A test installs it as the program's:
 //!
 //! ```
 //! #[global_allocator]
 //! static ALLOCATOR: farblock_testkit::Counting = farblock_testkit::Counting;
 //! ```
 //!
-//! Zeroed memory and memory that grows in another place count as `alloc`'s, which they end in.
+//! Zeroed memory, and memory that moves when it grows, count as calls of `alloc`, which they make.
 #![allow(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The system's allocator, counted.
+/// The system's allocator, with counts.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -25,27 +25,27 @@ thread_local! {
     static IS_MARKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Allocations of all threads since the program began.
+/// Allocations of all threads since the program started.
 pub fn allocations() -> u64 {
     ALL.load(Relaxed)
 }
 
-/// Those of this thread.
+/// Allocations of this thread.
 pub fn allocations_here() -> u64 {
     HERE.get()
 }
 
-/// Those of threads after they called [`mark`].
+/// Allocations of threads after their call of [`mark`].
 pub fn allocations_marked() -> u64 {
     MARKED.load(Relaxed)
 }
 
-/// From now on this thread's allocations count as marked ones too.
+/// Also counts this thread's further allocations as marked.
 pub fn mark() {
     IS_MARKED.set(true);
 }
 
-/// Bytes that are allocated now.
+/// Bytes that are currently allocated.
 pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Relaxed)
 }
@@ -53,7 +53,7 @@ pub fn live_bytes() -> usize {
 fn count(bytes: usize) {
     ALL.fetch_add(1, Relaxed);
     LIVE_BYTES.fetch_add(bytes, Relaxed);
-    // A thread that ends has no such variables any more, and nobody asks for them.
+    // A thread that is exiting has lost these variables; then nothing is counted.
     let _ = HERE.try_with(|count| count.set(count.get() + 1));
     if IS_MARKED.try_with(Cell::get).unwrap_or(false) {
         MARKED.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What the tests of several crates need. Nothing of the product depends on it.
+//! Shared test helpers of several crates. The product does not depend on them.
 
 mod counting;
 mod waiting;

@@ -1,15 +1,15 @@
-//! Waiting for a state, as tests do that run on a busy machine.
+//! Waits for a state, for tests on a busy machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long a test waits for what it does not see: the busiest machine is sooner.
+/// The longest wait of a test, ample for the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// With `what`, if it is not so in a minute.
+/// With `what`, if it does not hold within a minute.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

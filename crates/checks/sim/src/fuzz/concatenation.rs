@@ -1,5 +1,4 @@
-//! A key for TLS out of an authentication: the messages on their way, and what the two ends make
-//! of them.
+//! TLS concatenation: the authentication messages in transit, and the key that the two ends derive.
 
 use super::secrets::{
     HOST, MOST_MESSAGES, SUBSYSTEM, change, controller_terms, exchange, host_terms, numbers, secret,
@@ -12,10 +11,10 @@ use std::sync::Arc;
 
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 
-/// Bytes of the input that say what happens to one message.
+/// Bytes of the input that determine the fate of one message.
 const FATE_BYTES: usize = 5;
 
-/// What a byte of the input says of a host.
+/// A byte of the input that configures a host.
 #[derive(Clone, Copy)]
 struct Choice(u8);
 
@@ -32,7 +31,7 @@ impl Choice {
         self.0 & 4 == 0
     }
 
-    /// Most ask for what there is.
+    /// Most values request the concatenation that the target offers.
     fn asked(self) -> Concatenation {
         match self.0 >> 3 & 7 {
             0 => Concatenation::NONE,
@@ -72,16 +71,14 @@ impl Choice {
     }
 }
 
-/// A host that asks for a key for TLS and a controller that offers one, somebody between them who
-/// changes, cuts, repeats and makes up their messages, and another host that begins anew on the
-/// same queue, wherever the first one was left. The first two bytes say what these hosts know and
-/// ask for, the third one after which message the first host is gone, and whether the other one
-/// comes.
+/// A host requests TLS concatenation, and a controller offers it. An attacker between them changes,
+/// cuts, repeats and forges messages. Another host then starts over on the same queue, wherever the
+/// first one stopped. The first two bytes determine the secrets and requests of these hosts. The
+/// third one determines after which message the first host disconnects, and whether the other one
+/// follows.
 ///
-/// # Panics
-/// When one panics, when a key is made for whoever has not proved who it is, when a channel that
-/// was asked for is left out, or when two that know each other and are left alone do not have the
-/// same keys.
+/// If one end panics, if a key results for a peer without a valid proof, if a requested channel is
+/// skipped, or if two ends with the same secrets derive different keys without an attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));
@@ -95,7 +92,7 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // What the target has taken is gone from the queue's machine.
+    // The transport has already delivered the messages that the target took.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;
@@ -109,16 +106,17 @@ pub fn concatenation(data: &[u8]) {
     assert!(is_done || later.is_empty(), "keys before their time");
 }
 
-/// Somebody between the two.
+/// The attacker between the two.
 struct Network<'a> {
     fates: std::slice::Chunks<'a, u8>,
     last: Vec<u8>,
-    /// Messages that are not what was sent.
+    /// The number of messages that the attacker changed.
     touched: usize,
 }
 
 impl Network<'_> {
-    /// The first byte of a fate is whether there is one, so that most inputs get far.
+    /// The first byte of a fate decides whether there is a change; usually not, so that most inputs
+    /// get far.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)
@@ -131,7 +129,7 @@ impl Network<'_> {
     }
 }
 
-/// What the two ends have, after the first host.
+/// Checks both ends after the first host.
 fn check(
     choice: Choice,
     host: &mut Host,

@@ -1,5 +1,4 @@
-//! What tells friends from strangers: messages of authentication, texts of keys, and the first
-//! message of TLS.
+//! Access control: authentication messages, key texts, and the first message of TLS.
 
 use farblock_secure::{
     Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms, Progress,
@@ -10,17 +9,17 @@ use std::sync::Arc;
 
 pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
-/// Messages on their way; two good exchanges have ten.
+/// Limit of messages; two good exchanges have ten.
 pub(super) const MOST_MESSAGES: usize = 16;
-/// Bytes of the input that say what happens to one message.
+/// Bytes of the input that determine the fate of one message.
 const FATE_BYTES: usize = 4;
 
-/// A host and a controller, and somebody between them who changes, cuts, repeats and makes up their
+/// A host and a controller, and an attacker between them who changes, cuts, repeats and forges
 /// messages. The first byte says whether they have the same secrets.
 ///
 /// # Panics
-/// When one panics, or lets the other in that has another secret, or when two that know each other
-/// and are left alone do not agree.
+/// If one panics, admits a peer with another secret, or if two ends with the same secrets do not
+/// succeed without an attack.
 pub fn authentication(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let (knows_host, knows_controller) = (choice & 1 == 0, choice & 2 == 0);
@@ -50,7 +49,7 @@ pub fn authentication(data: &[u8]) {
     }
 }
 
-/// Up to so many messages between the two; each goes through the hands of `carry`.
+/// Exchanges at most this many messages; `carry` may change each.
 pub(super) fn exchange(
     host: &mut Host,
     controller: &mut Controller,
@@ -74,7 +73,7 @@ pub(super) fn exchange(
     }
 }
 
-/// What happens to a message: what, where, and two bytes for it.
+/// Changes a message: the fate has the kind, the place, and two parameter bytes.
 pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     let &[what, at, one, two] = fate else { return };
     let at = usize::from(at);
@@ -97,10 +96,10 @@ pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     }
 }
 
-/// Texts of keys, and a client's first message with its identities.
+/// Key texts, and a client's first TLS message with its identities.
 ///
 /// # Panics
-/// When a text that is taken is another one than what is made of it, or anything panics.
+/// If a parsed text formats differently, or anything panics.
 pub fn keys(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         if let Ok(secret) = Secret::parse(text) {
@@ -113,7 +112,7 @@ pub fn keys(data: &[u8]) {
     let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("there is such a suite");
     let mut known = ServerKeys::default();
     known.set(HOST, SUBSYSTEM, std::slice::from_ref(&key));
-    // An identity of any bytes, and the right one with a byte of it changed.
+    // An identity of arbitrary bytes, and the right one with one byte changed.
     let found = farblock_tls::look_at(data, &known);
     assert!(found <= data.len());
     let good = key.psks(HOST, SUBSYSTEM).swap_remove(0).identity.into_bytes();

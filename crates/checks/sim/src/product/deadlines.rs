@@ -1,8 +1,8 @@
-//! When operations have to have ended, by what the disk's options say.
+//! Deadlines of operations, according to the disk's options.
 //!
-//! Whatever was submitted ends within a time that the options give, counted from when it was
-//! submitted or from when the world last changed: each further fault may cost it as much again.
-//! Without a usable path that holds only where operations are to fail fast.
+//! The options limit the duration of every operation, from its submission or from the last change
+//! of the world: each further fault may cost as much again. Without a usable path, this applies
+//! only if operations fail fast.
 
 use super::Plan;
 use farblock_host::disk::DiskOptions;
@@ -11,22 +11,22 @@ use farblock_target::limits as target;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// For what takes no time by itself: messages on their way, a queue's turn.
+/// For zero-duration steps: messages in transit, a queue's turn.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// See the module's text.
+/// See the [module](self).
 pub(super) struct Deadlines {
     begun: BTreeMap<u64, Duration>,
     changed: Duration,
     within: Duration,
-    /// The same where there is no target, which ends all connections.
+    /// The limit while there is no target, which closes all connections.
     within_alone: Duration,
 }
 
 impl Deadlines {
     pub(super) fn new(plan: &Plan, options: &DiskOptions) -> Deadlines {
         let within = within(plan, options);
-        // An attempt to connect may still be under way.
+        // An attempt to connect may be in progress.
         let alone = |patience| patience + options.connection.connect_timeout + SLACK;
         let within_alone = options.fast_io_fail_timeout.map_or(within, alone);
         Deadlines { begun: BTreeMap::new(), changed: Duration::ZERO, within, within_alone }
@@ -40,22 +40,22 @@ impl Deadlines {
         self.begun.remove(&token);
     }
 
-    /// Nobody waits for anything any more.
+    /// Forgets all operations, because their caller is gone.
     pub(super) fn forget(&mut self) {
         self.begun.clear();
     }
 
-    /// Something goes wrong until then, or is as it was again.
+    /// Notes a fault that lasts until then, or its end.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }
 
-    /// All connections have ended, and what was wrong with them does not matter any more.
+    /// Notes that all connections have closed, which ends the effects of earlier faults.
     pub(super) fn begin_anew(&mut self, at: Duration) {
         self.changed = at;
     }
 
-    /// An operation that should have ended, and how long ago it was begun.
+    /// An operation past its deadline, and the time since its submission.
     pub(super) fn overdue(&self, now: Duration, is_there: bool) -> Option<(u64, Duration)> {
         let within = if is_there { self.within } else { self.within_alone };
         let is_late = |begun: Duration| now > begun.max(self.changed) + within;
@@ -64,19 +64,19 @@ impl Deadlines {
     }
 }
 
-/// How long an operation may take while nothing changes.
+/// The longest duration of an operation while nothing changes.
 fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     let connection = &options.connection;
-    // A queue looks eight times in the time that a command has, and once more for the one that is
-    // under way; the keep alive is sent halfway, and then has its time.
+    // A queue checks eight times per command timeout, and once more for the check in progress. The
+    // keep alive is sent at half its interval, and then has its own timeout.
     let notice = (connection.io_timeout * 10 / 8).max(connection.keep_alive * 3 / 2);
-    // An attempt that began before, the pause, and one that succeeds.
+    // An attempt in progress, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
-    // Each path may be lost with the operation; then the controller may be silent that is to end
-    // those.
+    // Each path may be lost with the operation. Then the controller that must abort the commands
+    // may not answer.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
-    // Memory that the lost ones hold at the target comes back when they are given up there.
+    // The target frees the memory of lost commands when it gives up on them.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);
     let patience = options.fast_io_fail_timeout.unwrap_or_default();
     lost + patience + memory + plan.disk.delay + plan.disk.late + SLACK

@@ -1,4 +1,4 @@
-//! The host's process: its disk, and what it has left for the next one when it dies.
+//! The host's process: its disk, and the state that it leaves to its successor.
 
 use super::server::TARGET;
 use farblock_block::{Namespace, Queue};
@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use super::model::BLOCK_BYTES;
 
-/// The machines of hosts: their clocks are one.
+/// The machines of hosts, which share one clock.
 pub(super) const HOSTS: Range<u32> = 0..TARGET;
-/// After an attempt to start that failed.
+/// The pause after a failed attempt to start.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The folder in which a process keeps what its successor has to know.
+/// The folder in which a process keeps state for its successor.
 #[derive(Clone, Default)]
 struct Folder(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
     left: Predecessor,
-    /// Processes that are gone.
+    /// The number of dead processes.
     gone: u32,
 }
 
@@ -34,14 +34,14 @@ impl Folder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was left, and the number of the process that reads it.
+    /// The state that was left, and the number of the process that reads it.
     fn read(&self) -> (Predecessor, u32) {
         let kept = self.lock();
         (kept.left.clone(), kept.gone)
     }
 }
 
-/// What one process writes there, until it is gone.
+/// The writes of one process into the folder, until it dies.
 struct Writer {
     folder: Folder,
     process: u32,
@@ -68,13 +68,13 @@ impl Record for Writer {
     }
 }
 
-/// See the module's text.
+/// See the [module](self).
 pub(super) struct Host {
     urls: Vec<Url>,
-    /// None: nothing succeeds it.
+    /// `None`: it has no successor.
     folder: Option<Folder>,
     running: Option<(Disk, Box<dyn Queue>)>,
-    /// When the next process is started.
+    /// The start time of the next process.
     restart: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Host {
             Some(folder) => {
                 let (left, process) = folder.read();
                 let record = Writer { folder: folder.clone(), process };
-                // A machine for each, as processes share nothing.
+                // A separate machine for each, as processes share nothing.
                 on_machine(1 + process, || Disk::succeed(&self.urls, options, left, record))?
             }
         };
@@ -106,7 +106,7 @@ impl Host {
         Ok(())
     }
 
-    /// The queue of the process, if one runs.
+    /// The queue of the process, if it is running.
     pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
         self.running.as_mut().map(|(_, queue)| &mut **queue)
     }
@@ -116,7 +116,7 @@ impl Host {
         self.folder.is_some()
     }
 
-    /// The process dies, and another one is started after a while. What it has sent arrives within
+    /// Kills the process, and schedules another one. Everything that it has sent arrives within
     /// `longest`.
     pub(super) fn die(&mut self, world: &World, pause: Duration, longest: Duration) {
         let Some((disk, queue)) = self.running.take() else { return };
@@ -126,7 +126,7 @@ impl Host {
         kept.gone += 1;
         drop(kept);
         world.end_process(machine, longest);
-        // Nothing that it still does reaches anybody.
+        // It can no longer send to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
         on_machine(machine, || {
             drop(queue);
@@ -135,7 +135,7 @@ impl Host {
         self.restart = world.elapsed() + pause;
     }
 
-    /// Starts the next process when it is time; whether there is a new one.
+    /// Starts the next process when it is due; returns whether it did.
     pub(super) fn tend(&mut self, world: &World, options: &DiskOptions, reactor: &Reactor) -> bool {
         if self.running.is_some() || self.restart > world.elapsed() {
             return false;
@@ -150,36 +150,36 @@ impl Host {
         0..self.folder.as_ref().map_or(1, |folder| folder.lock().gone + 2)
     }
 
-    /// How its paths are, for people.
+    /// Describes its paths.
     pub(super) fn describe(&self) -> String {
         self.running.as_ref().map_or("dead".to_owned(), |(disk, _)| format!("{:?}", disk.paths()))
     }
 }
 
-/// Which process wrote what of all that reaches the disk.
+/// Attributes all data that reaches the disk to host processes.
 #[derive(Default)]
 pub(super) struct Witness {
     /// The last numbers of the dead processes' writes.
     last: Vec<u64>,
-    /// The latest process of which something has landed.
+    /// The latest process with data on the disk.
     latest: usize,
-    /// When writes were acknowledged.
+    /// The times at which writes were acknowledged.
     acknowledged: BTreeMap<u64, Duration>,
 }
 
 impl Witness {
-    /// A process died that wrote nothing beyond this number.
+    /// Notes that a process died whose last write has this number.
     pub(super) fn died(&mut self, last: u64) {
         self.last.push(last);
     }
 
-    /// A write was acknowledged.
+    /// Notes an acknowledged write.
     pub(super) fn acknowledge(&mut self, number: u64, now: Duration) {
         self.acknowledged.insert(number, now);
     }
 
-    /// Nothing of a dead process lands after something of its successor has, and nothing that was
-    /// acknowledged lands once more.
+    /// Checks that no data of a dead process lands after data of its successor, and that no
+    /// acknowledged write lands twice.
     pub(super) fn see(&mut self, landed: Vec<Landed>) {
         for Landed { at, offset, bytes } in landed {
             for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {

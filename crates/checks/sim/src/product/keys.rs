@@ -1,4 +1,4 @@
-//! Keys of the runs in which the host has to authenticate, in files as users have them.
+//! Keys for runs in which the host must authenticate, in files as operators have them.
 
 use super::HOST_NQN;
 use farblock_host::{Options, TcpOptions};
@@ -12,25 +12,25 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// There is no library for TLS on other systems.
+/// Other systems have no TLS library.
 const HAS_TLS: bool = cfg!(unix);
 
-/// Who has to prove who it is, and how.
+/// Who must authenticate, and by which method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Proof {
     /// The host.
     OneWay,
     /// The controller as well.
     BothWays,
-    /// Both, by a key for TLS.
+    /// Both, with a key for TLS.
     Tls,
-    /// The host, and then both in TLS that comes of that; the controller as well if it is so.
+    /// The host, and then both with TLS concatenation; the controller also before that if so.
     Concatenated { is_mutual: bool },
 }
 
 impl Proof {
-    /// Seven of sixteen seeds do. Which ones depends on nothing else: the runs of the others are
-    /// what they were.
+    /// Seven of sixteen seeds authenticate. The choice consumes no random numbers, so the other
+    /// seeds' runs stay the same.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),
@@ -42,8 +42,8 @@ impl Proof {
         }
     }
 
-    /// To be called outside of every world: what OpenSSL draws once for a process is not to be of
-    /// the first one's numbers.
+    /// Must be called outside of every world, so that OpenSSL's one-time random numbers do not come
+    /// from the first world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {
@@ -55,31 +55,31 @@ impl Proof {
         matches!(self, Proof::BothWays | Proof::Concatenated { is_mutual: true })
     }
 
-    /// Whether damage on the way cannot do any harm.
+    /// Whether corruption in transit cannot do harm.
     pub(super) fn is_sealed(self) -> bool {
         self == Proof::Tls
     }
 }
 
-/// How far the change of the host's key is, which comes once in a run.
+/// The progress of the change of the host's key, which happens once in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// It has not begun.
+    /// It has not started.
     Ahead,
-    /// Either is good, and the host has the new one.
+    /// Both keys are valid, and the host has the new one.
     UnderWay,
-    /// The old one was taken away.
+    /// The old one was removed.
     Over,
 }
 
-/// What a target is told.
+/// The target's settings for authentication.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) keys: HostKeys,
     pub(super) tls: Option<TlsPolicy>,
 }
 
-/// The key files of a run; gone with it.
+/// The key files of a run, deleted with it.
 pub(super) struct Keys {
     folder: PathBuf,
     proof: Proof,
@@ -98,7 +98,7 @@ impl Keys {
         let mut secret = || Secret::generate(32, Some(Hash::Sha256), &mut fill).expect("a length");
         let [host, controller, stranger, new_host] = [(); 4].map(|()| secret());
         let mut key = |hash| TlsKey::generate(hash, &mut fill).expect("a suite");
-        // Each suite has its turn.
+        // Alternates between the cipher suites.
         let hash = if (seed / 16).is_multiple_of(2) { Hash::Sha256 } else { Hash::Sha384 };
         let [tls, tls_stranger, new_tls] = [(); 3].map(|()| key(hash));
         for (file, text) in [
@@ -120,8 +120,8 @@ impl Keys {
         self.proof
     }
 
-    /// What the target asks of the host. Powers of large numbers would take most of a run's time,
-    /// and there is no TLS of an exchange without any.
+    /// The target's requirements for the host. Modular exponentiation would take most of a run's
+    /// time, so it is used only for TLS concatenation, which needs it.
     pub(super) fn of_target(&self) -> Terms {
         let good = match self.change {
             Change::Ahead => 0..1,
@@ -147,7 +147,8 @@ impl Keys {
         }
     }
 
-    /// The change of the key goes a step on, if this is its time; the target is to be told.
+    /// Advances the change of the key, if `change` is its next step. If so, the caller updates the
+    /// target.
     pub(super) fn go_on(&mut self, change: Change) -> bool {
         let is_next = matches!(
             (self.change, change),
@@ -159,7 +160,7 @@ impl Keys {
         is_next
     }
 
-    /// The host has the new key from now on, which the target takes by now.
+    /// Gives the host the new key, which the target accepts by now.
     pub(super) fn renew(&self) {
         for (file, text) in [("host", self.host[1].text()), ("tls", self.tls[1].text())] {
             let path = self.folder.join(file);
@@ -168,7 +169,7 @@ impl Keys {
         }
     }
 
-    /// Has the host prove who it is, and ask for proof.
+    /// Makes the host authenticate, and require authentication.
     pub(super) fn give(&self, options: &mut Options) {
         let file = |name: &str| Some(self.folder.join(name));
         if self.proof == Proof::Tls {
@@ -180,7 +181,7 @@ impl Keys {
         options.tcp.concatenate = matches!(self.proof, Proof::Concatenated { .. });
     }
 
-    /// What others come with that know the host's name, and what they are told.
+    /// Options of strangers who know the host's name, and the error that each gets.
     pub(super) fn strangers(&self, options: &Options) -> Vec<(Options, &'static str)> {
         assert_eq!(options.hostnqn.as_deref(), Some(HOST_NQN));
         let file = |name: &str| Some(self.folder.join(name));
@@ -208,7 +209,7 @@ impl Keys {
             all.push((with(file("old"), None), "refuses this host's proof"));
         }
         if self.proof.is_mutual() {
-            // A host takes no controller that has another secret than it knows.
+            // A host rejects a controller with another secret than the configured one.
             let wrong = "does not fit the secret that we have for it";
             all.push((with(file("host"), file("stranger")), wrong));
         }
@@ -226,7 +227,7 @@ impl Drop for Keys {
     }
 }
 
-/// One that nobody has: a process that was killed may have left one of the same number.
+/// A new folder. A killed process may have left one of the same number.
 fn new_folder() -> PathBuf {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -1,5 +1,4 @@
-//! Memory, held against the limits: what the target counts for its peers, and the buffers that
-//! there really are.
+//! Compares memory with its limits: the target's accounts for its peers, and the actual buffers.
 
 use super::model::BLOCK_BYTES;
 use super::server::TARGET;
@@ -7,11 +6,11 @@ use super::{MOST_BLOCKS, Plan};
 use farblock_reactor::sim::{World, tally};
 use farblock_target::limits;
 
-/// While the target runs, and nobody is connected any more.
+/// Checks a running target without any connection.
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);
-    // One command alone always has what it needs.
+    // A single command always gets the memory that it needs.
     let largest = (MOST_BLOCKS as usize * BLOCK_BYTES).next_power_of_two();
     let most = (limit + limit / limits::RESERVE_SHARE).max(largest);
     let highest = world.highest("target: bytes that a core's peers hold");
@@ -19,7 +18,7 @@ pub(super) fn check(world: &World, plan: &Plan) {
     assert!(highest <= most, "a core's peers hold {highest} bytes, where {most} are the limit");
 }
 
-/// When all is closed: who has made buffers has freed them.
+/// Checks that everything is freed when all is closed.
 pub(super) fn check_end(machines: impl IntoIterator<Item = u32>) {
     for machine in machines.into_iter().chain([TARGET]) {
         let left = tally::of(machine).now_bytes;

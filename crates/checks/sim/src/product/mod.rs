@@ -1,27 +1,25 @@
 //! The product in a simulated world: `Disk` over one or two paths, a `Target` on one or two cores,
-//! and a disk that may lose what is not flushed; all on the calling thread, all from one seed.
+//! and a disk that may lose unflushed data; all on the calling thread, all from one seed.
 //!
-//! [`run`] is a function of its seed. It goes wrong, for a while, in every way that the
-//! [world](farblock_reactor::sim) knows: connections break, and deliver what they carried later;
-//! addresses do not answer, or what one side sends them vanishes and arrives later; the target's
-//! process dies, or its machine loses power; the host's process dies and is succeeded; clocks jump
-//! ahead on either side; the disk is slow or fails. Then everything is mended, and everything has
-//! to end. What is checked:
+//! [`run`] is a function of its seed. For a while it injects all faults that the
+//! [world](farblock_reactor::sim) offers: connections break, and deliver their data later;
+//! addresses do not answer, or delay the data of one side; the target's process dies, or its
+//! machine loses power; the host's process dies and gets a successor; clocks jump ahead on either
+//! side; the disk is slow or fails. Then everything is repaired, and every operation must end. It
+//! checks that:
 //!
 //! - a read gives what the [model] says;
 //! - every operation completes, once, and fails only if the disk may fail;
 //! - it does so [in the time](deadlines) that the options give it;
-//! - of a [host's process](host) that is dead nothing reaches the disk once something of its
-//!   successor has;
-//! - where hosts have to prove who they are, by authentication, TLS or both in turn (in seven of
-//!   sixteen seeds), whoever has another key gets no queue, nor with the one that was good before,
-//!   whatever went wrong;
-//! - the [memory] that the target's peers hold is within the limits, which are narrow in a third of
+//! - no data of a dead [host process](host) reaches the disk once data of its successor has;
+//! - where hosts must use authentication, TLS or concatenation (in seven of sixteen seeds), a host
+//!   with another key, or with an expired one, gets no queue, whatever the faults;
+//! - the [memory] held by the target's peers is within the limits, which are narrow in a third of
 //!   the seeds;
-//! - at the end no thread, no connection and no buffer is left on either side.
+//! - at the end no thread, connection or buffer is left on either side.
 //!
-//! [`fenced`] has clusters whose nodes fence each other, and [`mirrored`] mirrors whose legs change
-//! beneath them.
+//! [`fenced`] tests clusters whose nodes fence each other, and [`mirrored`] mirrors whose legs
+//! change below them.
 
 mod deadlines;
 pub mod fenced;
@@ -47,36 +45,36 @@ use std::ops::Range;
 use std::panic::{RefUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Who uses the disk.
+/// The name of the disk's host.
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
 /// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Steps in which they are submitted, at most.
+/// Limit of steps in which they are submitted.
 const MOST_STEPS: u64 = 2_000;
-/// Most operations under way.
+/// Limit of operations in flight.
 const DEPTH: usize = 12;
-/// Most blocks of an operation.
+/// Limit of blocks in an operation.
 const MOST_BLOCKS: u64 = 20;
-/// Time in which everything ends once nothing goes wrong any more.
+/// The time in which everything ends once all faults are repaired.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// What goes wrong lasts for so long at most.
+/// The maximum duration of a fault.
 const LONGEST: Duration = Duration::from_secs(4);
-/// And once in so many times for so long, and nothing more goes wrong meanwhile.
+/// One fault in so many lasts this long, without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
-/// Clocks jump ahead by so much at most.
+/// The maximum jump of a clock.
 const JUMP: Duration = Duration::from_secs(20);
-/// The host's process dies once in so many times that something goes wrong.
+/// One fault in so many is the death of the host's process.
 const DIES_ONE_IN: u64 = 8;
 
-/// Time in which the target forgets its last connection: one that nobody closes any more is as old
-/// as that when the network's own timers end it.
+/// The time in which the target drops its last connection: the network's own timers need this long
+/// to end an abandoned one.
 const GONE_TIME: Duration = Duration::from_secs(150);
 
 /// A run and how it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// A digest of all that happened.
+    /// A digest of the whole run.
     pub trace: u64,
     /// Time that passed in the world.
     pub elapsed: Duration,
@@ -84,30 +82,29 @@ pub struct Outcome {
     pub succeeded: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Things that went wrong.
+    /// The number of faults.
     pub faults: u64,
 }
 
-/// What a seed decides once.
+/// Settings that a seed decides once.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     paths: usize,
     cores: usize,
     is_memory: bool,
-    /// Something goes wrong once in so many steps; 0: never.
+    /// One step in so many has a fault; 0: none.
     fault_one_in: u64,
     net: NetFaults,
     disk: DiskFaults,
     digests: (bool, bool),
     policy: Policy,
-    /// Operations fail when there was no path for so long.
+    /// Operations fail after this time without a path.
     fast_fail: Option<Duration>,
-    /// A command may take so long.
+    /// The command timeout.
     io_timeout: Duration,
-    /// What peers may make a core of the target hold, if that is little. Writes then wait until
-    /// there is room for their data.
+    /// The memory that peers may hold per core, if it is small. Writes then wait for memory.
     core_buffer_bytes: Option<usize>,
-    /// The host's process dies now and then, and is succeeded.
+    /// The host's process dies now and then, and gets a successor.
     is_succeeded: bool,
     /// The hosts' clocks jump, too.
     hosts_jump: bool,
@@ -149,7 +146,7 @@ impl Plan {
 /// Runs the world of a seed.
 ///
 /// # Panics
-/// When something is wrong; with the seed in the text.
+/// If a check fails; the text has the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "seeds" };
@@ -159,9 +156,9 @@ pub fn run(seed: u64) -> Outcome {
 /// A run that is not the usual one.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
-    /// A mistake in the product that somebody made by hand.
+    /// A deliberate mistake in the product.
     pub mistake: Option<&'static str>,
-    /// Operations after which nothing goes wrong any more.
+    /// The number of operations with faults.
     pub operations: u64,
 }
 
@@ -174,7 +171,7 @@ impl Default for Variant {
 /// Runs the world of a seed in another way.
 ///
 /// # Panics
-/// When something is wrong.
+/// If a check fails.
 #[must_use]
 pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     let proof = Proof::of(seed);
@@ -198,7 +195,7 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     outcome
 }
 
-/// The fewest operations with which the world of a seed that fails still does.
+/// The fewest operations with which a failing seed still fails.
 #[must_use]
 pub fn shrink(seed: u64) -> u64 {
     fewest(OPERATIONS, |operations| {
@@ -206,10 +203,10 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// The fewest operations with which a run that panics with so many still does.
+/// The fewest operations with which a run still panics that panics with `known`.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
-    // What fails with more need not fail with fewer: so this finds some boundary, cheaply.
+    // Fewer operations need not fail, too: this finds some boundary, cheaply.
     let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
@@ -218,7 +215,7 @@ fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     known
 }
 
-/// Says how to repeat a run that panics.
+/// Prints how to repeat a run that panics.
 struct Named {
     seed: u64,
     test: &'static str,
@@ -266,7 +263,7 @@ fn options(plan: &Plan, keys: Option<&Keys>) -> DiskOptions {
     }
 }
 
-/// Who uses the disk, and has things go wrong.
+/// Uses the disk, and injects faults.
 struct Client<'a> {
     world: &'a World,
     plan: Plan,
@@ -328,7 +325,7 @@ impl<'a> Client<'a> {
     fn run(&mut self, operations: u64) {
         let mut steps = 0;
         self.spoil_beginnings();
-        // Where everything goes wrong all the time, nothing may end before it is mended.
+        // Where faults never cease, operations may not end before they are repaired.
         while self.submitted < operations && steps < MOST_STEPS {
             steps += 1;
             for _ in 0..self.random.below(4) {
@@ -349,8 +346,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Something goes wrong. If that is to last, nothing more does until all that is under way has
-    /// ended, which has its time for that.
+    /// Injects a fault. A lasting one excludes others until all operations in flight have ended.
     fn go_wrong(&mut self) {
         let lasts = self.random.one_in(LASTING_ONE_IN) && !self.is_restless();
         let most = if lasts { LASTING } else { LONGEST };
@@ -364,7 +360,7 @@ impl<'a> Client<'a> {
             let Client { world, plan, random, server, .. } = self;
             match go_wrong(world, plan, random, server, longest) {
                 Wrong::Power => self.model.power_cut(),
-                // What vanished is sent again within twice the time.
+                // Lost data is sent again within twice the time.
                 Wrong::Network => self.deadlines.change(self.world.elapsed() + longest * 2),
                 Wrong::Address | Wrong::Process => {}
             }
@@ -384,12 +380,12 @@ impl<'a> Client<'a> {
         self.keys.is_some() && self.plan.fault_one_in != 0
     }
 
-    /// Whether what is under way has to end soon.
+    /// Whether operations in flight must end soon.
     fn has_hope(&self) -> bool {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }
 
-    /// Processes that are gone come back when it is time.
+    /// Restarts dead processes when due.
     fn tend(&mut self) {
         let options = options(&self.plan, self.keys.as_ref());
         let is_changed = self.server.tend(self.world);
@@ -398,7 +394,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Mends everything and sees everything end.
+    /// Repairs everything, and waits for everything to end.
     fn finish(mut self) -> (Outcome, Range<u32>) {
         self.server.mend(self.world);
         self.is_mended = true;
@@ -419,7 +415,7 @@ impl<'a> Client<'a> {
         let machines = host.machines();
         drop(host);
         drop(reactor);
-        // What was started to close something late, and connections that nobody closes any more.
+        // Wait for late closing, and for abandoned connections.
         os::sleep(GONE_TIME);
         if let Some(keys) = &keys {
             turn_strangers_away(&server, &plan, keys);
@@ -429,15 +425,15 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // The thread that calculates is told that the target is gone, and not waited for.
+            // The calculating thread is notified of the target's end, but not joined.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());
         (Outcome { trace, elapsed, succeeded, failed, faults }, machines)
     }
 
-    /// Where hosts prove who they are, a connection often breaks again while it is new: within any
-    /// of the messages that it begins with, or between them. In TLS bytes are damaged as well.
+    /// With authentication, new connections often break: in the middle of their first messages, or
+    /// between them. With TLS, bytes are corrupted as well.
     fn spoil_beginnings(&self) {
         let Some(keys) = &self.keys else { return };
         if self.plan.fault_one_in != 0 {
@@ -447,8 +443,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The host's key becomes another one, at the target and then at the host, and the old one is
-    /// not good any more later.
+    /// Changes the host's key at the target, then at the host, and later revokes the old one.
     fn change_keys(&mut self, operations: u64) {
         let Some(keys) = &mut self.keys else { return };
         let thirds = 3 * self.submitted / operations.max(1);
@@ -499,7 +494,7 @@ impl<'a> Client<'a> {
         self.host.queue().expect("it is open").submit(op);
     }
 
-    /// Lets time pass, and takes what ended.
+    /// Advances time, and takes completions.
     fn turn(&mut self, wait: Duration) {
         self.poll();
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
@@ -559,7 +554,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Everything under way ends.
+    /// Waits for everything in flight to end.
     fn settle(&mut self) {
         let until = self.world.elapsed() + PATIENCE;
         while self.model.in_flight() > 0 || self.host.queue().is_none() {
@@ -574,16 +569,16 @@ impl<'a> Client<'a> {
     }
 }
 
-/// What went wrong.
+/// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wrong {
-    /// The target is not at one of its addresses.
+    /// The target is unreachable at one of its addresses.
     Address,
-    /// It is not there.
+    /// It is not running.
     Process,
     /// Its machine has lost power.
     Power,
-    /// Something on its way is lost, or late.
+    /// Data in transit is lost or late.
     Network,
 }
 
@@ -614,7 +609,7 @@ fn go_wrong(
             server.darken(world, at, side, longest);
         }
         5 | 6 => {
-            // As when a machine was suspended, and its connections were lost meanwhile.
+            // As after a suspended machine, whose connections were lost meanwhile.
             break_something(world, random, longest);
             let target = TARGET..TARGET + 1;
             let machines = if plan.hosts_jump && random.one_in(2) { HOSTS } else { target };
@@ -646,7 +641,7 @@ fn break_something(world: &World, random: &mut Random, longest: Duration) {
     }
 }
 
-/// Nobody gets in who has another key, although nothing is in the way.
+/// Strangers with other keys must be refused, even without faults.
 fn turn_strangers_away(server: &Server, plan: &Plan, keys: &Keys) {
     let good = options(plan, Some(keys));
     for (connection, why) in keys.strangers(&good.connection) {

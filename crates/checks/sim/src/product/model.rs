@@ -1,19 +1,19 @@
-//! What a read may give.
+//! A model of the data that reads may return.
 //!
-//! Every write has a number, and its blocks hold it. The model keeps for each block which numbers
-//! it may hold now, and which ones it may fall back to when the power fails:
+//! Every write has a number, which its blocks contain. For each block the model tracks the numbers
+//! that it may hold now, and those to which it may fall back when the power fails:
 //!
-//! | | may hold now | may fall back to |
+//! | event | may hold now | may fall back to |
 //! |---|---|---|
-//! | a write is submitted | or that | |
-//! | it is acknowledged | that alone | or what it held |
-//! | it is acknowledged, and was to be durable | that alone | nothing else |
+//! | a write is submitted | also that | |
+//! | it is acknowledged | only that | also what it held |
+//! | it is acknowledged with FUA | only that | nothing else |
 //! | it fails | as when it was submitted | |
 //! | a flush is acknowledged | | nothing else, for what was acknowledged before the flush |
-//! | the power fails | or what it could fall back to | nothing else |
-//! | the host's process dies | as when what is under way was submitted | |
+//! | the power fails | also what it could fall back to | nothing else |
+//! | the host's process dies | as if the operations in flight were submitted now | |
 //!
-//! When the power fails and something could fall back, a flush has to fail.
+//! If the power fails while a block could fall back, a flush must fail.
 
 use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,16 +27,16 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// When what it holds was acknowledged.
+    /// When its content was acknowledged.
     since: u64,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Flying {
     command: Command,
     lba: u64,
     blocks: u64,
-    /// Number of a write.
+    /// The number of a write.
     content: u64,
     is_durable: bool,
     /// Of a read: what each block could hold when it was submitted.
@@ -46,30 +46,30 @@ struct Flying {
     power_cuts: u64,
 }
 
-/// What an operation is to carry out.
+/// An operation to perform.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// What.
+    /// Its command.
     pub(super) command: Command,
-    /// Where.
+    /// Its first block.
     pub(super) lba: u64,
-    /// How much.
+    /// Its number of blocks.
     pub(super) blocks: u64,
     /// Durable when it is complete.
     pub(super) is_durable: bool,
 }
 
-/// See the module's text.
+/// See the [module](self).
 pub(super) struct Model {
     blocks: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
     next: u64,
     acknowledged: u64,
     power_cuts: u64,
-    /// Something that was acknowledged may be lost, and no flush has failed for it yet.
+    /// Acknowledged data may be lost, and no flush has failed for it yet.
     owes_failure: bool,
-    /// Acknowledgements before the last flush that failed: it may have been carried out, and have
-    /// failed for what was lost before.
+    /// Acknowledgements before the last failed flush: that flush may have worked, and have failed
+    /// for an earlier loss.
     maybe_flushed: u64,
 }
 
@@ -89,19 +89,19 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Whether an operation overlaps one that is under way: they would have no order.
+    /// Whether an operation overlaps one in flight: their order would be undefined.
     pub(super) fn overlaps(&self, wish: &Wish) -> bool {
         self.flying
             .values()
             .any(|other| wish.lba < other.lba + other.blocks && other.lba < wish.lba + wish.blocks)
     }
 
-    /// Operations under way.
+    /// The number of operations in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.flying.len()
     }
 
-    /// What is under way, for people.
+    /// Describes the operations in flight.
     pub(super) fn describe(&self) -> String {
         let line = |(token, op): (&u64, &Flying)| {
             format!("{token}: {:?} of {} blocks at {}", op.command, op.blocks, op.lba)
@@ -109,7 +109,7 @@ impl Model {
         self.flying.iter().map(line).collect::<Vec<_>>().join(", ")
     }
 
-    /// An operation is submitted: gives its token, and what a write has to write.
+    /// Submits an operation: returns its token, and the data of a write.
     pub(super) fn submit(&mut self, wish: &Wish) -> (u64, Vec<u8>) {
         let token = self.next;
         self.next += 1;
@@ -142,10 +142,10 @@ impl Model {
         (token, data)
     }
 
-    /// An operation ended.
+    /// Completes an operation.
     ///
     /// # Errors
-    /// What is wrong with that.
+    /// A sentence about the contradiction to the model.
     pub(super) fn complete(
         &mut self,
         token: u64,
@@ -170,8 +170,8 @@ impl Model {
         }
     }
 
-    /// Whoever waited for what is under way is gone: nobody knows what has become of it. Gives the
-    /// last number that there was.
+    /// Abandons the operations in flight, whose results stay unknown. Returns the last write
+    /// number.
     pub(super) fn abandon(&mut self) -> u64 {
         for op in std::mem::take(&mut self.flying).into_values() {
             if op.command == Command::Flush {
@@ -202,7 +202,7 @@ impl Model {
         // Otherwise it may have been acknowledged before the power failed, and be lost with it.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
-            // What was there before stays possible, and is as flushed as it was.
+            // The earlier contents stay possible, and as durable as before.
             if op.command == Command::Deallocate {
                 continue;
             }
@@ -219,7 +219,7 @@ impl Model {
 
     fn flushed(&mut self, op: &Flying) -> Result<(), String> {
         if op.power_cuts != self.power_cuts {
-            // Whether it was before or after that is not known here.
+            // The order of the two is unknown here.
             self.owes_failure = false;
             return Ok(());
         }
@@ -232,7 +232,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether an operation is a flush that may fail for what a power cut took.
+    /// Whether an operation is a flush that may fail for data lost in a power cut.
     pub(super) fn may_have_lost(&self, token: u64) -> bool {
         let is_flush = |op: &Flying| op.command == Command::Flush;
         self.power_cuts > 0 && self.flying.get(&token).is_some_and(is_flush)
@@ -256,7 +256,7 @@ impl Model {
     }
 }
 
-/// The bytes of a block that the write of this number left; zeroes with 0.
+/// The contents of a block after the write of this number; zeroes for 0.
 pub(super) fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
     let words = (0..BLOCK_BYTES as u64 / 16).flat_map(move |word| match content {
         0 => [0, 0],
@@ -265,7 +265,7 @@ pub(super) fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
     words.flat_map(u64::to_le_bytes)
 }
 
-/// The number of the write that left these bytes; none if they are a mixture.
+/// The number of the write with these contents; `None` if they are mixed.
 fn content_of(bytes: &[u8], lba: u64) -> Option<u64> {
     let content = u64::from_le_bytes(bytes[..8].try_into().expect("a block"));
     bytes_of(content, lba).eq(bytes.iter().copied()).then_some(content)

@@ -1,4 +1,4 @@
-//! The target's machine: its process, its disk and its addresses.
+//! The target's machine: its process, disk and addresses.
 
 use super::fenced::Kept;
 use super::keys::Terms;
@@ -16,10 +16,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The machine that the target runs on; hosts are on those before it.
+/// The machine of the target; hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// An address answers for so long before it falls silent again: what was sent meanwhile is not on
-/// its way for ever.
+/// The time for which an address answers before it may fall silent again, so that no data is in
+/// transit for ever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
@@ -29,23 +29,23 @@ enum Store {
     Memory(Arc<Mem>),
 }
 
-/// See the module's text.
+/// See the [module](self).
 pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     cores: usize,
     core_buffer_bytes: Option<usize>,
     store: Store,
-    /// What the host has to prove, and nobody else gets in; anybody does without it.
+    /// The authentication required of the host; `None`: any host is admitted.
     terms: Option<Terms>,
-    /// Where reservations persist.
+    /// The storage of persistent reservations.
     kept: Option<Kept>,
-    /// None while its process is dead.
+    /// `None` while its process is dead.
     target: Option<Target>,
-    /// When the process is started again.
+    /// The time at which the process restarts.
     restart: Option<Duration>,
-    /// When addresses answer again.
+    /// The times at which addresses answer again.
     hidden: Vec<Option<Duration>>,
-    /// Until when what vanished there is still to come, or was.
+    /// The times until which lost data of an address may still arrive.
     dark: Vec<Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Server {
         self.addresses.clone()
     }
 
-    /// The disk, of a server that has one: others keep their blocks in memory.
+    /// The disk, if the server has one: others keep their blocks in memory.
     pub(super) fn medium(&self) -> Option<Medium> {
         match self.store {
             Store::Disk(medium) => Some(medium),
@@ -133,7 +133,7 @@ impl Server {
         self.target = Some(target.expect("the addresses are free"));
     }
 
-    /// The host has to prove itself like this from now on.
+    /// Changes the authentication required of the host.
     pub(super) fn take(&mut self, terms: Terms) {
         if let Some(target) = &self.target {
             let told = target.control().set_host_keys(NQN, HOST_NQN, Some(&terms.keys));
@@ -142,7 +142,7 @@ impl Server {
         self.terms = Some(terms);
     }
 
-    /// The process dies, or the machine loses its power, and is back after a while.
+    /// Kills the process, or cuts the machine's power, for a while.
     pub(super) fn die(&mut self, world: &World, time: Duration, is_power: bool) {
         if let Store::Disk(medium) = &mut self.store {
             *medium = if is_power { world.cut_power(*medium) } else { world.orphan_disk(*medium) };
@@ -153,32 +153,32 @@ impl Server {
             world.kill(address);
         }
         self.kept.iter().for_each(Kept::orphan);
-        // Nothing that it still does reaches anybody.
+        // It can no longer send to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
     }
 
-    /// An address does not answer for a while.
+    /// Makes an address unreachable for a while.
     pub(super) fn hide(&mut self, world: &World, at: usize, time: Duration) {
         world.set_reachable(self.addresses[at], false);
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// What one side of an address' connections sends vanishes for a while; false if that was so
-    /// lately.
+    /// Drops the data that one side of an address's connections sends, for a while; false if that
+    /// happened lately.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
         if may {
-            // What vanished is sent again within twice the time.
+            // Lost data is sent again within twice the time.
             self.dark[at] = now + time * 2;
             world.blackhole(self.addresses[at], side, time);
         }
         may
     }
 
-    /// When nothing is held back any more that vanished.
+    /// The time from which no lost data is outstanding.
     pub(super) fn lucid_at(&self) -> Duration {
         self.dark.iter().copied().max().unwrap_or_default()
     }
@@ -193,7 +193,7 @@ impl Server {
         self.target.is_some() && self.hidden.iter().any(Option::is_none)
     }
 
-    /// What comes back by itself does so when it is time; whether something has.
+    /// Ends faults that are due to end; returns whether it did.
     pub(super) fn tend(&mut self, world: &World) -> bool {
         let mut is_changed = false;
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= world.elapsed());
@@ -212,7 +212,7 @@ impl Server {
         is_changed
     }
 
-    /// Nothing goes wrong from now on.
+    /// Ends all faults.
     pub(super) fn mend(&mut self, world: &World) {
         self.set_faults(world, DiskFaults::default());
         for at in self.hidden.iter_mut().chain([&mut self.restart]) {
@@ -221,7 +221,7 @@ impl Server {
         self.tend(world);
     }
 
-    /// Connections that the target has.
+    /// The number of the target's connections.
     pub(super) fn connections(&self) -> usize {
         self.target.as_ref().expect("it was mended").connections()
     }
@@ -232,7 +232,7 @@ impl Server {
         target.control().stats().admissions.authenticated
     }
 
-    /// Stops the target as a user would.
+    /// Stops the target as an operator would.
     pub(super) fn stop(self) {
         let target = self.target.expect("it was mended");
         on_machine(TARGET, || target.stop()).expect("its loops work");

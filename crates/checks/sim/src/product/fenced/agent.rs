@@ -1,5 +1,5 @@
-//! A cluster's agent on a node: it registers, reserves and fences, over connections of its own that
-//! are lost like all others, and goes on until it knows what came of an order.
+//! A cluster agent on a node: it registers, reserves and fences, over its own connections, which
+//! also get lost. It retries until it knows the result of an order.
 
 use super::super::server::NQN;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
@@ -18,43 +18,43 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// An answer that takes longer is not waited for.
+/// The longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longer than anything that was sent on a lost connection takes.
+/// Longer than any delay of data sent on a lost connection.
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a report.
 const REPORT_BYTES: u32 = 1024;
 
-/// What a node is known by.
+/// The identity of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) hostid: [u8; 16],
     pub(super) hostnqn: String,
 }
 
-/// What an agent is to do.
+/// An order to an agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// Registers this key.
     Register(u64),
     /// Reserves.
     Acquire(ReservationType),
-    /// Takes the node with this key out, and reserves if that held the reservation.
+    /// Preempts the node with this key, and reserves if that node held the reservation.
     Fence { victim: u64, rtype: ReservationType, abort: bool },
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// It is so, since this time at the latest.
+    /// It took effect by this time.
     Done(Instant),
     /// Another one has fenced this node.
     Fenced,
 }
 
-/// See the module's text. It ends when it is dropped.
+/// See the [module](self). It ends when dropped.
 pub(super) struct Agent {
     orders: Sender<Order>,
     outcomes: Receiver<Outcome>,
@@ -90,7 +90,7 @@ impl Agent {
         self.orders.send(order).expect("it takes orders until it is dropped");
     }
 
-    /// What came of the order, if that is known by now.
+    /// The result of the order, if it is known.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.outcomes.try_recv().ok()
     }
@@ -101,18 +101,18 @@ struct Worker {
     addresses: Vec<SocketAddr>,
     persist: bool,
     tries: usize,
-    /// What it is registered with.
+    /// Its registered key.
     key: u64,
-    /// Its controller's queues: administration, and reservations.
+    /// Its controller's queues, for administration and for reservations.
     queues: Option<(Queue, Queue)>,
-    /// A command of the order at hand may still be on its way.
+    /// A command of the present order may still be in transit.
     was_lost: bool,
 }
 
-/// How a namespace is reserved, as a report says.
+/// The reservation of a namespace, from a report.
 struct Report {
     rtype: ReservationType,
-    /// Keys, and whether it holds the reservation.
+    /// Keys, and whether each holds the reservation.
     registrants: Vec<(u64, bool)>,
 }
 
@@ -123,7 +123,7 @@ impl Worker {
             match self.attempt(order) {
                 Ok(Some(outcome)) => {
                     if let (Order::Register(_), true) = (order, self.was_lost) {
-                        // Otherwise one that comes late undoes the fence of somebody.
+                        // Otherwise a late command could undo another node's fence.
                         os::sleep(STRAY_TIME);
                     }
                     return outcome;
@@ -138,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// What came of it, if that is known.
+    /// Attempts an order; returns the result if it is known.
     fn attempt(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let control = ReservationControl::default();
         let (opcode, control, keys) = match order {
@@ -165,12 +165,12 @@ impl Worker {
         match Status(status.code()) {
             Status::SUCCESS => Ok(Some(Outcome::Done(os::now()))),
             Status::RESERVATION_CONFLICT => self.look(order),
-            // They could not be kept, for example.
+            // For example, the target could not persist them.
             _ => Ok(None),
         }
     }
 
-    /// Where a command was done before, and its answer lost, a report says so.
+    /// Reads a report to see whether a command with a lost answer took effect.
     fn look(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let Report { rtype, registrants } = self.report()?;
         let own = registrants.iter().find(|(key, _)| *key == self.key);
@@ -258,7 +258,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// As [`Queue::run`]; gives the result.
+    /// Like [`Queue::run`]; returns the result on success.
     fn succeed(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> io::Result<u64> {
         self.submit(sqe, transfer, data)?;
         let completed = |event: &Event| match event {
@@ -268,12 +268,12 @@ impl Queue {
         let cqe = self.hear(completed)?;
         match cqe.status() {
             Status::SUCCESS => Ok(cqe.result()),
-            // Its predecessor is not gone yet, for example.
+            // For example, its predecessor still exists.
             _ => Err(ErrorKind::Other.into()),
         }
     }
 
-    /// Sends a command and waits for its answer; gives what that brought.
+    /// Sends a command and waits for its answer; returns the status and the data.
     fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> io::Result<(Status, Vec<u8>)> {
         self.submit(sqe, transfer, data)?;
         let length = if let Transfer::FromController(length) = transfer { length } else { 0 };
@@ -300,7 +300,7 @@ impl Queue {
         self.socket.write_all(&out)
     }
 
-    /// Waits for an event that `pick` makes something of.
+    /// Waits for an event that `pick` accepts.
     fn hear<T>(&mut self, mut pick: impl FnMut(&Event) -> Option<T>) -> io::Result<T> {
         loop {
             let pending = std::mem::take(&mut self.pending);

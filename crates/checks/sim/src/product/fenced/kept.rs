@@ -1,4 +1,4 @@
-//! Where reservations are kept while the target does not run.
+//! Persistent storage of reservations while the target is down.
 
 use farblock_reactor::os;
 use farblock_target::ReservationStore;
@@ -6,23 +6,23 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest time that keeping takes.
+/// The longest duration of a store.
 const LONGEST: Duration = Duration::from_millis(20);
-/// It fails once in so many.
+/// One store in so many fails.
 const FAILS_ONE_IN: u8 = 8;
 
-/// The place, whoever uses it.
+/// The storage, shared by successive processes.
 #[derive(Clone, Default)]
 pub(in crate::product) struct Kept(Arc<Mutex<Place>>);
 
 #[derive(Default)]
 struct Place {
     text: String,
-    /// What is being kept.
+    /// The value being stored.
     next: Option<String>,
-    /// Processes that have used it.
+    /// The number of processes that have used it.
     generation: u32,
-    /// Whether it may fail.
+    /// Whether stores may fail.
     fails: bool,
 }
 
@@ -31,12 +31,12 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a process that starts.
+    /// The store for a new process.
     pub(in crate::product) fn store(&self) -> Arc<dyn ReservationStore> {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// The process is gone. What it was about to keep is there, or what was before.
+    /// The process has died: its pending store is either done or not.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;
@@ -84,7 +84,7 @@ impl ReservationStore for Store {
     }
 }
 
-/// Of the world's numbers.
+/// From the world's random numbers.
 fn random() -> u8 {
     let mut byte = [0];
     assert!(os::fill_simulated(&mut byte), "it is used in a simulated world");

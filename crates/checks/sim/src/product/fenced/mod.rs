@@ -1,20 +1,20 @@
 //! A cluster in a simulated world: nodes that share a disk, and fence each other with reservations.
 //!
-//! Each node has a [`Disk`] and an [agent](agent). One node leads: it uses the blocks that all
-//! share, and a [model](super::model) knows what it may read. Each has some blocks of its own. Now
-//! and then a node fences another one, or two fence each other, by Preempt or Preempt and Abort,
-//! while connections break in all the ways that the world knows, and, where reservations persist,
-//! the target's process dies or its machine loses power. Whoever was fenced goes on writing as if
-//! it did not know, and later comes back as somebody new. What is checked:
+//! Each node has a [`Disk`] and an [agent](agent). One node leads: it uses the shared blocks, and a
+//! [model](super::model) knows what it may read. Each node also has its own blocks. Now and then a
+//! node fences another one, or two fence each other, with Preempt or Preempt and Abort. Meanwhile
+//! connections break in every way that the world offers, and, if reservations persist, the target's
+//! process dies or its machine loses power. A fenced node continues to write as if it did not know,
+//! and later returns with a new identity. The simulation checks that:
 //!
-//! - after an agent has seen the completion of its Preempt, or a report without the victim, nothing
-//!   of what the victim has written reaches the disk: each write has its author in it, and the
-//!   world tells of all that lands;
-//! - nothing that a fenced node begins succeeds, unless it is a read that its type of reservation
-//!   lets everybody do; nor what a type of reservation forbids to registrants;
-//! - nothing of a node that may is refused;
+//! - once an agent has seen the completion of its Preempt, or a report without the victim, none of
+//!   the victim's writes reaches the disk: each write contains its author, and the world reports
+//!   all data that lands;
+//! - nothing succeeds that a fenced node starts, except reads if the reservation type allows them
+//!   to all hosts; nor does anything that the type forbids to registrants;
+//! - no operation of a permitted node is refused;
 //! - of two nodes that fence each other, one wins;
-//! - the new leader reads what the old one was told is written, and its own writes after that.
+//! - the new leader reads the writes acknowledged to the old one, and later its own.
 
 mod agent;
 mod kept;
@@ -37,25 +37,25 @@ use std::time::{Duration, Instant};
 
 /// Nodes of a cluster.
 const NODES: usize = 3;
-/// Blocks of a node's own, at the end of the disk.
+/// Each node's own blocks, at the end of the disk.
 const OWN_BLOCKS: u64 = 16;
 /// Blocks that the leader uses.
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
-/// Operations that a node has under way.
+/// A node's operations in flight.
 const DEPTH: usize = 6;
-/// Numbers of writes that the model does not know.
+/// The numbers of writes outside of the model.
 const UNKNOWN: u64 = 1 << 40;
 /// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Steps in which they are submitted, at most.
+/// Limit of steps in which they are submitted.
 const MOST_STEPS: u64 = 1_200;
-/// A node fences another one once in so many steps.
+/// One step in so many starts a fence.
 const FENCE_ONE_IN: u64 = 25;
 
 /// A run and how it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// A digest of all that happened.
+    /// A digest of the whole run.
     pub trace: u64,
     /// Operations that succeeded.
     pub succeeded: u64,
@@ -63,25 +63,25 @@ pub struct Outcome {
     pub failed: u64,
     /// Nodes that were fenced.
     pub fenced: u64,
-    /// Things that went wrong.
+    /// The number of faults.
     pub faults: u64,
 }
 
 /// Runs the cluster of a seed.
 ///
 /// # Panics
-/// When something is wrong; with the seed in the text.
+/// If a check fails; the text has the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "fenced" };
     run_as(seed, OPERATIONS, None)
 }
 
-/// Runs the cluster of a seed with so many operations, and with a mistake in the product that
-/// somebody made by hand.
+/// Runs the cluster of a seed with this many operations, and with a deliberate mistake in the
+/// product.
 ///
 /// # Panics
-/// When something is wrong.
+/// If a check fails.
 #[must_use]
 pub fn run_as(seed: u64, operations: u64, mistake: Option<&'static str>) -> Outcome {
     let world = World::enter(seed);
@@ -98,7 +98,7 @@ pub fn run_as(seed: u64, operations: u64, mistake: Option<&'static str>) -> Outc
     outcome
 }
 
-/// The fewest operations with which the cluster of a seed that fails still does.
+/// The fewest operations with which a failing seed still fails.
 #[must_use]
 pub fn shrink(seed: u64) -> u64 {
     fewest(OPERATIONS, |operations| {
@@ -106,12 +106,12 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// How an operation has to end.
+/// The required result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Must {
     Succeed,
     Fail,
-    /// That hangs on what is going on.
+    /// Depends on concurrent events.
     Either,
 }
 
@@ -122,23 +122,23 @@ struct Flight {
     is_known: bool,
 }
 
-/// Where a node is.
+/// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
     /// It is registered.
     In,
-    /// It was fenced, and goes on as if it were not, until then.
+    /// It was fenced, and continues until then as if it were not.
     Fenced { until: Duration },
-    /// It is off until then.
+    /// It is down until then.
     Away { until: Duration },
-    /// It is there, and about to be registered.
+    /// It is up, and about to be registered.
     Joining,
 }
 
 struct Node {
     identity: Identity,
     agent: Agent,
-    /// How often it was started, which its key and its writes tell.
+    /// The number of its starts, which its key and its writes contain.
     life: u64,
     standing: Standing,
     disk: Option<Disk>,
@@ -152,7 +152,7 @@ impl Node {
     }
 }
 
-/// A node that is to fence another one, and what came of it.
+/// A fence by one node of another, and its result.
 struct Fence {
     by: usize,
     victim: usize,
@@ -162,11 +162,11 @@ struct Fence {
 
 struct Cluster<'a> {
     world: &'a World,
-    /// When the world began.
+    /// The start time of the world.
     epoch: Instant,
     plan: Plan,
     persist: bool,
-    /// Writes bring their data in their capsules; else when they are asked for them.
+    /// Whether writes send in-capsule data, or wait for R2T.
     in_capsule: bool,
     random: Random,
     server: Server,
@@ -177,11 +177,11 @@ struct Cluster<'a> {
     nodes: Vec<Node>,
     leader: usize,
     rtype: ReservationType,
-    /// Fences under way: one, or two of the same nodes.
+    /// Fences in progress: one, or two of the same nodes.
     contest: Vec<Fence>,
-    /// Who wrote what: node and life.
+    /// The author of each write: node and life.
     authors: BTreeMap<u64, (usize, u64)>,
-    /// Since when nothing of a node and its life may land.
+    /// The time from which no write of a node and life may land.
     fences: BTreeMap<(usize, u64), Duration>,
     next: u64,
     outcome: Outcome,
@@ -195,8 +195,8 @@ impl<'a> Cluster<'a> {
     fn new(world: &'a World, seed: u64) -> Cluster<'a> {
         let mut random = Random::new(Random::mix(&[seed, 16]));
         let plan = Plan::new(&mut random);
-        // Nodes wait by their clocks until what they sent cannot be on its way any more. Some
-        // operations take more memory than there is where that is little.
+        // Nodes wait by their clocks until nothing they sent can be in transit. Some operations
+        // need more memory than a small limit allows.
         let core_buffer_bytes = None;
         let plan = Plan { is_memory: false, hosts_jump: false, core_buffer_bytes, ..plan };
         let (persist, in_capsule) = (!random.one_in(3), random.one_in(2));
@@ -260,7 +260,7 @@ impl<'a> Cluster<'a> {
         self.nodes[at].standing = Standing::In;
     }
 
-    /// Waits until a node's agent has done what it was told.
+    /// Waits until a node's agent has performed its order.
     fn obeyed(&mut self, at: usize) {
         let until = self.world.elapsed() + PATIENCE;
         while self.nodes[at].agent.outcome().is_none() {
@@ -269,7 +269,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Connects a node's disk, and has it registered; false if there is no target to be reached.
+    /// Connects a node's disk, and registers it; false if no target is reachable.
     fn open(&mut self, at: usize) -> bool {
         let node = &mut self.nodes[at];
         let mut options = options(&self.plan, None);
@@ -314,7 +314,7 @@ impl<'a> Cluster<'a> {
         let Cluster { world, plan, random, server, .. } = self;
         let longest = Duration::from_millis(random.below(LONGEST.as_millis() as u64) + 1);
         if !self.persist {
-            // Reservations would be over.
+            // Reservations would be lost.
             return break_something(world, random, longest);
         }
         if go_wrong(world, plan, random, server, longest) == Wrong::Power {
@@ -322,7 +322,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A node is to fence another one, which may be about to do the same.
+    /// Starts a fence of one node by another, which may fence back.
     fn begin_contest(&mut self) {
         let is_in = |at: &usize| self.nodes[*at].standing == Standing::In;
         let mut able: Vec<usize> = (0..NODES).filter(is_in).collect();
@@ -341,8 +341,8 @@ impl<'a> Cluster<'a> {
             self.nodes[by].agent.order(Order::Fence { victim: victims, rtype, abort });
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
-        // What is on its way may come before or after. Whoever was fenced may read, if the new type
-        // of reservation lets everybody.
+        // Data in transit may land before or after. A fenced node may read if the new reservation
+        // type allows it to all hosts.
         for node in &mut self.nodes {
             let is_fenced = node.standing != Standing::In;
             let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
@@ -371,14 +371,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A node knows that another one is fenced.
+    /// Notes that a node knows of another one's fence.
     fn fenced(&mut self, by: usize, victim: usize, rtype: ReservationType, since: Instant) {
         let since = since.saturating_duration_since(self.epoch);
         let more = Duration::from_millis(self.random.below(3_000));
         let node = &mut self.nodes[victim];
         self.fences.insert((victim, node.life), since);
         node.standing = Standing::Fenced { until: self.world.elapsed() + more };
-        // What is on its way has landed, or does not any more; its answer may yet come.
+        // Data in transit has landed or never will; answers may still arrive.
         for (token, flight) in &mut node.flights {
             flight.must = Must::Either;
             if std::mem::take(&mut flight.is_known) {
@@ -388,14 +388,14 @@ impl<'a> Cluster<'a> {
         self.outcome.fenced += 1;
         if self.leader == victim {
             self.leader = by;
-            // A reservation that all registrants hold stays what it is.
+            // A reservation held by all registrants keeps its type.
             if self.rtype.0 < ReservationType::WRITE_EXCLUSIVE_ALL.0 {
                 self.rtype = rtype;
             }
         }
     }
 
-    /// Fences come to an end, and nodes that were fenced come back.
+    /// Finishes fences, and returns nodes that were fenced.
     fn tend_nodes(&mut self) {
         self.server.tend(self.world);
         self.tend_contest();
@@ -408,7 +408,7 @@ impl<'a> Cluster<'a> {
                     node.queue = None;
                     node.disk = None;
                     node.life += 1;
-                    // Nothing that it has sent is on its way any more.
+                    // Wait until none of its data is in transit.
                     let until = self.world.elapsed() + agent::STRAY_TIME;
                     node.standing = Standing::Away { until };
                 }
@@ -431,7 +431,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// How an operation has to end that a node begins now.
+    /// The required result of an operation that a node starts now.
     fn must(&self, at: usize, command: Command) -> Must {
         use ReservationType as Type;
         let rtype = self.rtype;
@@ -443,7 +443,7 @@ impl<'a> Cluster<'a> {
         );
         let is_fenced = !matches!(self.nodes[at].standing, Standing::In);
         if is_fenced {
-            // Others may change the type; none of them lets it write.
+            // The other node may change the type, but no type allows this node to write.
             let is_certain = command.writes() || (hides && self.contest.is_empty());
             return if is_certain { Must::Fail } else { Must::Either };
         }
@@ -469,7 +469,8 @@ impl<'a> Cluster<'a> {
             3 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
             _ => Command::Write,
         };
-        // Whoever leads no more does not know it, and nobody could say whose zeroes it writes.
+        // A former leader does not know that it lost, and the author of its zeroes would be
+        // unknown.
         let is_shared = is_leader || command == Command::Read;
         let is_shared = is_shared || (command == Command::Write && !self.is_in(at));
         let (first, count) = match is_shared {
@@ -513,7 +514,7 @@ impl<'a> Cluster<'a> {
         node.queue.as_mut().expect("it is there").submit(op);
     }
 
-    /// Lets time pass, and takes what ended.
+    /// Advances time, and takes completions.
     fn turn(&mut self, wait: Duration) {
         (0..self.nodes.len()).for_each(|at| self.take_done(at));
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
@@ -568,14 +569,14 @@ impl<'a> Cluster<'a> {
         format!("{:?}, node {} leads; {nodes:?}", self.rtype, self.leader)
     }
 
-    /// Nothing that a fenced node has written reaches the disk.
+    /// Checks that no write of a fenced node reaches the disk.
     fn check_landed(&mut self) {
         for Landed { at, offset, bytes } in self.world.take_landed(self.medium()) {
             for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {
                 let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
                 let author = match self.authors.get(&content) {
                     Some(author) => *author,
-                    // Only the leader writes zeroes there, and any of its lives.
+                    // Only the leader writes zeroes there, in any of its lives.
                     None if (lba as u64) < SHARED_BLOCKS => continue,
                     None => {
                         let node = (lba - SHARED_BLOCKS as usize) / OWN_BLOCKS as usize;
@@ -594,7 +595,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Everything under way ends.
+    /// Waits for everything in flight to end.
     fn settle(&mut self) {
         let until = self.world.elapsed() + PATIENCE;
         let is_over = |cluster: &Cluster| {
@@ -609,7 +610,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Mends everything and sees everything end.
+    /// Repairs everything, and waits for everything to end.
     fn finish(mut self) -> Outcome {
         self.server.mend(self.world);
         self.kept.set_fails(false);

@@ -18,16 +18,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a leg: the model's blocks, and what the mirror keeps for itself.
+/// The size of a leg: the model's blocks, and the mirror's reserved part.
 pub(super) const LEG_BYTES: usize = BLOCKS as usize * BLOCK_BYTES + limits::RESERVED_BYTES as usize;
-/// Where the two places of the mirror's record are, after the data.
+/// Offsets of the mirror's two record slots, after the data.
 const RECORDS: [usize; 2] = [0, 65_536];
 const RECORD_BYTES: usize = 4096;
-/// Who uses the legs.
+/// The name of the legs' host.
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
-/// A file as it is now, for whoever opens it next.
+/// The present file of a leg, for the next open.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Medium>>);
 
@@ -61,7 +61,7 @@ impl LegSource for Near {
     }
 }
 
-/// A leg that another machine's target has.
+/// A leg on another machine's target.
 struct Far {
     name: String,
     url: Url,
@@ -82,7 +82,7 @@ impl LegSource for Far {
     }
 }
 
-/// As the program keeps legs: they are never given up.
+/// As the program opens legs: without a limit on reconnecting.
 fn options() -> DiskOptions {
     let connection = Options {
         hostnqn: Some(HOST_NQN.to_owned()),
@@ -101,19 +101,19 @@ struct Machine {
     number: u32,
     address: SocketAddr,
     nqn: String,
-    /// None while its process is dead.
+    /// `None` while its process is dead.
     target: Option<Target>,
 }
 
-/// A leg in the hands of the simulation.
+/// A leg under the simulation's control.
 pub(super) struct Leg {
     name: String,
     slot: Slot,
     bytes: usize,
     faults: DiskFaults,
-    /// None for a file of the mirror's machine.
+    /// `None` for a file of the mirror's machine.
     machine: Option<Machine>,
-    /// What it held at some times, the oldest first.
+    /// Copies of its earlier contents, the oldest first.
     copies: Vec<Vec<u8>>,
 }
 
@@ -122,7 +122,7 @@ impl Leg {
         Leg::sized(world, (at, LEG_BYTES), is_near, faults)
     }
 
-    /// A disk of another machine's target, for no mirror: it has the model's blocks alone.
+    /// A disk on another machine's target, without a mirror: it has only the model's blocks.
     pub(super) fn plain(world: &World, faults: DiskFaults) -> Leg {
         Leg::sized(world, (0, BLOCKS as usize * BLOCK_BYTES), false, faults)
     }
@@ -167,7 +167,7 @@ impl Leg {
         self.machine.as_ref().is_none_or(|machine| machine.target.is_some())
     }
 
-    /// Starts the process of its target, unless one runs.
+    /// Starts its target's process, unless one is running.
     pub(super) fn serve(&mut self) {
         let medium = self.slot.medium();
         self.serve_as(medium, "file");
@@ -197,7 +197,7 @@ impl Leg {
         machine.target = Some(target.expect("the address is free"));
     }
 
-    /// The process of its target dies, or its machine loses power.
+    /// Kills its target's process, or cuts the machine's power.
     pub(super) fn die(&mut self, world: &World, is_power: bool) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
@@ -208,18 +208,18 @@ impl Leg {
         if is_power {
             world.reboot(machine.number);
         }
-        // Nothing that it still does reaches another machine.
+        // It can no longer send to another machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(machine.number, end));
     }
 
-    /// The target reports this state to all hosts.
+    /// Makes the target report this state to all hosts.
     pub(super) fn set_access(&self, state: AnaState) {
         let Some((target, address)) = self.target() else { return };
         target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
     }
 
-    /// The target shows the namespace to the mirror's host, or hides it.
+    /// Makes the target show the namespace to the mirror's host, or hide it.
     pub(super) fn set_masked(&self, is_masked: bool) {
         let Some((target, _)) = self.target() else { return };
         let nqn = &self.machine.as_ref().expect("it has a target").nqn;
@@ -237,14 +237,14 @@ impl Leg {
         world.contents(self.slot.medium())
     }
 
-    /// Its data, without what the mirror keeps for itself.
+    /// Its data, without the mirror's reserved part.
     pub(super) fn data(&self, world: &World) -> Vec<u8> {
         let mut data = self.contents(world);
         data.truncate(BLOCKS as usize * BLOCK_BYTES);
         data
     }
 
-    /// Keeps a copy of what it holds, as a backup or a snapshot does.
+    /// Keeps a copy of its contents, like a backup or snapshot.
     pub(super) fn copy(&mut self, world: &World) {
         const MOST: usize = 8;
         if self.copies.len() == MOST {
@@ -253,8 +253,8 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy with another record than the leg has now. A copy with the same record is
-    /// not noticeable by reading the leg, and no test expects that.
+    /// The latest copy with another record than the leg has now. A copy with the same record cannot
+    /// be detected by reading the leg, and no test expects that.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);
         let records = |bytes: &[u8]| {
@@ -265,7 +265,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, also one with the record that the leg has now.
+    /// The latest copy, even with the leg's present record.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }
@@ -278,8 +278,8 @@ impl Leg {
         world.replace_contents(self.slot.medium(), contents);
     }
 
-    /// What an operator does with a leg that the mirror has put out for good: the leg's target is
-    /// stopped, and the leg becomes an empty one of its size. A file is opened anew as well.
+    /// Acts like an operator on a leg that the mirror has put out for good: stops the leg's target,
+    /// and empties the leg. A file is replaced by a new one as well.
     pub(super) fn make_empty(&mut self, world: &World) {
         self.die(world, false);
         self.copies.clear();
@@ -295,14 +295,14 @@ impl Leg {
         medium
     }
 
-    /// The process of the target ends in order.
+    /// Stops the target's process in order.
     pub(super) fn stop(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
         on_machine(machine.number, || target.stop()).expect("its loops work");
     }
 
-    /// The machine that its buffers are counted for.
+    /// The machine to which its buffers are charged.
     pub(super) fn machine(&self) -> Option<u32> {
         self.machine.as_ref().map(|machine| machine.number)
     }

@@ -1,22 +1,22 @@
-//! A mirror in a simulated world whose legs change beneath it.
+//! A mirror in a simulated world whose legs change below it.
 //!
-//! The mirror has two legs: a file of its own machine, or disks that targets of other machines
-//! have. In each round one leg has a [`Fault`]; nothing happens to the other one, which is in sync.
-//! What is checked:
+//! The mirror has two legs: a file of its own machine, or disks on other machines' targets. In each
+//! round one leg has a [`Fault`]; the other one is in sync and has none. The simulation checks
+//! that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
-//! - a read gives what the [model](super::model) says. Only for [`NOTICE`] after a change that no
-//!   read or write can notice by itself it may give what the changed leg holds;
-//! - the mirror is whole again after the round. A leg that it reports as out until an operator acts
-//!   is emptied, as `docs/mirror.md` says;
+//! - a read returns data that the [model](super::model) allows. Only for [`NOTICE`] after a change
+//!   that no read or write can detect, it may return the data of the changed leg;
+//! - the mirror is whole again after the round. If it reports a leg as out until an operator acts,
+//!   the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
-//! [`stop`] has mirrors without any leg, and targets that are stopped then. [`plain`] has disks
+//! [`stop`] tests mirrors without any leg, and targets that are stopped then. [`plain`] tests disks
 //! without a mirror.
 //!
-//! **Not noticeable, and not tried:** a copy of a leg with the leg's present record, in use; a file
-//! that another one replaces by name while it is open (its user keeps the old file); and a leg in
-//! use whose data blocks another program changes without the record.
+//! **Undetectable, and not tested:** a copy of a leg with the leg's present record, in use; a file
+//! replaced by name while it is open (its user keeps the old file); and a leg in use whose data
+//! blocks another program changes, but not the record.
 
 mod legs;
 pub mod plain;
@@ -35,47 +35,47 @@ use std::sync::Arc;
 use std::time::Duration;
 use user::{Ended, User};
 
-/// Operations end within this: the mirror's patience with legs, and the bound of disk sets.
+/// Limit of operations: the mirror's patience with legs, and the limit of disk sets.
 pub const IO_BOUND: Duration = Duration::from_secs(21);
-/// A change that no read or write notices by itself is noticed within this.
+/// The mirror detects within this time a change that no read or write detects.
 pub const NOTICE: Duration = Duration::from_secs(10);
-/// A leg that is there again is in sync within this: it is tried again after 60 s at most.
+/// A returned leg is in sync within this time: retries are at most 60 s apart.
 const HEALS: Duration = Duration::from_secs(300);
-/// A leg that is out for so long with its target there needs an operator.
+/// A leg that is out for this long, although its target is up, needs an operator.
 const IS_OUT: Duration = Duration::from_secs(130);
 /// Rounds of a usual run.
 pub const ROUNDS: u64 = 3;
-/// How long messages and operations may be on their way without a fault.
+/// The maximum delay of messages and operations without a fault.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// What happens to a leg.
+/// A fault of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
-    /// Its file is cut while nothing is under way; the mirror's next write makes it grow again.
+    /// Its file is truncated while idle; the mirror's next write extends it again.
     Cut,
-    /// Its file is cut while operations are under way.
+    /// Its file is truncated while operations are in flight.
     CutUnderWay,
-    /// Its file is cut, and lengthened again at once.
+    /// Its file is truncated and extended again at once.
     CutAndGrown,
-    /// Its file becomes longer.
+    /// Its file grows.
     Grown,
-    /// An older copy is written over its file, which is in use.
+    /// An older copy overwrites its file, which is in use.
     RolledBack,
-    /// Its target's process dies, and is back within two seconds.
+    /// Its target's process dies, and restarts within two seconds.
     Restarted,
-    /// The same, and an older copy is written over its file meanwhile.
+    /// The same, and an older copy overwrites its file meanwhile.
     RestartedOlder,
-    /// The same, and its file is cut and lengthened again meanwhile.
+    /// The same, and its file is truncated and extended again meanwhile.
     RestartedCut,
-    /// The same, and another file is in the file's place for a while.
+    /// The same, and another file replaces it for a while.
     Swapped,
-    /// Its target's machine is started anew within two seconds.
+    /// Its target's machine restarts within two seconds.
     Rebooted,
     /// The same, with an older copy.
     RebootedOlder,
-    /// The same, and the machine lost some of what it had reported as flushed.
+    /// The same, and the machine lost data that it had reported as flushed.
     LostCache,
-    /// Its target is away for longer, and comes back with an older copy.
+    /// Its target is away for longer, and returns with an older copy.
     AwayOlder,
     /// Its target reports the ANA state inaccessible or change.
     Ana,
@@ -83,7 +83,7 @@ pub enum Fault {
     Masked,
 }
 
-/// All of them.
+/// All faults.
 pub const FAULTS: [Fault; 15] = [
     Fault::Cut,
     Fault::CutUnderWay,
@@ -101,13 +101,13 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// How many of them, from the first on, a file of the mirror's own machine can have.
+/// The number of them, from the first on, that a file of the mirror's own machine can have.
 const NEAR_FAULTS: usize = 5;
 
 /// A run and how it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// A digest of all that happened.
+    /// A digest of the whole run.
     pub trace: u64,
     /// Operations that succeeded.
     pub succeeded: u64,
@@ -115,25 +115,25 @@ pub struct Outcome {
     pub faults: u64,
     /// Rounds in which the mirror reported the leg as out.
     pub noticed: u64,
-    /// Operations that failed, where no leg was there.
+    /// Operations that failed while no leg was available.
     pub failed: u64,
-    /// Reads with data of the changed leg, within [`NOTICE`] of a change.
+    /// Reads that returned data of the changed leg, within [`NOTICE`] of a change.
     pub stale: u64,
 }
 
 /// Runs the mirror of a seed.
 ///
 /// # Panics
-/// When something is wrong; with the seed in the text.
+/// If a check fails; the text has the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors" };
     run_as(seed, None)
 }
 
-/// Runs the mirror of a seed, with one kind of fault alone if `only` says so.
+/// Runs the mirror of a seed, with only this kind of fault if given.
 ///
 /// # Panics
-/// When something is wrong.
+/// If a check fails.
 pub fn run_as(seed: u64, only: Option<Fault>) -> Outcome {
     let world = World::enter(seed);
     let mut random = Random::new(Random::mix(&[seed, 35]));
@@ -156,14 +156,14 @@ struct Run<'a> {
     user: User<'a>,
     /// The fault of this round.
     fault: Option<Fault>,
-    /// Until when a changed leg need not have been noticed.
+    /// The time until which a changed leg need not be detected.
     blind_until: Duration,
-    /// No leg is there, or was a moment ago.
+    /// No leg is available, or was a moment ago.
     may_fail: bool,
     outcome: Outcome,
 }
 
-/// Has a mirror of these legs, whoever uses it.
+/// Opens or creates a mirror of these legs.
 fn assemble(legs: &[Leg]) -> Arc<Mirror> {
     let options = MirrorOptions {
         taking: Taking::Empty,
@@ -180,7 +180,7 @@ fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
     world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
     let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
     let has_near = random.one_in(3) && may_be_near;
-    // From here on boots are counted by machine.
+    // From here on, boots are counted per machine.
     world.reboot(0);
     (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
 }
@@ -201,12 +201,12 @@ impl<'a> Run<'a> {
             outcome: Outcome::default(),
         };
         run.heal(0);
-        // The first fill of a new leg is no fault that was noticed.
+        // The first fill of a new leg is not a detected fault.
         run.outcome.noticed = 0;
         run
     }
 
-    /// One leg has a fault, and everything is as it was afterwards.
+    /// Injects a fault into one leg, and repairs it.
     fn round(&mut self, only: Option<Fault>) {
         for leg in &mut self.legs {
             leg.copy(self.world);
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
     }
 
     fn inflict(&mut self, victim: usize, fault: Fault) {
-        // Mostly within the data, rather than within what the mirror keeps for itself.
+        // Mostly within the data, rather than in the reserved part.
         let most = if self.random.one_in(4) { (LEG_BYTES / BLOCK_BYTES) as u64 } else { BLOCKS };
         let size = self.random.below(most) as usize * BLOCK_BYTES;
         match fault {
@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
                 self.legs[victim].set_size(self.world, size);
             }
             Fault::CutUnderWay => {
-                // What was under way may make it grow again at once.
+                // Operations in flight may extend it again at once.
                 self.be_blind();
                 self.legs[victim].set_size(self.world, size);
             }
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// No read or write is sure to notice what happens now.
+    /// No read or write is sure to detect the present change.
     fn be_blind(&mut self) {
         self.blind_until = self.world.elapsed() + NOTICE;
     }
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
             Fault::LostCache => self.lose_cache(victim),
             _ => {}
         }
-        // A leg that is away for two seconds is put out; one more, so that all notice it.
+        // A leg that is away for two seconds is put out; one more second lets all queues see it.
         let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
         let pause = Duration::from_millis(least + self.random.below(most));
         self.load(pause);
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         self.legs[victim].serve();
     }
 
-    /// Some blocks hold what they held at the time of the last copy.
+    /// Reverts some blocks to their contents at the last copy.
     fn lose_cache(&mut self, victim: usize) {
         let mut contents = self.legs[victim].contents(self.world);
         let Some(copy) = self.legs[victim].latest_copy() else { return };
@@ -346,10 +346,10 @@ impl<'a> Run<'a> {
         (0..self.legs.len()).all(|leg| self.state(leg) == LegState::InSync)
     }
 
-    /// Waits until the mirror is whole, and acts as an operator where a leg stays out.
+    /// Waits until the mirror is whole, and acts as an operator if a leg stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
-        // What is not noticed yet is noticed by then.
+        // All changes are detected by then.
         let blind = self.blind_until.saturating_sub(begun);
         let (mut was_out, mut is_empty) = (false, false);
         self.load(blind);
@@ -378,7 +378,7 @@ impl<'a> Run<'a> {
         assert!(self.legs.iter().all(Leg::is_served), "a target was forgotten");
     }
 
-    /// Reads everything, and more than once, so that each leg is read.
+    /// Reads everything repeatedly, so that each leg is read.
     fn sweep(&mut self) {
         self.settle();
         for lba in (0..BLOCKS).step_by(MOST_BLOCKS as usize).cycle().take(30) {
@@ -387,7 +387,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Legs in sync hold the same.
+    /// Checks that legs in sync are equal.
     fn compare(&mut self) {
         self.settle();
         self.turn_for(QUIET);
@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
         self.load_with(time, 12);
     }
 
-    /// Has the mirror used for some time; `calm`: the more, the fewer operations.
+    /// Uses the mirror for some time; a higher `calm` means fewer operations.
     fn load_with(&mut self, time: Duration, calm: u64) {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {
@@ -418,7 +418,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Everything under way ends.
+    /// Waits for everything in flight to end.
     fn settle(&mut self) {
         while self.user.in_flight() > 0 {
             self.turn(QUIET);
@@ -432,7 +432,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets time pass, and checks what ended.
+    /// Advances time, and checks completions.
     fn turn(&mut self, wait: Duration) {
         for Ended { token, result, wrong } in self.user.turn(wait) {
             let (now, fault) = (self.world.elapsed(), self.fault);
@@ -464,7 +464,7 @@ impl<'a> Run<'a> {
         drop(user);
         drop(mirror);
         legs.iter_mut().for_each(Leg::stop);
-        // What was started to close something late, and threads that look at files.
+        // Wait for late closing, and for threads that check files.
         os::sleep(GONE_TIME);
         outcome.trace = world.trace();
         (outcome, legs.iter().filter_map(Leg::machine).chain([0]).collect())

@@ -1,13 +1,14 @@
-//! A plain disk beneath a target, whose file another program changes.
+//! A plain disk below a target, whose file another program changes.
 //!
-//! | what happens to the file | what the target reports |
+//! | change of the file | report of the target |
 //! |---|---|
-//! | it is cut | reads and writes of what is missing fail, and no write makes it longer again |
-//! | it is cut and lengthened within a second | nothing: its size is the same |
-//! | an older copy is written over it | nothing: only its user knows what it held |
+//! | it is truncated | reads and writes of missing blocks fail, and no write extends it again |
+//! | it is truncated and extended within a second | nothing: its size is the same |
+//! | an older copy overwrites it | nothing: only its user knows the contents |
 //! | it grows | a larger namespace |
 //!
-//! So after a cut a read gives what the [model](super::super::model) says, or fails.
+//! So after a truncation, a read fails or returns data that the [model](super::super::model)
+//! allows.
 
 use super::legs::Leg;
 use super::user::User;
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// Runs the disk of a seed.
 ///
 /// # Panics
-/// When something is wrong; with the seed in the text.
+/// If a check fails; the text has the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "plain_disks" };
     let world = World::enter(seed);
@@ -42,7 +43,7 @@ fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
     leg.set_size(world, end as usize * BLOCK_BYTES);
     outcome.faults += 1;
     if random.one_in(2) {
-        // In the last block, so that a file that grows again is as long as before.
+        // In the last block, so that an extended file has its old length.
         user.write(BLOCKS - 1);
     }
     pass(world, &mut user, &mut random, &mut outcome);

@@ -1,8 +1,8 @@
-//! Mirrors whose legs are all away, while operations are under way and when the target is stopped.
+//! Mirrors whose legs are all away, while operations are in flight and when the target is stopped.
 //!
-//! What is checked: operations of a mirror without a leg end with an error within [`IO_BOUND`], and
-//! the mirror is whole again with the legs; a target that is ordered to stop has ended within
-//! [`STOP_BOUND`], whatever its mirror waits for.
+//! Operations of a mirror without a leg must fail within [`IO_BOUND`], and the mirror must be whole
+//! again when the legs are back. A target that is ordered to stop must end within [`STOP_BOUND`],
+//! whatever its mirror waits for.
 
 use super::legs::Leg;
 use super::user::User;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A target has ended within this after the order to stop: operations under way have their
-/// [`IO_BOUND`], and the mirror and its connections are closed after that.
+/// The time in which a target must stop: operations in flight may take [`IO_BOUND`], then the
+/// mirror and its connections are closed.
 pub const STOP_BOUND: Duration = Duration::from_secs(40);
 /// The machine of the host that uses the target.
 const HOST: u32 = 1;
@@ -31,7 +31,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:mirror";
 /// Runs the mirror of a seed without its legs.
 ///
 /// # Panics
-/// When something is wrong; with the seed in the text.
+/// If a check fails; the text has the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors_without_legs" };
     let world = World::enter(seed);
@@ -46,7 +46,7 @@ pub fn run(seed: u64) -> Outcome {
     outcome
 }
 
-/// How legs are away.
+/// Why legs are away.
 #[derive(Clone, Copy, Debug)]
 enum Away {
     /// Their targets' processes are dead.
@@ -55,7 +55,7 @@ enum Away {
     Ana(AnaState),
     /// Their targets hide the namespaces.
     Masked,
-    /// Nothing that their machines send arrives, for so long.
+    /// Nothing that their machines send arrives for this long.
     Cut(Duration),
 }
 
@@ -91,7 +91,7 @@ fn show(legs: &mut [Leg]) {
     }
 }
 
-/// Operations end although no leg is there, and all is well when legs are.
+/// Checks that operations end without legs, and that the mirror recovers with them.
 fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     let mut run = Run::new(world, random, legs);
     run.load(Duration::from_secs(3));
@@ -102,7 +102,7 @@ fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     run.load(time);
     show(&mut run.legs);
     if let Away::Cut(longest) = away {
-        // What was sent into the cut is sent again within twice the time.
+        // Lost data is sent again within twice the time.
         run.load((longest * 2).saturating_sub(time));
     }
     run.load(IO_BOUND);
@@ -118,7 +118,7 @@ fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     run.finish()
 }
 
-/// The target of a mirror without legs stops when it is ordered to.
+/// Checks that the target of a mirror without legs stops on request.
 fn stop(world: &World, mut random: Random, mut legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     let mirror = assemble(&legs);
     let address = SocketAddr::from(([10, 0, 2, 1], 4420));

@@ -1,4 +1,4 @@
-//! Uses a disk, and knows what it may hold.
+//! Uses a disk, and knows what data it may hold.
 
 use super::super::MOST_BLOCKS;
 use super::super::model::{BLOCK_BYTES, BLOCKS, Model, Wish};
@@ -9,21 +9,21 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most operations under way.
+/// Limit of operations in flight.
 const DEPTH: usize = 8;
 
-/// An operation that has ended.
+/// A completed operation.
 pub(super) struct Ended {
     pub(super) token: u64,
     pub(super) result: Result<(), BlockError>,
-    /// What a read gave that it may not give.
+    /// Data that a read must not return.
     pub(super) wrong: Option<String>,
 }
 
-/// See the module's text.
+/// See the [module](self).
 pub(super) struct User<'a> {
     world: &'a World,
-    // The queue goes before its loop.
+    // Drop the queue before its reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     ready: Vec<TaskId>,
@@ -52,7 +52,7 @@ impl<'a> User<'a> {
         self.model.in_flight()
     }
 
-    /// Submits an operation that nothing under way is in the way of, or none.
+    /// Submits an operation, unless it conflicts with one in flight.
     pub(super) fn submit(&mut self, random: &mut Random) {
         let blocks = 1 + random.below(MOST_BLOCKS);
         let lba = random.below(BLOCKS - blocks + 1);
@@ -95,7 +95,7 @@ impl<'a> User<'a> {
         self.queue.submit(if is_durable { op.durable() } else { op });
     }
 
-    /// Lets time pass, and gives what ended.
+    /// Advances time, and returns completed operations.
     pub(super) fn turn(&mut self, wait: Duration) -> Vec<Ended> {
         self.queue.poll(&mut self.done);
         let wait = if self.done.is_empty() { wait } else { Duration::ZERO };
@@ -113,7 +113,7 @@ impl<'a> User<'a> {
         ended
     }
 
-    /// An operation that was begun before `time`, and when it was.
+    /// An operation submitted before `time`, and its submission time.
     pub(super) fn older_than(&self, time: Duration) -> Option<(u64, Duration)> {
         let mut begun = self.begun.iter();
         begun.find(|(_, begun)| **begun < time).map(|(token, begun)| (*token, *begun))
