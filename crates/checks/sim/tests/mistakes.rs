@@ -42,8 +42,8 @@ const FENCING: [&str; 5] = [
 /// The seeds within which a mistake must show.
 const SEEDS: u64 = 400;
 
-/// The seeds for a mistake: those where the host has a TLS key, or all. A few mistakes need a clock
-/// jump at the wrong moment, which is rare: for these, the seeds that do not pass.
+/// The seeds for a mistake: all, or those where the host has a TLS key. One mistake needs a rare
+/// clock jump, and skips the seeds that are known to pass.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is only waited for" => (140, 1),

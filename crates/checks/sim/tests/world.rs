@@ -1,4 +1,4 @@
-//! The behaviour of the simulated world for the code inside it.
+//! The behavior of the simulated world for the code inside it.
 
 use farblock_reactor::os;
 use farblock_reactor::sim::{Side, Stream, World, on_machine};

@@ -1,11 +1,11 @@
-//! The rules of the house that a program can check: which crate may use which, where `unsafe` may
-//! be, and how long files and lines may get.
+//! House rules that a program can check: dependencies between crates, places of `unsafe`, and the
+//! lengths of files and lines.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The arrows of `docs/ARCHITECTURE.md`: what each crate may use of the others outside its tests.
+/// The arrows of `docs/ARCHITECTURE.md`: the crates that each crate may use outside its tests.
 const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("capi", &["block", "host", "reactor", "tls"]),
-    // The whole product in one thread.
+    // It runs the whole product in one thread.
     (
         "sim",
         &[
@@ -68,14 +68,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Everything that the crates without I/O depend on besides each other.
+/// All dependencies of the crates without I/O besides each other.
 const WITHOUT_IO: &[(&str, &[&str])] = &[
     ("wire", &["zerocopy"]),
     ("proto", &["crc-fast", "crc32c", "zerocopy"]),
     ("secure", &["base64ct", "crypto-bigint", "hmac", "sha2", "subtle", "zeroize"]),
 ];
 
-/// Which crates may have `unsafe` code, and why.
+/// The crates that may have `unsafe` code, and the reason.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("mem", "memory that the kernel is given"),
     ("reactor", "the kernel"),
@@ -85,12 +85,12 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("testkit", "an allocator that counts"),
 ];
 
-/// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
-/// calls with a block size and direct I/O; a FUSE library that cannot go on with a mount has the
-/// file under its descriptor exchanged. ublk's commands are entries of a ring whose buffers the
-/// kernel fills, and its requests are in memory that the driver shares. WinSpd's
-/// library is loaded at run time and calls back. What Windows says of threads by their names, none
-/// does. What systemd hands over is a number of a descriptor.
+/// Single files that may. Loop devices do not fit an event loop, and no crate offers their calls
+/// with block size and direct I/O. The FUSE code exchanges the file behind a descriptor of a
+/// library that cannot take over a mount. ublk's commands are ring entries whose buffers the kernel
+/// fills, and its requests are in memory shared with the driver. WinSpd's library is loaded at run
+/// time and uses callbacks. No crate finds Windows threads by name. systemd passes a descriptor as
+/// a number.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
@@ -107,7 +107,7 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 25;
 
-/// Structs with more fields: what somebody else's format or a command line has.
+/// Structs with more fields: a foreign format or a command line dictates them.
 const MAY_HAVE_MANY_FIELDS: &[&str] =
     &["BenchArgs", "ControllerInfo", "CreateTransport", "Plan", "ServeArgs", "Settings"];
 
@@ -152,19 +152,19 @@ fn dependencies(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Every folder of ours with Rust in it that is part of the workspace.
+/// Every source folder of the workspace.
 fn everywhere() -> Vec<(PathBuf, String)> {
     let mut all = sources(&rooms());
     all.extend(sources(&rooms().with_file_name("xtask")));
     all
 }
 
-/// Rust sources under a crate's folder, with their text.
+/// Rust sources below a crate's folder, with their text.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     files(folder, "rs")
 }
 
-/// The files under a folder whose names end so, with their text.
+/// The files below a folder with this extension, with their text.
 fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -205,7 +205,7 @@ fn the_protocol_does_no_io() {
             assert!(root.contains(attribute), "{name} lacks {attribute}");
         }
         for (path, text) in sources(&folder.join("src")) {
-            // Unit tests may use what they like: at a file's end, or in one of their own.
+            // Unit tests may use any crate: at the end of a file, or in a separate one.
             if path.ends_with("tests.rs") {
                 continue;
             }
@@ -246,7 +246,7 @@ fn files_and_lines_are_short() {
     }
 }
 
-/// Where a line begins a function: how far it is indented.
+/// The indentation of a line that starts a function.
 fn function_indent(line: &str) -> Option<usize> {
     let code = line.trim_start();
     let words = code.split_whitespace().take_while(|word| *word != "fn");
@@ -258,8 +258,8 @@ fn function_indent(line: &str) -> Option<usize> {
     begins.then(|| line.len() - code.len())
 }
 
-/// The first function of more lines than there may be: rustfmt puts its last brace, or the
-/// semicolon of one without a body, where its first line begins.
+/// The first function above the line limit. rustfmt indents its last brace, or the semicolon of one
+/// without a body, like its first line.
 fn long_function(text: &str) -> Option<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().enumerate().find_map(|(first, line)| {
@@ -286,8 +286,7 @@ fn functions_are_short() {
     }
 }
 
-/// The name of the first struct with too many fields and how many it has, in text as rustfmt leaves
-/// it.
+/// The first struct with too many fields, and their number, in text formatted by rustfmt.
 fn large_struct(text: &str) -> Option<(&str, usize)> {
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -310,11 +309,11 @@ fn large_struct(text: &str) -> Option<(&str, usize)> {
     None
 }
 
-/// A word and a colon, at the depth of a field.
+/// Matches a word and a colon at the indentation of a field.
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
-    // Types of a `where` begin with a capital.
+    // Types in a `where` clause start with a capital.
     let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
     line.len() - bare.len() == indent
         && field.split_once(": ").is_some_and(|(name, _)| is_word(name))
@@ -345,8 +344,7 @@ fn structs_have_few_fields() {
     }
 }
 
-/// Names that say nothing of what they are of, and how many types may have them. Whoever looks for
-/// one finds all.
+/// Vague type names, and how many types may have each. A search for a name then finds few.
 const VAGUE: &[(&str, usize)] = &[
     ("Bell", 0),
     ("Deed", 0),
@@ -358,11 +356,11 @@ const VAGUE: &[(&str, usize)] = &[
     ("Shared", 2),
     ("State", 1),
 ];
-/// Of any name. It is to go down: what every crate has in its own way (`Options`, `StartError`) is
-/// told apart by the crate's name, and most others are not.
+/// The limit for any other name, which should fall. The crate distinguishes names that every crate
+/// has (`Options`, `StartError`), but not most others.
 const MAX_OF_A_NAME: usize = 14;
 
-/// The name of a type that a line defines.
+/// The name of the type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
     let rest = match line.strip_prefix("pub(in ") {
         Some(rest) => rest.split_once(") ")?.1,
@@ -392,7 +390,7 @@ fn types_have_names_that_are_found() {
     }
 }
 
-/// Relative clauses without a head, which German has and English does not: "for who asks".
+/// Relative clauses without a noun, which German has and English does not: "for who asks".
 const HEADLESS: &[&str] = &[
     " but who ",
     " for who ",
@@ -419,14 +417,14 @@ fn clauses_have_heads() {
     }
 }
 
-/// `grep -q` leaves at the first match; what still writes into the pipe then dies of SIGPIPE, and
-/// with `pipefail` a check that holds fails now and then.
+/// `grep -q` exits at the first match. The writer into the pipe then gets SIGPIPE, and with
+/// `pipefail` a check that should pass sometimes fails.
 #[test]
 fn scripts_let_grep_read_to_the_end() {
     let root = rooms().with_file_name("");
     for folder in ["contrib", "dashboard", "engines", "interop"] {
         for (path, text) in files(&root.join(folder), "sh") {
-            // What npm brings is others'.
+            // Packages of npm are not ours.
             if path.components().any(|part| part.as_os_str() == "node_modules") {
                 continue;
             }
@@ -442,7 +440,7 @@ fn scripts_let_grep_read_to_the_end() {
     }
 }
 
-/// Whether a stage is no stage: after `||` a command of its own begins.
+/// Whether a stage is not part of the pipeline: after `||` a separate command starts.
 fn is_alternative(text: &str, stage: &str) -> bool {
     let at = stage.as_ptr() as usize - text.as_ptr() as usize;
     text[..at].trim_end().ends_with("||")

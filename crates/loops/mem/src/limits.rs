@@ -3,7 +3,7 @@
 /// The largest buffer that a pool keeps, in bytes; larger ones are allocated and freed each time.
 pub const POOLED_BUFFER_BYTES: usize = 2 << 20;
 
-/// What one pool keeps at most, in bytes, where memory is plentiful.
+/// The most memory that one pool keeps, in bytes, where memory is plentiful.
 pub const POOL_BYTES: usize = 64 << 20;
 
 /// All pools together keep at most this fraction of the memory that the process may use.
@@ -17,9 +17,9 @@ pub const BUDGET_SHARE: u64 = 4;
 /// open disks, serve management, and work for io_uring in the kernel.
 pub(crate) const THREAD_SHARE: u64 = 4;
 
-/// Allocations of at least so many bytes are mappings of their own, on Linux: what an allocator is
-/// given back between others' small pieces it keeps, and cannot always use again for what is
-/// aligned. They are pooled, so that few are made.
+/// On Linux, allocations from this size on get their own mappings: an allocator keeps such a block
+/// when it is freed among smaller ones, and cannot always reuse it for aligned memory. They are
+/// pooled, so there are few.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 

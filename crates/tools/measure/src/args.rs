@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What fio calls the directions and orders.
+/// fio's names of directions and orders.
 const RW: &[&str] = &["read", "write", "randread", "randwrite", "rw", "randrw"];
 
-/// What is measured, how, and where the report goes.
+/// The patterns and disks to measure, the method, and the files for the report.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// A local disk (a path as in `farblock serve`), then a remote one (a URL); either or both
@@ -35,7 +35,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) iodepth: Option<u32>,
 
-    /// Jobs, each with a queue of its own (with --rw) [default: 1]
+    /// Jobs, each with its own queue (with --rw) [default: 1]
     #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=1024))]
     pub(crate) numjobs: Option<u32>,
@@ -45,7 +45,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) connections: u32,
 
-    /// The most I/Os that each job starts in a second (with --rw) [default: as many as it can]
+    /// The most I/Os that each job starts in a second (with --rw) [default: no limit]
     #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
     pub(crate) rate_iops: Option<u32>,
@@ -55,7 +55,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u8>(0..=100))]
     pub(crate) rwmixread: Option<u8>,
 
-    /// Only those of the six patterns whose name holds one of these words (4k, random-read, …)
+    /// Only those of the six patterns whose names contain one of these words (4k, random-read, …)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
     #[arg(help_heading = "Load")]
     pub(crate) patterns: Vec<String>,
@@ -68,13 +68,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) ramp_time: Option<Duration>,
 
-    /// Runs of each pattern and disk, averaged: what `farblock bench compare` tells chance by
-    /// [default: 1]
+    /// Runs of each pattern and disk, averaged; `farblock bench compare` needs several to tell a
+    /// change from chance [default: 1]
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=1000))]
     #[arg(help_heading = "Load")]
     pub(crate) runs: Option<u32>,
 
-    /// More runs, up to 10 of each, until the ratio of both disks is known to within 5 % (95 %
+    /// More runs, up to 10 of each, until the ratio of the disks is known to within 5 % (95 %
     /// confidence)
     #[arg(long, conflicts_with = "runs", help_heading = "Load")]
     pub(crate) until_known: bool,
@@ -87,11 +87,11 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Load")]
     pub(crate) full: bool,
 
-    /// Beside them, the same load on bare sockets: what the network allows
+    /// Also run the same load on bare sockets: the limit of the network
     ///
-    /// No protocol, no disk, nothing written. Alone, both ends are in this process, over loopback;
-    /// with an address, the other end is a `farblock bench --floor-serve` there. Without disks and
-    /// --rw it is measured anyway, a second for each pattern; none leaves that out.
+    /// No protocol, no disk, nothing written. Without an address, both ends are in this process,
+    /// over loopback; with one, the other end is a `farblock bench --floor-serve` there. Without
+    /// disks and --rw it is measured anyway, a second for each pattern; none disables it.
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
     #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
     #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
@@ -104,7 +104,7 @@ pub struct BenchArgs {
     #[arg(help_heading = "Floor")]
     pub(crate) floor_serve: Option<SocketAddr>,
 
-    /// Let it overwrite what is on LOCAL and REMOTE-URL
+    /// Allow writes that destroy the data on LOCAL and REMOTE-URL
     #[arg(long)]
     pub(crate) allow_writes: bool,
 
@@ -117,7 +117,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
 
-    /// Process to count as the target, when it runs on this machine
+    /// Process to count as the target, if it runs on this machine
     #[arg(long, value_name = "PID", requires = "disks")]
     #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
     pub(crate) target_pid: Option<u32>,
@@ -125,7 +125,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub(crate) digests: ConnectionArgs,
 
-    /// Write everything measured as JSON (- is the standard output, instead of the table)
+    /// Write all results as JSON (- is the standard output, instead of the table)
     #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = "Reports")]
     pub(crate) json: Option<PathBuf>,
@@ -134,7 +134,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Print tables that are not divided, however wide [default: as the terminal, or 80 columns]
+    /// Print undivided tables, however wide [default: as the terminal, or 80 columns]
     #[arg(long, help_heading = "Reports")]
     pub(crate) wide: bool,
 }

@@ -1,4 +1,4 @@
-//! The demonstration: a disk file, and a target in this process that shares it over loopback.
+//! The demonstration: a disk file, and a target in this process that exports it over loopback.
 
 use super::args::BenchArgs;
 use super::sides::{Sides, Temporary, remote_options};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 /// Size of the disk file, if there is room.
 const SIZE_BYTES: u64 = 1 << 30;
-/// The least that is worth measuring.
+/// The smallest size worth measuring.
 const LEAST_BYTES: u64 = 64 << 20;
 /// Names of the subsystem and its namespace.
 const NQN: &str = "nqn.2026-11.org.farblock:bench";
 const NSID: u32 = 1;
 
-/// Makes the disk and the target.
+/// Creates the disk and the target.
 pub(super) fn sides(args: &BenchArgs, global: &Global, plan: &Plan) -> Result<Sides> {
     let mut notes = Vec::new();
     let (disk, file) = disk(args, &mut notes)?;
@@ -67,11 +67,13 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
 
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
-    // The portable engine's file threads: the host, which has only sockets, starts none.
+    // The portable engine's file threads belong to the target: the host has only sockets, and
+    // starts none.
     embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
 }
 
-/// The target is the threads of this process with such names, and the host is all others.
+/// Counts the threads of this process with these name prefixes as the target, and all others as the
+/// host.
 #[cfg(any(target_os = "linux", windows))]
 pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
     let threads = farblock_bench::cpu::ThreadGroup::named(names).map_err(|error| {
@@ -85,7 +87,7 @@ fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }
 
-/// The disk file, in the first place that suits.
+/// Creates the disk file in the first suitable directory.
 fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
     let places = match &args.directory {
         Some(directory) => vec![directory.clone()],
@@ -126,7 +128,7 @@ fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
     )))
 }
 
-/// Directories to try, the likeliest first.
+/// Directories to try, the most likely first.
 fn places() -> Vec<PathBuf> {
     let chosen = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut places: Vec<PathBuf> = chosen.into_iter().collect();
@@ -153,13 +155,13 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     let opened =
         opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
     let disk = opened?;
-    // Where an open file may be removed, it lives on without a name, and goes with this process,
-    // however that ends.
+    // Where an open file can be unlinked, it keeps its data until this process ends, however it
+    // ends.
     let kept = if cfg!(unix) { None } else { Some(file) };
     Ok((disk, kept))
 }
 
-/// As much as is wanted, but no more than half of what is free.
+/// The requested size, but no more than half of the free space.
 fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     let free = farblock_bench::available_bytes(directory)
         .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;
@@ -181,7 +183,7 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Whether what is stored there is only in memory. Such file systems may well claim direct I/O.
+/// Whether files there are only in memory. Such file systems may claim direct I/O.
 #[cfg(target_os = "linux")]
 fn is_memory(directory: &Path) -> bool {
     const TMPFS: u64 = 0x0102_1994;

@@ -1,4 +1,4 @@
-//! The floor: what bare sockets move, from this process or from another machine.
+//! The floor: the speed of bare sockets, within this process or to another machine.
 
 use super::args::BenchArgs;
 use farblock_bench::floor::{Floor, Server, probe};
@@ -12,10 +12,10 @@ use farblock_command::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// The floor, and its other end if that is here.
+/// The floor, and its server if it is in this process.
 pub(super) struct Open {
     floor: Floor,
-    /// Answers until this is dropped.
+    /// Answers until dropped.
     _server: Option<Server>,
 }
 
@@ -25,11 +25,11 @@ impl Open {
     }
 }
 
-/// Measured time of a run of the floor that nobody asked for: nine seconds for the six patterns.
+/// Measured time of a run of the unrequested floor: nine seconds for the six patterns.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// Finds or starts the other end, before disks are opened and filled. Where nobody asked for a
-/// floor, there is none if it cannot be.
+/// Finds or starts the server, before disks are opened and filled. An unrequested floor is skipped
+/// if that fails.
 pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     let Some(place) = args.floor else {
         return Ok(is_shown_unasked(args).then(|| here(Some(BRIEFLY)).ok()).flatten());
@@ -51,13 +51,13 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     }
 }
 
-/// Beside the demonstration's six patterns, people see what loopback alone takes. It wants two
-/// processors at least, since none of its threads ever sleeps.
+/// Beside the demonstration's six patterns, the floor shows the cost of loopback alone. It needs
+/// two processors at least, since none of its threads ever sleeps.
 fn is_shown_unasked(args: &BenchArgs) -> bool {
     args.disks.is_empty() && args.rw.is_none() && cores() > 1
 }
 
-/// Both ends here, each with half of the processors.
+/// Starts both ends here, each with half of the processors.
 fn here(briefly: Option<Duration>) -> Result<Open> {
     let threads = (cores() / 2).max(1);
     let server = Server::start((Ipv4Addr::LOCALHOST, 0), threads as usize, &[]);
@@ -68,7 +68,7 @@ fn here(briefly: Option<Duration>) -> Result<Open> {
     Ok(Open { floor, _server: Some(server) })
 }
 
-/// The threads that answer are the target, and all others the host.
+/// The server's threads are the target, and all others the host.
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
     let names = [farblock_bench::floor::SERVER_THREAD_PREFIX];
@@ -80,7 +80,7 @@ fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }
 
-/// Is the other end until a signal comes.
+/// Serves another machine's floor until a signal arrives.
 pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result<()> {
     let server = Server::start(address, cores() as usize, &[])
         .map_err(|error| listening(address, &error, "--floor-serve"))?;
@@ -94,7 +94,7 @@ pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result
         );
     }
     match output::print(&format!("{text}listening on {listening}\n")) {
-        // Nobody has to read that.
+        // It serves even if its output is closed.
         Ok(()) | Err(Failure::OutputClosed) => {}
         Err(failure) => return Err(failure),
     }

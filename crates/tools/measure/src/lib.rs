@@ -1,7 +1,7 @@
-//! `farblock bench`: how near a remote disk is to a local one.
+//! `farblock bench`: compares a remote disk with a local one.
 //!
-//! What a name means that is neither a file nor memory (images of Ceph clusters, sets with remote
-//! disks in them) is known to whoever runs it, not here: so `make demo` compiles little.
+//! The caller opens disks that are neither files nor memory (Ceph images, sets with remote disks),
+//! so that `make demo` compiles little.
 
 mod args;
 mod demo;
@@ -22,13 +22,13 @@ use farblock_command::signals::Stop;
 pub use report::Destination;
 use std::sync::Arc;
 
-/// Opens a local disk to be measured: its name, the bytes of a block, whether it is only read.
+/// Opens a local disk for measurement: its name, block size, and whether it is read-only.
 pub type OpenLocal = fn(&Spec, u32, bool) -> Result<Arc<dyn Namespace>, OpenError>;
 
 /// Runs the command.
 ///
 /// # Errors
-/// What could not be measured, and why; that somebody interrupted it.
+/// The reason why a measurement failed, or that it was interrupted.
 pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLocal) -> Result<()> {
     args.json = args.json.or_else(|| json.then(|| "-".into()));
     let args = &args;
@@ -39,7 +39,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     let mut plan = plan::plan(args, global)?;
     let floor = floor::open(args)?;
     plan.floor = floor.as_ref().map(floor::Open::side);
-    // Before hours are spent on what cannot be kept.
+    // Check the output files before a run that may take hours.
     let files = report::Files::open(args)?;
     let sides = match args.disks.as_slice() {
         [] => demo::sides(args, global, &plan)?,
@@ -72,7 +72,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
             "interrupted: what was measured until then is reported".to_owned(),
         ));
     }
-    // A floor that nobody asked for fails nothing.
+    // An unrequested floor does not fail the command.
     let is_asked = args.floor.is_some();
     if measured.disks_have_errors() || is_asked && measured.has_errors() {
         return Err(Failure::run("some runs failed, as the report says"));
@@ -80,10 +80,10 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     Ok(())
 }
 
-/// Calls the benchmark off when a signal comes.
+/// Cancels the benchmark when a signal arrives.
 ///
 /// # Errors
-/// No thread could be started.
+/// If no thread could be started.
 pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
     let (stop, cancel) = (stop.clone(), cancel.clone());
     let body = move || {
@@ -109,7 +109,7 @@ fn explain(error: &BenchError) -> Failure {
     }
 }
 
-/// A time as people say it.
+/// A time for people.
 pub fn words(time: std::time::Duration) -> String {
     match time.as_secs() {
         0..=1 => "1 second".to_owned(),

@@ -1,5 +1,5 @@
-//! `farblock bench` alone, which `make demo` runs: compiling the rest of farblock takes longer than
-//! all that is measured.
+//! `farblock bench` as its own program, for `make demo`: compiling the rest of farblock takes
+//! longer than the whole measurement.
 
 use clap::Parser;
 use farblock_command::args::Global;

@@ -1,16 +1,16 @@
-//! What is measured and for how long, by the options.
+//! The plan of a benchmark, from the options.
 
 use super::args::BenchArgs;
 use farblock_bench::{Pattern, Plan};
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result};
 
-/// With `--until-known`: with fewer runs of each disk the interval is too wide to tell anything.
+/// With `--until-known`: with fewer runs of each disk the interval is too wide to be useful.
 const LEAST_RUNS: u32 = 3;
-/// With `--until-known`: the report gives the interval that these runs lead to, however wide.
+/// With `--until-known`: after these runs the report gives the interval, however wide.
 const MOST_RUNS: u32 = 10;
 
-/// The plan that the options ask for.
+/// The plan for the options.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     let mut plan = if args.full { Plan::full() } else { Plan::quick() };
     if let Some(rw) = args.rw {
@@ -20,7 +20,7 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
         pattern.rate_iops = args.rate_iops;
         pattern.validate().map_err(Failure::usage)?;
         plan.patterns = vec![pattern];
-        // What was asked for by number is done as asked.
+        // An explicit number of jobs is used as given.
         plan.max_jobs = Some(jobs);
     } else if !args.patterns.is_empty() {
         plan.patterns = chosen(plan.patterns, &args.patterns)?;
@@ -39,7 +39,7 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Those whose name holds one of the words, whole: `4k` is not in `64k-random-read`.
+/// Patterns whose names contain one of the words as a whole: `4k` is not in `64k-random-read`.
 fn chosen(patterns: Vec<Pattern>, words: &[String]) -> Result<Vec<Pattern>> {
     let holds = |pattern: &Pattern, word: &String| {
         format!("-{}-", pattern.slug()).contains(&format!("-{}-", word.to_lowercase()))

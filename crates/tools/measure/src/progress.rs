@@ -1,18 +1,18 @@
-//! What is seen while a benchmark runs: a bar on a terminal, elsewhere a line for each run.
+//! Progress of a benchmark: a bar on a terminal, elsewhere a line for each run.
 
 use farblock_bench::{Phase, Progress, SideName, Snapshot, group};
 use farblock_command::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Parts of a plan that the bar knows.
+/// The resolution of the bar.
 const STEPS: u64 = 1000;
 
 /// Shows snapshots.
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
-    /// What the last line was about.
+    /// The subject of the last line.
     last: Option<(usize, SideName, u32, bool)>,
 }
 
@@ -28,7 +28,7 @@ impl Bar {
         Bar { bar, quiet, last: None }
     }
 
-    /// Takes the bar away, so that the report stands alone.
+    /// Removes the bar, so that only the report remains.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -40,7 +40,7 @@ impl Progress for Bar {
     fn update(&mut self, snapshot: &Snapshot<'_>) {
         if let Some(bar) = &self.bar {
             bar.set_position((snapshot.plan_fraction * STEPS as f64) as u64);
-            // A narrow terminal cuts the end off, so the figures come first.
+            // The figures come first, because a narrow terminal cuts the end off.
             bar.set_message(format!(
                 "{} IOPS, {} MiB/s  {}: {}",
                 group(&format!("{:.0}", snapshot.iops)),

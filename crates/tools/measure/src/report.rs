@@ -1,4 +1,4 @@
-//! Where the report goes: a table on the standard output, JSON and HTML in files.
+//! Destinations of the report: a table on the standard output, JSON and HTML in files.
 
 use super::args::BenchArgs;
 use farblock_bench::{Report, html, table};
@@ -9,20 +9,20 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// The files that were asked for. What they held is kept until there is a whole report.
+/// The requested files. They keep their contents until the report is complete.
 pub(super) struct Files {
     json: Option<Destination>,
     html: Option<Destination>,
     columns: usize,
 }
 
-/// Where one form of a report goes.
+/// The destination of one form of a report.
 pub enum Destination {
-    /// Where results go that nobody gave a file for.
+    /// The default without a file.
     StandardOutput,
-    /// A regular file, made beside the one that it replaces.
+    /// A regular file, written beside the one that it replaces.
     File(Replacement),
-    /// A pipe or device, and what it is called.
+    /// A pipe or device, and its name.
     Stream(File, String),
 }
 
@@ -58,10 +58,10 @@ impl Files {
 }
 
 impl Destination {
-    /// Finds out whether it can be written before anything is measured.
+    /// Checks before any measurement that it can be written.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// If it cannot be written, with the reason.
     pub fn open(path: &Path) -> Result<Destination> {
         if path == Path::new("-") {
             return Ok(Destination::StandardOutput);
@@ -77,7 +77,7 @@ impl Destination {
         }
     }
 
-    /// Whether nothing else is to be printed there.
+    /// Whether the report uses the standard output, so that nothing else may be printed there.
     pub fn is_standard_output(&self) -> bool {
         matches!(self, Destination::StandardOutput)
     }
@@ -85,7 +85,7 @@ impl Destination {
     /// Writes the report there.
     ///
     /// # Errors
-    /// Why it could not: a file that was there is as it was.
+    /// If it could not be written, with the reason: an existing file is unchanged.
     pub fn write(self, text: &str) -> Result<()> {
         match self {
             Destination::StandardOutput => output::print(text),

@@ -1,4 +1,4 @@
-//! The disks that were named: opened, with what measures the processors beside them.
+//! Opens the named disks, and the meters for their processors.
 
 use super::OpenLocal;
 use super::args::BenchArgs;
@@ -16,23 +16,23 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is measured.
+/// The sides to measure.
 pub(super) struct Sides {
-    // In this order they go: the sides, the target that serves one of them, the file.
+    // The order of dropping: the sides, the target that serves one of them, the file.
     pub(super) local: Option<Side>,
     pub(super) remote: Option<Side>,
     /// The demonstration's target.
     pub(super) target: Option<Target>,
     /// The demonstration's disk file, if it still has a name.
     pub(super) file: Option<Temporary>,
-    /// What a person should know beforehand.
+    /// Notes to print before the measurement.
     pub(super) notes: Vec<String>,
-    /// Sentences for the report, beside the figures.
+    /// Sentences for the report, next to the figures.
     pub(super) remarks: Vec<String>,
 }
 
 impl Sides {
-    /// Closes everything; the target finishes what it has.
+    /// Closes everything; the target finishes its commands.
     pub(super) fn close(self) -> Result<()> {
         let Sides { local, remote, target, file, notes: _, remarks: _ } = self;
         drop((local, remote));
@@ -47,7 +47,7 @@ impl Sides {
     }
 }
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Drop for Temporary {
@@ -64,7 +64,7 @@ enum Disk {
     Remote(Box<Url>),
 }
 
-/// Opens one disk, or a pair: the first is then taken for the local one.
+/// Opens one disk, or a pair: then the first counts as the local one.
 pub(super) fn open(
     disks: &[OsString],
     args: &BenchArgs,
@@ -88,11 +88,11 @@ pub(super) fn open(
     Ok(Sides { local, remote, target: None, file: None, notes, remarks })
 }
 
-/// Blocks of a file in which nothing was ever written are read without the disk.
+/// Reports holes: unwritten blocks of a file are read without the disk.
 #[cfg(unix)]
 fn holes(disk: &Disk) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
-    /// What `st_blocks` counts.
+    /// The unit of `st_blocks`.
     const UNIT_BYTES: u64 = 512;
     fn of_spec(spec: &Spec) -> Option<String> {
         let Spec::File(path) = spec else { return spec.parts().iter().find_map(of_spec) };
@@ -116,7 +116,7 @@ fn holes(disk: &Disk) -> Option<String> {
     }
 }
 
-/// Windows does not tell without a handle.
+/// On Windows this needs a handle.
 #[cfg(not(unix))]
 fn holes(_: &Disk) -> Option<String> {
     None
@@ -131,7 +131,7 @@ fn parse(text: &OsStr) -> Result<Disk> {
     Spec::parse(text).map(Disk::Local).map_err(Failure::usage)
 }
 
-/// Refuses writes before anything is opened for them.
+/// Refuses writes before a disk is opened for them.
 fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     let namespace = match disk {
         Disk::Local(spec) if is_made_here(spec) => return Ok(()),
@@ -147,7 +147,7 @@ fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Whether there is nothing of anybody's on it.
+/// Whether the disk is new and thus holds no data to lose.
 fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,
@@ -156,7 +156,7 @@ fn is_made_here(spec: &Spec) -> bool {
     }
 }
 
-/// Whether what was never written is read faster than the rest, so that it has to be written first.
+/// Whether unwritten blocks are read faster than others, so that the disk must be filled first.
 fn wants_data(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
@@ -201,7 +201,7 @@ impl Opener<'_> {
     }
 }
 
-/// Connection options for what the plan needs: its depth, and all queues of its jobs.
+/// Connection options for the plan's depth and all queues of its jobs.
 pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> Options {
     let patterns = plan.scaled_patterns();
     let most = |of: &dyn Fn(&farblock_bench::Pattern) -> u32, least: u16| {

@@ -24,7 +24,7 @@ pub(super) enum Proof {
     BothWays,
     /// Both, with a key for TLS.
     Tls,
-    /// The host, and then both with TLS concatenation; the controller also before that if so.
+    /// The host authenticates, which yields the key for TLS; the controller as well if mutual.
     Concatenated { is_mutual: bool },
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Patience {
     round: u32,
     now: Instant,
     active: Instant,
-    /// There may be more threads than processors, so yield to the peer.
+    /// There is one processor, which the peer may need: yield to it.
     crowded: bool,
 }
 
