@@ -211,8 +211,7 @@ impl FileDisk {
         Ok(false)
     }
 
-    /// Extends a file to at least this length; new bytes read as zeroes. A device cannot be
-    /// extended.
+    /// Extends a file to at least this length; new bytes read as zeroes. A device keeps its size.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         self.lengthen_while(bytes, || true)
     }

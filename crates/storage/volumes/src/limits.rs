@@ -14,11 +14,11 @@ pub const MIN_REGION_BYTES: u64 = 64 << 10;
 pub const MAX_REGIONS: u64 = 1 << 18;
 /// The most bytes to copy or compare at once; writes to that region wait meanwhile.
 pub const CHUNK_BYTES: u64 = 256 << 10;
-/// How long a leg may be away, with operations waiting, before it is put out.
+/// The time that a leg may be away, with operations waiting, before it is put out.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// After this time without a leg in sync, the mirror fails operations, as other sets do.
 pub const HOPE: Duration = Duration::from_secs(20);
-/// How often a leg in sync must show the last record written to it.
+/// The interval at which a leg in sync must show the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
 /// If the only legs with all data may still execute writes of an earlier process, a start waits for
 /// this long. It exceeds the wait of a host when no target answers: 3 keep-alive periods of 5 s and
@@ -30,7 +30,7 @@ pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
 /// Generations that a record remembers: a leg that is older is copied in full.
 pub const HISTORY: usize = 400;
-/// How often idle regions are cleared from the bitmap.
+/// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// The shortest time before a queue reads from a slower leg again.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
 pub const PASSED_OVER: u32 = 100;
 /// The minimum time that a failed read counts for when legs are compared.
 pub const FAILED_READ: Duration = Duration::from_millis(100);
-/// How long writes of a dropped queue may still take effect.
+/// The time in which writes of a dropped queue may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
 /// The differences that a verify lists; it only counts the rest.

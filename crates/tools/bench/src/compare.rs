@@ -84,7 +84,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run, given those of a disk's run.
+    /// The phases of a run, derived from a disk's.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,

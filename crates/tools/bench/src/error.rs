@@ -22,7 +22,7 @@ pub enum BenchError {
     /// A plan that measures nothing.
     #[error("the plan is not usable: {0}")]
     BadPlan(&'static str),
-    /// A pattern writes to a namespace that may hold somebody's data.
+    /// A pattern writes to a namespace that may hold user data.
     #[error(
         "{what} would overwrite data on {namespace}: pass --allow-writes to let it, or choose \
          read patterns only"
@@ -78,7 +78,8 @@ pub enum BenchError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// An I/O failed. One is enough: a benchmark that goes on over errors measures something else.
+    /// An I/O failed. One is enough: a benchmark that continues after errors measures something
+    /// else.
     #[error(
         "job {job}: {} of {blocks} blocks at LBA {lba} failed after {completed} good I/Os: {error}",
         command_word(*.command)

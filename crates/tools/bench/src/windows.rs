@@ -135,7 +135,7 @@ fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
     if handle.is_null() || handle == INVALID_HANDLE_VALUE {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the callers have just been given it, and nobody else has it.
+    // SAFETY: the callers have just received this handle, and it has no other owner.
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
@@ -196,8 +196,8 @@ fn threads() -> io::Result<Vec<u32>> {
 /// A thread's name; empty if it has none.
 fn name(thread: &OwnedHandle) -> String {
     let mut text = std::ptr::null_mut();
-    // SAFETY: the handle is open; what comes back is text with a zero at its end, which is ours to
-    // free.
+    // SAFETY: the handle is open; the function returns text with a zero at its end, which is ours
+    // to free.
     unsafe {
         if GetThreadDescription(thread.as_raw_handle(), &mut text) < 0 || text.is_null() {
             return String::new();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Other systems have no TLS library.
 const HAS_TLS: bool = cfg!(unix);
 
-/// Who must authenticate, and by which method.
+/// The ends that must authenticate, and the method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Proof {
     /// The host.

@@ -10,10 +10,10 @@ use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
 use super::shared::{Shared, bit, members};
 use crate::limits::{HOPE, PATIENCE};
 
-/// How often to check a leg that is away, while the keeper waits for it.
+/// The interval of checking a leg that is away, while the keeper waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How an operation on a leg ended.
+/// The result of an operation on a leg.
 pub(crate) struct Ended {
     pub(crate) leg: usize,
     pub(crate) done: Completion,

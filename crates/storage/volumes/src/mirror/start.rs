@@ -16,7 +16,7 @@ use super::keeper::Opening;
 use super::{LegSource, MirrorError, MirrorOptions, Taking, find, probe};
 use crate::limits::LATE;
 
-/// How often to check the legs for which the mirror waits.
+/// The interval of checking the legs for which the mirror waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The findings about the named legs, and the plan for them.

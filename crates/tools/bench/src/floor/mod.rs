@@ -80,7 +80,7 @@ impl Floor {
         format!("bare sockets to {}, no protocol and no disk", self.address)
     }
 
-    /// The phases of one of its runs, given those of a disk's run.
+    /// The phases of one of its runs, derived from a disk's.
     pub(crate) fn times(&self, disk: Times) -> Times {
         let Some(runtime) = self.briefly.filter(|brief| *brief < disk.runtime) else { return disk };
         Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }

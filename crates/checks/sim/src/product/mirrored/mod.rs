@@ -1,7 +1,7 @@
 //! A mirror in a simulated world whose legs change below it.
 //!
 //! The mirror has two legs: a file of its own machine, or disks on other machines' targets. In each
-//! round one leg has a [`Fault`]; the other one is in sync and has none. The simulation checks
+//! round one leg has a [`Fault`]; the other leg is in sync and has none. The simulation checks
 //! that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
