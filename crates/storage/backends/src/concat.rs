@@ -131,7 +131,7 @@ impl Row {
 
 impl Layout for Row {
     fn extent(&self, lba: u64, blocks: u32) -> Extent {
-        // The first one begins at 0.
+        // The first child starts at 0.
         let child = self.starts.partition_point(|&start| start <= lba) - 1;
         let mut length = u64::from(blocks).min(self.end(child) - lba) as u32;
         if self.max_blocks > 0 {

@@ -5,7 +5,7 @@
 //! [`describe`](Namespace::describe) gives the reason. Operations whose buffers are not aligned for
 //! direct I/O use a bounce buffer.
 //!
-//! The first refusal tells that a file system lacks an operation. From then on zeroes are written
+//! The first refusal shows that a file system lacks an operation. From then on zeroes are written
 //! out, and deallocate does nothing.
 //!
 //! An open file is locked (`flock`), exclusively if writable, shared if read-only, so that two
@@ -108,7 +108,7 @@ struct FileShared {
     geometry: Geometry,
     blocks: AtomicU64,
     changes: Changes,
-    /// Buffers must begin at a multiple of this many bytes.
+    /// Buffers must start at a multiple of this many bytes.
     memory_alignment: usize,
     /// Set with the page cache, which does not read and write blocks atomically.
     overlaps: Option<overlaps::Overlaps>,

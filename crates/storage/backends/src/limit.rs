@@ -54,7 +54,7 @@ impl Limit {
         Limit { inner, rates, budget: Arc::new(budget) }
     }
 
-    /// At most so many operations per second.
+    /// Sets the maximum operations per second.
     ///
     /// # Panics
     /// If it is zero.
@@ -64,7 +64,7 @@ impl Limit {
         self
     }
 
-    /// At most so many bytes read and written per second.
+    /// Sets the maximum bytes read and written per second.
     ///
     /// # Panics
     /// If it is zero.

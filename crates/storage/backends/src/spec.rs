@@ -693,7 +693,7 @@ mod tests {
     fn the_chunk_size_may_be_left_out() {
         let spec = Spec::parse("stripe:a.img,b.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
-        // A file may begin with a digit if it has an extension.
+        // The name of a file may start with a digit if it has an extension.
         let spec = Spec::parse("stripe:1.img,2.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,1.img,2.img");
     }

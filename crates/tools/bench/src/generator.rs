@@ -318,7 +318,7 @@ impl<'a> Watch<'a> {
             }
             Message::Panicked => {
                 self.unfinished -= 1;
-                self.fail(RunError::Cancelled); // never seen: the panic goes on in its stead
+                self.fail(RunError::Cancelled); // never seen: the panic replaces it
             }
         }
     }

@@ -162,7 +162,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// Names the process that has locked a file, if the system tells.
+/// Names the process that has locked a file, if the system reports it.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]
     if let FileProblem::Locked { read_only } = problem {

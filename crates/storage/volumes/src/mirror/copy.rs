@@ -175,7 +175,7 @@ impl Keeper {
         let regions = &self.shared.regions;
         regions.close(chunk.region);
         if !regions.is_empty(chunk.region) && !os::has_mistake("a copy beside writes") {
-            return false; // whoever leaves it wakes the keeper
+            return false; // the write that leaves it wakes the keeper
         }
         match chunk.why {
             Why::Verify => self.compare(chunk),

@@ -59,7 +59,7 @@ pub(crate) struct Keeper {
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
     next_clean: Option<Instant>,
-    /// Checks the record that each leg has to show.
+    /// Checks the record that each leg must show.
     pub(crate) audit: Audit,
 }
 

@@ -250,7 +250,7 @@ impl MirrorQueue {
         let whole = self.wholes.at(key);
         let legs = shared.trusted();
         if legs == 0 {
-            return; // looked at again when a leg has shown what it is, or nobody hopes any more
+            return; // retried when a leg has shown its record, or hope is lost
         }
         if legs.count_ones() > 1
             && let Some(region) = shared.regions.first_suspect(whole.regions.clone())
@@ -386,7 +386,7 @@ impl MirrorQueue {
         }
         if lacking & !shared.behind() == 0 {
             if is_flush && shared.keeper_flushes() {
-                return; // looked at again when that is over
+                return; // retried after that
             }
             let owed = is_flush && shared.owes_failure.swap(false, Ordering::SeqCst);
             self.finish(key, if owed { Err(BlockError::WriteFailed) } else { Ok(()) });

@@ -4,7 +4,7 @@
 //! *behind* when the other legs' records say so. No write that it lacks is acknowledged earlier.
 //!
 //! ```text
-//!            a write fails, it is away              it is there again
+//!            a write fails, it is away                 it returns
 //!   InSync -----------------------------> Out ---------------------------> Catching up
 //!     ^                                    ^                                  |   |
 //!     |                                    +----------------------------------+   |

@@ -106,7 +106,7 @@ pub(crate) fn run(
             let name = format!("{CLIENT_THREAD_PREFIX}{index}");
             let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
             if let Err(error) = spawned {
-                shared.failed.store(true, Ordering::Relaxed); // ends those that run
+                shared.failed.store(true, Ordering::Relaxed); // stops the running threads
                 return Err(RunError::Thread { job: index as u32, error });
             }
         }
@@ -114,7 +114,7 @@ pub(crate) fn run(
         let marks = watch(spec, schedule, &shared, cancel, on_tick);
         let mut sample = marks.sample(spec);
         for _ in 0..threads {
-            let Ok(counted) = results.recv() else { break }; // the scope goes on with the panic
+            let Ok(counted) = results.recv() else { break }; // the scope resumes the panic
             let counted = counted?;
             sample.reads += counted.reads;
             sample.writes += counted.writes;
@@ -413,7 +413,7 @@ pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     socket.write_all(&request.emit())?;
     let mut answer = [0; ANSWER_BYTES];
     socket.read_exact(&mut answer).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(), // Unix's word for a timeout
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(), // Unix reports timeouts so
         _ => error,
     })?;
     match parse_answer(&answer, 0) {

@@ -160,7 +160,7 @@ impl Peer {
     /// received.
     fn answer(&mut self, memory: &mut Memory, now: Instant) -> io::Result<usize> {
         if self.stream.unsent() > FLOOR_MAX_UNSENT {
-            self.stream.flush(&memory.data)?; // it has to take its answers before it is heard again
+            self.stream.flush(&memory.data)?; // a peer must take its answers first
             return self.check_silence(now);
         }
         let received = self.stream.receive(&mut memory.received)?;
