@@ -18,7 +18,7 @@ use chart::{Bar, Chart, Group};
 pub use escape::Escaped;
 pub use tables::by_keys;
 
-/// Up to this block size, patterns are shown in I/Os per second, above it in MiB per second.
+/// The largest block for which the page uses I/Os per second; above it, it uses MiB per second.
 pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
 /// The style of all our pages.
 pub const STYLE: &str = include_str!("html/style.css");

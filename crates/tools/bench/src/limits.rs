@@ -8,7 +8,7 @@ pub const MAX_IODEPTH: u32 = 65_535;
 pub const MAX_NUMJOBS: u32 = 1024;
 /// The maximum lag of a job with a fixed rate; it skips older I/Os.
 pub const MAX_RATE_LAG: Duration = Duration::from_millis(10);
-/// The wake-up delay of a job with a fixed rate, equal to the timer slack of a Linux thread: a
+/// The wake-up delay of a job with a fixed rate, equal to the timer slack of a Linux thread. A
 /// wake-up for every single I/O would cost more than the I/O.
 pub const RATE_SLACK: Duration = Duration::from_micros(50);
 /// The largest block of a pattern.

@@ -15,7 +15,7 @@ use crate::machine;
 use crate::pattern::{Pattern, Rw};
 use crate::slots::buffer_bytes;
 
-/// What to run, and how: start from [`Plan::quick`] or [`Plan::full`].
+/// The parameters of a benchmark: start from [`Plan::quick`] or [`Plan::full`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The patterns, in order.

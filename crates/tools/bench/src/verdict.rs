@@ -101,7 +101,7 @@ pub enum Verdict {
     Better,
     /// The interval is on the bad side.
     Worse,
-    /// The interval includes zero: no change was shown.
+    /// The interval includes zero, so the runs do not show a change.
     NoDifference,
     /// Too few runs for an interval.
     NoInterval,
@@ -307,7 +307,7 @@ impl Report {
         };
         let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
         let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
-        // The floor is not a disk: it is shown, but not judged.
+        // The floor is not a disk: the report includes it, but does not judge it.
         let disks = self.figures(pattern).filter(|(side, _)| *side != SideName::Floor);
         disks.map(move |(side, figures)| Load {
             name: format!("{}, {}", p.name, side.name()),

@@ -20,7 +20,7 @@ pub(super) struct Files {
 pub enum Destination {
     /// The default without a file.
     StandardOutput,
-    /// A regular file, written beside the one that it replaces.
+    /// A regular file, written next to the old one and then moved into its place.
     File(Replacement),
     /// A pipe or device, and its name.
     Stream(File, String),

@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(Record::parse(&bytes), Ok(one));
     }
 
-    /// One of two legs got a record alone; the mirror continues with the other one.
+    /// Only one of two legs got a record; the mirror continues with the other leg.
     #[test]
     fn a_record_that_nobody_else_had_is_gone_past() {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
