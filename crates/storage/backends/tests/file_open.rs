@@ -162,7 +162,7 @@ on_both_engines! {
             disk.read(1024, &mut data).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(disk.read(1024, &mut data), Err(BlockError::ReadFailed));
-            // Ranges across the end, beyond it, and in a partial last block.
+            // A range across the end, and the partial last block.
             assert_eq!(disk.read(580, &mut data), Err(BlockError::ReadFailed));
             assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
             disk.read(0, &mut data).unwrap();

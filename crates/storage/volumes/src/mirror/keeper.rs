@@ -164,7 +164,7 @@ impl Keeper {
     /// Writes bitmap and record to all legs in sync, before any data.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
-        // The first legs of a new mirror.
+        // The first leg of a new mirror.
         let new = if self.record.generation == 1 { self.shared.in_sync() } else { 0 };
         let mine = claim::emit(self.record.mirror);
         let is_claimed = members(new).all(|leg| self.claim(leg, &mine).is_ok());
