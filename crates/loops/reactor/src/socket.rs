@@ -133,7 +133,7 @@ mod congestion {
         let _ = UNPACED.iter().any(|name| socket.set_tcp_congestion(name).is_ok());
     }
 
-    /// What the kernel measured at the handshake.
+    /// The round trip that the kernel measured at the handshake.
     pub(super) fn round_trip(socket: &SockRef<'_>) -> Option<Duration> {
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;

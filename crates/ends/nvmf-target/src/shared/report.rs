@@ -15,6 +15,7 @@ use std::time::Duration;
 /// A running target at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
+    /// Listen addresses.
     pub addresses: Vec<SocketAddr>,
     /// Time since the start.
     pub uptime: Duration,
