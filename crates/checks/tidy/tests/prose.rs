@@ -182,15 +182,17 @@ fn groups() -> Vec<(String, Vec<PathBuf>)> {
         files_below(&tree.join(folder), extension, &mut files);
         files
     };
-    let (decisions, mut pages): (Vec<_>, Vec<_>) =
-        below("docs", "md").into_iter().partition(|page| page.starts_with(tree.join("docs/decisions")));
+    let (decisions, mut pages): (Vec<_>, Vec<_>) = below("docs", "md")
+        .into_iter()
+        .partition(|page| page.starts_with(tree.join("docs/decisions")));
     pages.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| tree.join(name)));
     let mut groups = vec![("decisions".to_owned(), decisions), ("pages".to_owned(), pages)];
     groups.push(("xtask".to_owned(), below("xtask", "rs")));
     for room in fs::read_dir(tree.join("crates")).expect("crates/") {
         for folder in fs::read_dir(room.expect("a room").path()).expect("a room is a folder") {
             let folder = folder.expect("a crate").path();
-            let name = folder.strip_prefix(tree).expect("below the workspace").display().to_string();
+            let name =
+                folder.strip_prefix(tree).expect("below the workspace").display().to_string();
             groups.push((name.clone(), below(&name, "rs")));
         }
     }
