@@ -107,7 +107,7 @@ pub use socket::Congestion;
 pub use task_map::TaskMap;
 pub use waker::Waker;
 
-// Whoever has a reactor has buffers.
+// Users of a reactor use its buffers.
 pub use farblock_mem::allowance;
 pub use farblock_mem::{
     ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,

@@ -59,7 +59,7 @@ struct LoopState {
     offers: Offers,
 }
 
-/// How often a loop without trials yields its processor to other threads. A loop with trials
+/// The interval at which a loop without trials yields its processor to other threads. A loop with trials
 /// ([`Spin`]) was no faster with more yields.
 struct Offers {
     /// Short yields in a row.

@@ -1,6 +1,6 @@
 //! Images of a Ceph cluster (RBD) as namespaces.
 //!
-//! **What it is.** [`Image::open`] connects to the cluster of a [`Name`] and opens the image; an
+//! [`Image::open`] connects to the cluster of a [`Name`] and opens the image; an
 //! [`Rbd`] is a [`Namespace`](farblock_block::Namespace) over it.
 //!
 //! ```text

@@ -78,9 +78,9 @@ struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
-    /// How often machines were started anew, where that is counted by machine.
+    /// Restarts by machine, where the world counts them by machine.
     boots: BTreeMap<u32, u64>,
-    /// What happened to engines, by their numbers.
+    /// Faults of engines, by engine number.
     engines: HashMap<u64, News>,
     /// Threads that may make progress.
     marks: Marks,
@@ -290,7 +290,7 @@ impl World {
         *self.0.state.borrow_mut().boots.entry(machine).or_default() += 1;
     }
 
-    /// What the disk holds at the moment.
+    /// The present contents of the disk.
     #[must_use]
     pub fn contents(&self, medium: Medium) -> Vec<u8> {
         self.0.state.borrow_mut().media.at(medium).current().to_vec()
@@ -440,7 +440,7 @@ pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
 }
 
-/// What names the boot of the machine: its own count where the world has those, or else the power
+/// The name of the machine's boot: its own count where the world has those, or else the power
 /// cuts of the world so far.
 pub(crate) fn boot() -> Option<String> {
     is_entered().then(|| {
