@@ -10,6 +10,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn::{self, NqnError};
+use farblock_wire::origin::ControllerIds;
 
 /// Bytes of the serial number field (SN).
 const SERIAL_BYTES: usize = 20;
@@ -80,6 +81,13 @@ pub struct SubsystemConfig {
 }
 
 impl SubsystemConfig {
+    /// The identifiers that its controllers may have in a registry that assigns these.
+    pub(super) fn controller_ids_of(&self, registry: &RangeInclusive<u16>) -> ControllerIds {
+        let (first, last) = registry.clone().into_inner();
+        let own = self.controller_ids.clone().unwrap_or_else(|| registry.clone());
+        ControllerIds { first: first.max(*own.start()), last: last.min(*own.end()) }
+    }
+
     /// A subsystem without namespaces that no host may use yet, with the default limits.
     #[must_use]
     pub fn new(nqn: &str, serial: &str) -> Self {

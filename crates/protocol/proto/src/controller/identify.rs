@@ -83,7 +83,7 @@ impl Registry {
                     origin.emit(&mut identify.vs);
                     if let Some(process) = &self.process {
                         process.emit(&mut identify.vs);
-                        self.controller_ids_of(config).emit(&mut identify.vs);
+                        config.controller_ids_of(&self.controller_ids).emit(&mut identify.vs);
                     }
                 }
                 page(&identify)

@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use farblock_wire::fabrics::CNTLID_MAX;
-use farblock_wire::origin::{ControllerIds, ControllerOrigin, ProcessName};
+use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::status::Status;
 
 /// Subsystems, discovery, listeners, referrals and live controllers. See the [module](super).
@@ -36,7 +36,7 @@ pub struct Registry {
     /// The states of ports that have their own settings.
     pub(super) access: BTreeMap<PortId, PortAccess>,
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
-    controller_ids: RangeInclusive<u16>,
+    pub(super) controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
     pub(super) instances: Instances,
     /// The registry's location in Identify Controller, if configured.
@@ -654,32 +654,17 @@ impl Registry {
         self.actions.push_back(action);
     }
 
-    /// The identifiers that controllers of a subsystem may have.
-    pub(super) fn controller_ids_of(&self, config: &SubsystemConfig) -> ControllerIds {
-        let (first, last) = self.controller_ids.clone().into_inner();
-        match &config.controller_ids {
-            Some(ids) => {
-                ControllerIds { first: first.max(*ids.start()), last: last.min(*ids.end()) }
-            }
-            None => ControllerIds { first, last },
-        }
-    }
-
     /// An unused identifier, among them the least recently used. `None` if the subsystem has none.
     pub(super) fn unused_controller_id(
         &mut self,
         subsystem: Option<SubsystemId>,
     ) -> Option<ControllerId> {
-        let config = subsystem.and_then(|id| self.subsystem(id));
-        let ids = config.map(|config| self.controller_ids_of(config));
-        let (first, last) = match ids {
-            Some(ids) => (ids.first, ids.last),
-            None => self.controller_ids.clone().into_inner(),
-        };
+        let (mut first, mut last) = self.controller_ids.clone().into_inner();
         let mut next = &mut self.next_controller_id;
         if let Some(own) = subsystem.and_then(|id| self.subsystems.get_mut(&id))
-            && own.config.controller_ids.is_some()
+            && let Some(ids) = &own.config.controller_ids
         {
+            (first, last) = (first.max(*ids.start()), last.min(*ids.end()));
             next = &mut own.next_controller_id;
         }
         let is_unused = |id: &u16| !self.controllers.contains_key(&ControllerId(*id));
