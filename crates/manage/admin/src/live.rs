@@ -451,7 +451,7 @@ impl Live {
         let key = (nqn.to_owned(), nsid);
         let opened = self.disks.get(&key).expect("what is shared is known").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
-        // What was opened for writing may be write-protected at present, which reopening cannot help.
+        // Reopening cannot help a disk that was opened for writing and is write-protected now.
         if from.read_only && !to.read_only && opened.is_opened_to_read() {
             let new = self.open(to, Some(&opened))?;
             let old = self.replace(nqn, nsid, (new, to))?;

@@ -1,6 +1,6 @@
 //! Two targets that are up at the same time, have one name, and cannot be one subsystem: a machine
-//! and its clone, or a disk and a copy that has its identity. A host that took them for two paths to
-//! one disk would write some blocks to the one and some to the other.
+//! and its clone, or a disk and a copy that has its identity. A host that took them for two paths
+//! to one disk would write some blocks to the one and some to the other.
 //!
 //! The controllers of a subsystem have one serial number and different identifiers (NVMe Base 2.1,
 //! Identify Controller: SN, CNTLID), and a namespace has one size. farblock targets also report the

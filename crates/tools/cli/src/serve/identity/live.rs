@@ -55,8 +55,8 @@ pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<(), String> 
     if is_gathered { Ok(()) } else { refuse_twins(&[file]) }
 }
 
-/// The files that a target opens at its start, on one thread. Their comparison reads the list of all sockets once,
-/// and not once for each file.
+/// The files that a target opens at its start, on one thread. Their comparison reads the list of
+/// all sockets once, and not once for each file.
 pub(in crate::serve) struct Gathering(());
 
 impl Gathering {
