@@ -59,8 +59,8 @@ struct LoopState {
     offers: Offers,
 }
 
-/// The interval at which a loop without trials yields its processor to other threads. A loop with trials
-/// ([`Spin`]) was no faster with more yields.
+/// The interval at which a loop without trials yields its processor to other threads. A loop with
+/// trials ([`Spin`]) was no faster with more yields.
 struct Offers {
     /// Short yields in a row.
     in_vain: u32,

@@ -99,20 +99,19 @@ fn has_json(cli: &Cli) -> Result<()> {
     }
 }
 
-/// The parser would miss a conflict of options on both sides of the command.
-fn spins_one_way(global: &Global) -> Result<()> {
-    match global.poll && global.spin.is_some() {
-        true => Err(Failure::usage("--poll says --spin always: leave one of the two out")),
-        false => Ok(()),
+/// Checks and applies the options of event loops.
+fn use_loops(global: &Global) -> Result<()> {
+    // The parser would miss a conflict of options on both sides of the command.
+    if global.poll && global.spin.is_some() {
+        return Err(Failure::usage("--poll says --spin always: leave one of the two out"));
     }
+    let congestion = global.congestion.clone();
+    congestion.map_or(Ok(()), |congestion| congestion.choose().map_err(Failure::usage))
 }
 
 fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
-    spins_one_way(global)?;
-    if let Some(congestion) = &global.congestion {
-        congestion.clone().choose().map_err(Failure::usage)?;
-    }
+    use_loops(global)?;
     has_json(&cli)?;
     match cli.command {
         Command::Serve(mut args) => {
