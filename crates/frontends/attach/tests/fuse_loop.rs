@@ -143,8 +143,8 @@ fn a_device_without_discard_learns_so() {
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
-    // The device learns it from its first discard. Something else on the machine may have the device
-    // open at that moment, and then blkdiscard sends none.
+    // The device learns it from its first discard. Another program may have the device open at that
+    // moment, and then blkdiscard sends none.
     let learns = (0..100).any(|_| {
         let told = output("blkdiscard", &["--force", device.name()]);
         let stopped = device.says("queue/discard_max_bytes") == "0";
