@@ -20,7 +20,11 @@ const MAX_WORDS: usize = 32;
 const MIN_WORDS: usize = 4;
 
 const HEADLESS: &[&str] = &[
-    r"^(?:What|Who|Whoever|Whatever|Whom|Whose|Which|How often|How long|That what)\b[^.?!]*(?:[.!]|$)",
+    concat!(
+        r"^(?:What|Who|Whoever|Whatever|Whom|Whose|Which|How often|How long|That what)\b",
+        // A question has a subject.
+        r"[^.?!]*(?:[.!]|$)"
+    ),
     concat!(
         r"(?:[,;:]|\b(?:and|or|but|of|by|with|for|than|from)) (?:what|who|whoever|whom) ",
         r"(?:is|are|was|has|have|had|does|did|can|may|comes?|goes|wants?|asks?)\b"
@@ -30,8 +34,8 @@ const HEADLESS: &[&str] = &[
 const OTHERS: &[&str] = &[
     // Nobody acts.
     concat!(
-        r"\b(?:is|are|was|were) (?:told|said|heard|asked|heeded|let in|let out|let go|to be had|had|",
-        r"shown|taken back|taken for|begun|ended|gone on|looked at|looked after|spoken)\b"
+        r"\b(?:is|are|was|were) (?:told|said|heard|asked|heeded|let in|let out|let go|to be had|",
+        r"had|shown|taken back|taken for|begun|ended|gone on|looked at|looked after|spoken)\b"
     ),
     r"(?i)\b(?:nobody|somebody|someone|anybody|everybody|whoever)\b",
     // Words in the place of a noun.
