@@ -55,6 +55,11 @@ impl RemoteNamespace {
         self.state.known()
     }
 
+    /// UUIDs of the namespace and of the remote ones that it consists of.
+    pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
+        self.state.contents()
+    }
+
     /// The namespace's properties when it was looked up.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {

@@ -206,6 +206,7 @@ impl ControllerShared {
         }
         let known = KnownNamespace::new(info, serial, geometry.volatile_cache);
         let state = Arc::new(NamespaceState::new(geometry, known));
+        state.set_contents(&info.contents);
         namespaces.insert(info.nsid, Arc::downgrade(&state));
         state
     }
@@ -250,6 +251,8 @@ pub(crate) struct NamespaceState {
     blocks: AtomicU64,
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
+    /// UUIDs of the remote namespaces that it consists of.
+    contents: Mutex<Vec<[u8; 16]>>,
     changes: Changes,
     /// Changes not yet reported to listeners.
     untold: AtomicU64,
@@ -263,6 +266,7 @@ impl NamespaceState {
             blocks: AtomicU64::new(geometry.blocks),
             read_only: AtomicBool::new(geometry.read_only),
             volatile_cache: AtomicBool::new(geometry.volatile_cache),
+            contents: Mutex::default(),
             changes: Changes::new(),
             untold: AtomicU64::new(0),
         }
@@ -299,6 +303,18 @@ impl NamespaceState {
         }
     }
 
+    /// UUIDs of the namespace and of the remote ones that it consists of, as its target said last.
+    pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
+        let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known.uuid.iter().chain(&*contents).copied().collect()
+    }
+
+    fn set_contents(&self, uuids: &[[u8; 16]]) {
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        contents.clear();
+        contents.extend_from_slice(uuids);
+    }
+
     /// Updates changeable values; returns whether any changed.
     pub(crate) fn set(&self, geometry: Geometry) -> bool {
         let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
@@ -321,6 +337,9 @@ impl NamespaceState {
         });
         self.blocks.store(info.map_or(0, |info| info.blocks), Ordering::Relaxed);
         self.read_only.store(info.is_some_and(|info| info.read_only), Ordering::Relaxed);
+        if let Some(info) = info {
+            self.set_contents(&info.contents);
+        }
         info.is_some()
     }
 }

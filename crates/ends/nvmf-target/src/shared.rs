@@ -5,6 +5,7 @@
 mod identifiers;
 mod listeners;
 mod namespaces;
+mod nesting;
 mod report;
 mod stats;
 mod subsystems;
@@ -12,6 +13,7 @@ mod visitors;
 
 pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
+pub(crate) use nesting::nest;
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 pub use stats::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
 pub(crate) use subsystems::warn_of_same_serial;

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, Mailbox, TargetShared, describe, entry, warn_of_same_serial};
+use crate::shared::{Exports, Mailbox, TargetShared, describe, entry, nest, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
@@ -442,7 +442,13 @@ fn register(
     for subsystem in &config.subsystems {
         let mut offered = subsystem.offered();
         for (&nsid, export) in &subsystem.exports {
-            offered.namespaces.insert(nsid, described(subsystem, nsid, export));
+            let info = described(subsystem, nsid, export);
+            let contents = nest(&*export.namespace, info.uuid)
+                .map_err(|error| StartError::Subsystem(offered.nqn.clone(), error))?;
+            if !contents.is_empty() {
+                offered.contents.insert(nsid, contents);
+            }
+            offered.namespaces.insert(nsid, info);
             offered.visible_to.extend(subsystem.sharing(nsid).visible_to.map(|it| (nsid, it)));
         }
         let nqn = offered.nqn.clone();

@@ -31,6 +31,7 @@
 mod macros;
 
 pub mod auth;
+pub mod contents;
 pub mod event;
 pub mod fabrics;
 pub mod features;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
 use crate::error::OpenError;
@@ -94,6 +94,10 @@ impl Namespace for Concat {
 
     fn trouble(&self) -> Option<String> {
         self.0.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.0.parts()
     }
 
     fn describe(&self) -> String {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering as MemoryOrder};
 use std::time::{Duration, Instant};
 
 use farblock_block::{
-    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Queue,
+    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Part, Queue,
 };
 use farblock_reactor::{Event, Reactor, TaskId};
 
@@ -59,6 +59,10 @@ impl Namespace for Delay {
 
     fn trouble(&self) -> Option<String> {
         self.inner.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.inner.parts()
     }
 
     fn describe(&self) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farblock_block::{
-    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Part, Queue,
 };
 use farblock_reactor::{Reactor, TaskId};
 
@@ -121,6 +121,10 @@ impl Namespace for Fault {
 
     fn trouble(&self) -> Option<String> {
         self.inner.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.inner.parts()
     }
 
     fn describe(&self) -> String {

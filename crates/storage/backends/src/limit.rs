@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farblock_block::{
-    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Queue,
+    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Part, Queue,
 };
 use farblock_reactor::{Event, Reactor, TaskId};
 
@@ -96,6 +96,10 @@ impl Namespace for Limit {
 
     fn trouble(&self) -> Option<String> {
         self.inner.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.inner.parts()
     }
 
     fn describe(&self) -> String {

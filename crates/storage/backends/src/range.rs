@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farblock_block::{
-    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Part, Queue,
 };
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
@@ -128,6 +128,10 @@ impl Namespace for Range {
 
     fn trouble(&self) -> Option<String> {
         self.inner.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.inner.parts()
     }
 
     fn describe(&self) -> String {

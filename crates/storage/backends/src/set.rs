@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use farblock_block::{
-    Availability, BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
-    Watch,
+    Availability, BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Part,
+    Queue, Watch,
 };
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
@@ -184,6 +184,11 @@ impl<L: Layout> Set<L> {
     /// The trouble of the first child that has any.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.children.iter().find_map(|child| child.trouble())
+    }
+
+    /// The remote namespaces among its children.
+    pub(crate) fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.children.iter().flat_map(|child| child.parts()).collect()
     }
 
     /// Describes the children to people.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
 use crate::error::OpenError;
@@ -80,6 +80,10 @@ impl Namespace for Stripe {
 
     fn trouble(&self) -> Option<String> {
         self.set.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.set.parts()
     }
 
     fn describe(&self) -> String {

@@ -1,7 +1,8 @@
 //! A namespace with a backing object that must outlive it.
 
-use crate::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use crate::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::{Reactor, TaskId};
+use std::sync::Arc;
 
 /// A namespace and its backing, such as the target that serves it. The namespace is dropped before
 /// its backing.
@@ -31,6 +32,10 @@ impl<N: Namespace, B: Send + Sync> Namespace for Backed<N, B> {
 
     fn trouble(&self) -> Option<String> {
         self.namespace.trouble()
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        self.namespace.parts()
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {

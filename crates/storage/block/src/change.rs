@@ -19,6 +19,8 @@ pub enum Change {
     /// Its contents may not be what its users wrote: what stores it was cut short, replaced or
     /// swapped for a copy, or may have been while it was away. Told before it is used after that.
     Contents,
+    /// The remote namespaces that its [parts](crate::Namespace::parts) are made of.
+    Parts,
 }
 
 /// Whether a namespace can carry out operations.

@@ -93,6 +93,7 @@ mod geometry;
 mod latency;
 pub mod nonblocking;
 mod op;
+mod part;
 pub mod size;
 pub mod slab;
 #[cfg(feature = "testing")]
@@ -104,8 +105,10 @@ pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use latency::{LATENCY_STEPS, Latency, LatencyCounts, latency_bound_us};
 pub use op::{Command, Completion, Op, Token, abandon_waiting};
+pub use part::Part;
 
 use farblock_reactor::{Buffer, Reactor, TaskId};
+use std::sync::Arc;
 
 /// A row of equally sized blocks, shared by any number of threads, each with its own [`Queue`]s.
 pub trait Namespace: Send + Sync {
@@ -129,6 +132,11 @@ pub trait Namespace: Send + Sync {
     /// The reason why it cannot at the moment, for the operator, if known.
     fn trouble(&self) -> Option<String> {
         None
+    }
+
+    /// The remote namespaces that it consists of; none if its data is on this machine.
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        Vec::new()
     }
 
     /// Opens a queue on `reactor`, without waiting. When operations of the queue complete,

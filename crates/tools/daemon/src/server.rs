@@ -623,7 +623,7 @@ impl DaemonShared {
                 let _ = channel.send(&Report::Status(line), None);
             }
             // The user of the disk sees the next flush fail; the log has the reason.
-            Change::Loss | Change::Contents => {}
+            Change::Loss | Change::Contents | Change::Parts => {}
         }
     }
 }

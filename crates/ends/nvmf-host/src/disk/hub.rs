@@ -5,6 +5,7 @@ use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
 use super::identity::{Hex, KnownNamespace};
 use super::latency::Meters;
+use super::nesting::Nesting;
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
 use super::paths::Paths;
@@ -149,6 +150,7 @@ pub(super) struct Hub {
     pub(super) changes: Changes,
     pub(super) meters: Meters,
     pub(super) refusal: Refusal,
+    pub(super) nesting: Nesting,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -176,6 +178,7 @@ impl Hub {
             changes: Changes::new(),
             meters: Meters::default(),
             refusal: Refusal::default(),
+            nesting: Nesting::default(),
         }
     }
 

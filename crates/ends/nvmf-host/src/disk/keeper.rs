@@ -14,6 +14,7 @@ use crate::control::{self, Control, Local, all, blocking, unless};
 use crate::controller::Controller;
 use crate::error::Error;
 use crate::limits;
+use crate::namespace::RemoteNamespace;
 use crate::options::Options;
 use crate::url::Url;
 use farblock_block::{Change, Namespace};
@@ -266,6 +267,7 @@ impl Keeper {
         if self.hub.adopt(namespace.known(), geometry) {
             self.tell(Change::Geometry).await;
         }
+        self.learn_contents(&namespace).await?;
         let access = controller.inner().access(self.hub.nsid).await?;
         let url = &self.path().url;
         let quiesce = self.quiesce_time(&controller)?;
@@ -318,6 +320,14 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Finds out what the disk consists of, and refuses one that contains its whole.
+    async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
+        if self.hub.nesting.consists_of(namespace.contents()) {
+            self.tell(Change::Parts).await;
+        }
+        self.hub.nesting.check()
     }
 
     /// Finds out whether writes were lost, before the session serves reads or flushes.
@@ -419,6 +429,10 @@ impl Keeper {
             if changed {
                 self.handle_change(session).await;
             }
+            if let Err(error) = self.hub.nesting.check() {
+                session.abort(&error.to_string());
+                return;
+            }
             if access || changed || session.reach() == Reach::Blocked {
                 self.read_access(session).await;
             }
@@ -457,8 +471,13 @@ impl Keeper {
         if geometry.blocks == 0 {
             // It was removed or replaced: reconnecting finds out.
             session.abort("the namespace is not there any more");
-        } else if self.hub.resized(geometry) {
+            return;
+        }
+        if self.hub.resized(geometry) {
             self.tell(Change::Geometry).await;
+        }
+        if self.hub.nesting.consists_of(session.namespace.contents()) {
+            self.tell(Change::Parts).await;
         }
     }
 

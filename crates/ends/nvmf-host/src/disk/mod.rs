@@ -77,6 +77,7 @@ mod hub;
 mod identity;
 mod keeper;
 mod latency;
+mod nesting;
 mod options;
 mod orphans;
 mod path;
@@ -102,7 +103,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::url::Url;
 use farblock_block::size::Size;
-use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::{Reactor, TaskId, os};
 use hub::Hub;
 use keeper::Keeper;
@@ -388,6 +389,10 @@ impl Namespace for Disk {
         let mut errors: Vec<String> = errors.collect();
         errors.dedup();
         (!errors.is_empty()).then(|| errors.join("; "))
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        vec![Arc::clone(&self.hub) as Arc<dyn Part>]
     }
 
     fn describe(&self) -> String {

@@ -1,5 +1,6 @@
 //! The shared namespaces, and changes to them while the target runs.
 
+use super::nesting::{contents, nest};
 use super::{Management, Message, TargetShared};
 use crate::backings::{Backing, BackingId, Backings, HostTerms};
 use crate::config::Export;
@@ -259,7 +260,8 @@ impl TargetShared {
         let Some(changes) = exported.backing.namespace.changes() else { return };
         let (shared, backing) = (Arc::downgrade(self), exported.backing.id);
         exported.watch = Some(changes.watch(move |change| {
-            if let (Change::Geometry, Some(shared)) = (change, shared.upgrade()) {
+            let is_told = matches!(change, Change::Geometry | Change::Parts);
+            if let (true, Some(shared)) = (is_told, shared.upgrade()) {
                 shared.look_again(subsystem, nsid, backing);
             }
         }));
@@ -317,6 +319,7 @@ impl TargetShared {
     ) -> Result<(), ChangeError> {
         let info = describe(nqn, nsid, export);
         check_blocks(nsid, sharing.blocks, &info)?;
+        let contents = nested(nsid, export, &info)?;
         let wrong = |error: std::io::Error| ChangeError::Reservations(nsid, error.to_string());
         let mut kept =
             store.map(|store| reservations::read(&**store)).transpose().map_err(wrong)?;
@@ -328,7 +331,9 @@ impl TargetShared {
             let registry = &mut management.registry;
             let (offered, hosts) = (sharing.of(info), sharing.visible_to.clone());
             let added = registry.add_namespace_for(subsystem, nsid, offered, hosts, kept.take());
-            added.map_err(|error| ChangeError::Namespace(nsid, error))?;
+            added
+                .and_then(|()| registry.set_contents(subsystem, nsid, contents))
+                .map_err(|error| ChangeError::Namespace(nsid, error))?;
             management.exports.insert(subsystem, nsid, export, (info, sharing));
             if let Some(store) = store {
                 self.keeper.keep_in((subsystem, nsid), Arc::clone(store));
@@ -368,6 +373,7 @@ impl TargetShared {
     ) -> Result<Removal, ChangeError> {
         let info = describe(nqn, nsid, export);
         check_blocks(nsid, sharing.and_then(|sharing| sharing.blocks), &info)?;
+        let contents = nested(nsid, export, &info)?;
         let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
             let before = management.exports.find(subsystem, nsid)?.sharing();
@@ -379,7 +385,9 @@ impl TargetShared {
                 None => (&kept, registry.visible_to(subsystem, nsid)),
             };
             let replaced = registry.replace_namespace_for(subsystem, nsid, to.of(info), hosts);
-            replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
+            replaced
+                .and_then(|()| registry.set_contents(subsystem, nsid, contents))
+                .map_err(|error| ChangeError::Namespace(nsid, error))?;
             let backing = management.exports.backing(export);
             changed_in = Some(subsystem);
             self.troubles.forget((subsystem, nsid));
@@ -560,6 +568,10 @@ fn adjust(
     let (info, blocks, protected) = (exported.info, exported.blocks, exported.protected);
     let before = exported.offered();
     exported.info = with_geometry(info, &exported.backing.namespace.geometry());
+    let contents = contents(&*exported.backing.namespace);
+    registry
+        .set_contents(subsystem, nsid, contents)
+        .map_err(|error| ChangeError::Namespace(nsid, error))?;
     change(exported)?;
     let offered = exported.offered();
     if offered != before {
@@ -572,6 +584,15 @@ fn adjust(
         return Ok(Some(offered));
     }
     Ok(None)
+}
+
+/// What a namespace consists of on other machines.
+fn nested(
+    nsid: NamespaceId,
+    export: &Export,
+    info: &NamespaceInfo,
+) -> Result<Vec<[u8; 16]>, ChangeError> {
+    nest(&*export.namespace, info.uuid).map_err(|error| ChangeError::Namespace(nsid, error))
 }
 
 /// Whether a namespace has as many blocks as requested.

@@ -60,6 +60,8 @@ pub struct SubsystemConfig {
     pub allowed_hosts: Vec<String>,
     /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
     pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
+    /// The UUIDs of the remote namespaces that a namespace consists of, where there are any.
+    pub contents: BTreeMap<NamespaceId, Vec<[u8; 16]>>,
     /// The hosts that see a namespace, by name, where only some of the allowed hosts see it: at
     /// most [`limits::MAX_VISIBLE_TO`] different ones.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
@@ -99,6 +101,7 @@ impl SubsystemConfig {
             allow_any_host: false,
             allowed_hosts: Vec::new(),
             namespaces: BTreeMap::new(),
+            contents: BTreeMap::new(),
             visible_to: BTreeMap::new(),
             controller_ids: None,
             max_io_queues: 128,
@@ -260,6 +263,8 @@ pub enum ConfigError {
     Exists(&'static str),
     /// No item of this kind exists.
     NotFound(&'static str),
+    /// The namespace contains itself, through the sets of other targets or of this one.
+    ContainsItself,
 }
 
 impl fmt::Display for ConfigError {
@@ -279,6 +284,10 @@ impl fmt::Display for ConfigError {
             Self::Capacity(blocks) => write!(f, "no namespace can have {blocks} blocks"),
             Self::Exists(what) => write!(f, "the {what} exists already"),
             Self::NotFound(what) => write!(f, "there is no such {what}"),
+            Self::ContainsItself => f.write_str(
+                "one of its remote disks contains this very namespace, so reads would never end: \
+                 leave that disk out here, or this namespace out there",
+            ),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! "Identify command").
 
 use super::config::SubsystemConfig;
+use super::contents;
 use super::events::Notice;
 use super::limits;
 use super::namespace::{NamespaceInfo, NamespaceTable};
@@ -92,7 +93,8 @@ impl Registry {
                 let info = table.find(request.valid_namespace()?);
                 let rescap = self.rescap(controller, request.namespace);
                 page(&info.map_or_else(IdentifyNamespace::zeroed, |info| {
-                    let identify = IdentifyNamespace { rescap, ..namespace(info) };
+                    let mut identify = IdentifyNamespace { rescap, ..namespace(info) };
+                    contents::report(config, request.namespace, &mut identify);
                     self.as_reached(controller, identify)
                 }))
             }

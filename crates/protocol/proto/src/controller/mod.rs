@@ -28,6 +28,7 @@ mod channels;
 mod cipher;
 mod config;
 mod connect;
+mod contents;
 mod copy;
 mod discovery;
 mod events;

@@ -2,6 +2,7 @@
 
 use super::info::InfoError;
 use alloc::vec::Vec;
+use farblock_wire::contents;
 use farblock_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, NamespaceIdDescriptor, NamespaceIdType, NamespaceList,
 };
@@ -67,6 +68,8 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
     /// UUID, if it has one.
     pub uuid: Option<[u8; 16]>,
+    /// UUIDs of the remote namespaces that it consists of, if its target reports them.
+    pub contents: Vec<[u8; 16]>,
 }
 
 impl NamespaceInfo {
@@ -113,6 +116,7 @@ impl NamespaceInfo {
             nguid: not_zero(&identify.nguid),
             eui64: not_zero(&identify.eui64),
             uuid: None,
+            contents: contents::parse(&identify.vs).collect(),
         })
     }
 

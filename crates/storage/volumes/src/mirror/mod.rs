@@ -8,6 +8,7 @@ mod content;
 mod copy;
 mod find;
 mod keeper;
+mod nested;
 mod pages;
 mod panel;
 mod queue;
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use farblock_block::size::Size;
-use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::os::{self, JoinHandle};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 
@@ -411,6 +412,10 @@ impl Namespace for Mirror {
         } else {
             Availability::Gone
         }
+    }
+
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        vec![Arc::clone(&self.life.shared) as Arc<dyn Part>]
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {

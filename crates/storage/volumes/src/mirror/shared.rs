@@ -209,6 +209,8 @@ pub(crate) struct Shared {
     pub(crate) progress: Mutex<Progress>,
     /// The limit on bytes per second for copies to legs that catch up, and for verify; 0: none.
     pub(crate) copy_speed: AtomicU64,
+    /// UUIDs of the namespaces that the mirror is, or is a part of.
+    pub(super) wholes: Mutex<Vec<[u8; 16]>>,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,
     keeper: OnceLock<Waker>,
@@ -238,6 +240,7 @@ impl Shared {
             inbox: Mutex::default(),
             progress: Mutex::default(),
             copy_speed: AtomicU64::new(0),
+            wholes: Mutex::default(),
             queues: Mutex::default(),
             next_queue: AtomicU64::new(0),
             keeper: OnceLock::new(),
@@ -390,8 +393,10 @@ impl Shared {
             })
         });
         let blocks = namespace.geometry().blocks;
-        *lock(&self.legs[leg].opened) = Some(Opened { namespace, blocks, _watch: watch });
+        let opened = Opened { namespace: Arc::clone(&namespace), blocks, _watch: watch };
+        *lock(&self.legs[leg].opened) = Some(opened);
         self.legs[leg].instance.fetch_add(1, Ordering::SeqCst);
+        self.nest(&*namespace);
     }
 
     /// Handles a change of a leg. A leg that may have lost data is not read from that moment on.
@@ -402,6 +407,9 @@ impl Shared {
             let known = Some(&self.legs[leg]).filter(|leg| leg.is_local).and_then(Leg::namespace);
             let trouble = known.and_then(|leg| leg.trouble());
             self.doubt(leg, trouble.as_deref().unwrap_or(OTHER_CONTENTS));
+        }
+        if change == Change::Parts {
+            self.changes.tell(change);
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
             // The record at its end is lost along with some of its data.
