@@ -98,7 +98,7 @@ fn reads_end_where_a_loop_becomes_known_later() {
     let late = Arc::new(Late { inner: whole(&disk(&first)), is_known, changes });
     let replaced =
         second.control().replace_namespace(NQN, NamespaceId(1), &export(late.clone(), "second"));
-    replaced.expect("nothing shows that it contains itself");
+    drop(replaced.expect("nothing shows that it contains itself"));
     late.is_known.store(true, Ordering::SeqCst);
     late.changes.tell(Change::Parts);
     rig::until("it is cut off", || part.availability() == Availability::Waiting);
@@ -109,6 +109,6 @@ fn reads_end_where_a_loop_becomes_known_later() {
         part.trouble().is_some_and(|why| why.contains("reads would never end"))
     });
     let plain = second.control().replace_namespace(NQN, NamespaceId(1), &export(mem(), "second"));
-    plain.expect("it contains nothing");
+    drop(plain.expect("it contains nothing"));
     rig::until("it is used again", || part.availability() == Availability::Ready);
 }

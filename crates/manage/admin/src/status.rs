@@ -134,8 +134,8 @@ pub struct NamespaceStatus {
     /// Its storage, as `farblock serve` accepts it, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `ok`; `failing` if its storage failed within the last minute or has a `trouble`; `away` if it or
-    /// a part of it does not respond; `degraded` if a mirror leg is not in sync.
+    /// `ok`; `failing` if its storage failed within the last minute or has a `trouble`; `away` if
+    /// it or a part of it does not respond; `degraded` if a mirror leg is not in sync.
     #[serde(default)]
     pub health: String,
     /// The last error of its storage since it was shared.
