@@ -144,7 +144,8 @@ fn markdown(outcomes: &[Outcome], options: &Options, times: Times, remarks: &[St
     let noise = measure::median(&runs).map_or(0.0, |median| median.noise_percent);
     let mut text = format!(
         "{}, {} processors, {}. {}. Medians of {} alternating runs of {} s, server and client \
-         pinned to a processor each; everything else used {noise:.0} % of a processor (median). `{}`\n\n",
+         pinned to a processor each; everything else used {noise:.0} % of a processor (median). \
+         `{}`\n\n",
         machine.cpu_model,
         machine.cores,
         machine.kernel,

@@ -42,8 +42,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Err(format!("there is no {missing}: build it with engines/fio/build.sh {folder}"));
     }
     let mut remarks = vec![
-        "The jobs are `engines/fio/jobs`, with their numbers of jobs and depths, as threads, on 512 \
-         MiB of memory."
+        "The jobs are `engines/fio/jobs`, with their numbers of jobs and depths, as threads, on \
+         512 MiB of memory."
             .to_owned(),
     ];
     let ours = means.serve(sides::ADAPTIVE_TARGET, Backend::Mem)?.expect("a process");

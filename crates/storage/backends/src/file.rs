@@ -21,8 +21,8 @@
 //! sparse file is full, writes that need space fail with [`BlockError::NoSpace`]; other operations
 //! continue.
 //!
-//! A file or device that becomes write-protected while it is open is a read-only namespace within one
-//! or two seconds, and a writable one again when the protection ends.
+//! A file or device that becomes write-protected while it is open is a read-only namespace within
+//! one or two seconds, and a writable one again when the protection ends.
 
 mod extent;
 mod growth;

@@ -46,7 +46,7 @@ impl Whole {
 }
 
 /// The parent of a leg's operation.
-struct Part {
+struct LegOperation {
     leg: usize,
     /// `None` for a read that was redirected to another leg.
     whole: Option<u64>,
@@ -71,7 +71,7 @@ pub(crate) struct MirrorQueue {
     task: TaskId,
     ways: Vec<Way>,
     wholes: Slab<Whole>,
-    parts: Slab<Part>,
+    parts: Slab<LegOperation>,
     /// The epoch of the last check of all operations.
     seen: u64,
     /// The count of reads sent to legs.
@@ -182,7 +182,7 @@ impl MirrorQueue {
         }
         self.wholes.at(key).pending = legs;
         for leg in members(legs) {
-            let part = self.parts.insert(Part { leg, whole: Some(key), begun: None });
+            let part = self.parts.insert(LegOperation { leg, whole: Some(key), begun: None });
             let op = self.wholes.at(key).op.as_ref().expect("it is not completed");
             let copy = op.buffer.as_ref().map(|buffer| {
                 let mut copy = self.reactor.buffers().take(buffer.len());
@@ -276,7 +276,7 @@ impl MirrorQueue {
         };
         self.turn = turn;
         self.ways[leg].speed.ask(now, turn);
-        let part = self.parts.insert(Part { leg, whole: Some(key), begun: Some(now) });
+        let part = self.parts.insert(LegOperation { leg, whole: Some(key), begun: Some(now) });
         let whole = self.wholes.at(key);
         (whole.pending, whole.part) = (bit(leg), Some(part));
         let op = whole.op.as_ref().expect("it is not completed");
@@ -286,7 +286,7 @@ impl MirrorQueue {
     }
 
     fn arrive(&mut self, done: Completion, now: Instant) {
-        let Part { leg, whole, begun } = self.parts.remove(done.token);
+        let LegOperation { leg, whole, begun } = self.parts.remove(done.token);
         if let Some(begun) = begun {
             let took = now.saturating_duration_since(begun);
             self.ways[leg].speed.answer(took, done.result.is_err());
