@@ -247,7 +247,7 @@ impl Path {
         let limit = options.patience().and_then(|limit| since.checked_add(limit));
         let Some(at) = limit else { return Patience::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
-            // Connected and about to serve: the limit may have passed, so allow the connection time.
+            // Connected, about to serve: the limit may have passed, so allow the connect timeout.
             return Patience::Until(at.max(state.since + options.connection.connect_timeout));
         }
         Patience::Until(at)
