@@ -13,6 +13,7 @@ use farblock_reactor::{Reactor, TaskId};
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::ffi::{CStr, CString, c_void};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -37,6 +38,15 @@ fn serve_at(address: SocketAddr, first: &str) -> Target {
 }
 
 fn serve_first(address: SocketAddr, first: Arc<dyn Namespace>) -> Target {
+    serve_numbered(address, first, TargetConfig::default().controller_ids)
+}
+
+/// A target that numbers its controllers from this range.
+fn serve_numbered(
+    address: SocketAddr,
+    first: Arc<dyn Namespace>,
+    controller_ids: RangeInclusive<u16>,
+) -> Target {
     let second = Spec::parse("mem:16MiB").unwrap().open(BLOCK as u32, true).unwrap();
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -47,6 +57,7 @@ fn serve_first(address: SocketAddr, first: Arc<dyn Namespace>) -> Target {
     let config = TargetConfig {
         subsystems: vec![subsystem],
         listeners: vec![address],
+        controller_ids,
         ..TargetConfig::default()
     };
     Target::start(&config).expect("it starts")
@@ -612,7 +623,10 @@ fn a_program_may_end_calls_that_wait() {
 
 #[test]
 fn several_urls_are_paths_to_one_disk() {
-    let targets = [serve(), serve()];
+    let targets = [1..=99, 100..=199].map(|ids| {
+        let disk = Spec::parse("mem:16MiB").unwrap().open(BLOCK as u32, false).unwrap();
+        serve_numbered(([127, 0, 0, 1], 0).into(), disk, ids)
+    });
     let [one, other] = [&targets[0], &targets[1]].map(|target| {
         let url = url(target, 1).into_string().unwrap();
         url.split_once('?').unwrap().0.to_owned()
