@@ -9,7 +9,7 @@ use farblock_host::{Disk, DiskOptions, limits};
 use farblock_reactor::Buffer;
 use farblock_wire::Status;
 use farblock_wire::opcode::NvmOpcode;
-use peer::{Connection, Handled, Peer, Script};
+use peer::{Capsule, Connection, Handled, Peer, Script};
 use stage::{User, disk, quick, until, usual};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -184,7 +184,7 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
     let asked: [Arc<AtomicUsize>; 2] = Default::default();
     let peers: [Peer; 2] = std::array::from_fn(|at| {
         let (misleads, asked) = (Arc::clone(&misleads[at]), Arc::clone(&asked[at]));
-        Peer::with_hook(move |connection, qid, capsule| {
+        let hook = move |connection: &mut Connection, qid, capsule: &Capsule| {
             if qid == 0 || capsule.sqe.opcode == 0x7f {
                 return Ok(Handled::No);
             }
@@ -194,7 +194,9 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
             }
             connection.respond(capsule.cid(), Status::INTERNAL_PATH_ERROR, 0)?;
             Ok(Handled::Yes)
-        })
+        };
+        let cntlid = 1 + at as u16;
+        Peer::new(Script { cntlid, hook: Box::new(hook), ..Script::default() })
     });
     let disk = disk(&[&peers[0], &peers[1]], &options);
     let mut user = User::new(&disk);

@@ -51,7 +51,7 @@ fn steady_state_allocates_nothing() {
 fn a_disk_allocates_nothing_either() {
     for engine in engines() {
         for policy in [Policy::Numa, Policy::RoundRobin, Policy::QueueDepth] {
-            let peers = [Peer::new(Script::default()), Peer::new(Script::default())];
+            let peers = [1, 2].map(|cntlid| Peer::new(Script { cntlid, ..Script::default() }));
             let url = |peer: &Peer| format!("nvme+tcp://{}/{SUBSYSTEM}", peer.address());
             let urls = [&peers[0], &peers[1]].map(|peer| url(peer).parse().unwrap());
             // No connection may be lost here, even on a busy machine.

@@ -75,6 +75,8 @@ pub struct Script<C = Connection> {
     pub vwc: bool,
     pub oaes: u32,
     pub cntrltype: u8,
+    /// Two paths of one disk have different ones.
+    pub cntlid: u16,
     pub mqes_z: u16,
     pub queues: u16,
     pub digests: DigestFlags,
@@ -103,6 +105,7 @@ impl<C> Default for Script<C> {
             vwc: true,
             oaes: 0,
             cntrltype: 1,
+            cntlid: CNTLID,
             mqes_z: 127,
             queues: 8,
             digests: DigestFlags::BOTH,
@@ -260,7 +263,9 @@ impl<C: Carries> PeerShared<C> {
         assert_eq!(connect.sqe.fctype(), FabricsCommandType::CONNECT.0);
         let qid = ConnectCommand::from_sqe(&connect.sqe).qid.get();
         match (script.hook)(connection, qid, &connect)? {
-            Handled::No => connection.respond(connect.cid(), Status::SUCCESS, CNTLID.into())?,
+            Handled::No => {
+                connection.respond(connect.cid(), Status::SUCCESS, script.cntlid.into())?;
+            }
             Handled::Yes => {}
             Handled::Close => return Ok(()),
         }
@@ -410,7 +415,7 @@ pub fn identify_controller<C>(script: &Script<C>, data: &mut [u8]) {
     put(24, b"A scripted disk                         ");
     put(64, b"1.0     ");
     put(77, &[script.mdts]);
-    put(78, &CNTLID.to_le_bytes());
+    put(78, &script.cntlid.to_le_bytes());
     put(92, &script.oaes.to_le_bytes());
     put(111, &[script.cntrltype]);
     put(259, &[3]);
