@@ -189,6 +189,13 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	};
 	fb_status status;
 
+	/* "nvme+tcp" is left of nvme+tcp://... where nobody told fio that a colon divides nothing. */
+	if (!strstr(f->file_name, "://")) {
+		log_err("farblock: %s is no address: fio divides filename at colons, so write "
+			"filename=nvme+tcp\\://..., with \\: for each colon\n", f->file_name);
+		td_verror(td, EINVAL, "filename");
+		return 1;
+	}
 	options.queue_depth = td->o.iodepth <= 128 ? 128 : min(td->o.iodepth + 1, 1024U);
 	status = fb_connect(f->file_name, &options, disk);
 	if (status == FB_STATUS_OK)

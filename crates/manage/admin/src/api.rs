@@ -9,7 +9,9 @@ use crate::events::{Events, Happening, OfTarget, READERS};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
 use crate::stats::Stats;
-use crate::status::{BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus};
+use crate::status::{
+    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,
+};
 use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -137,6 +139,7 @@ fn yes() -> bool {
         Stats,
         Tls,
         Happening,
+        AnaStatus,
         BudgetStatus,
         SubsystemStatus,
         NamespaceStatus,

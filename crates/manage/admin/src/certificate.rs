@@ -82,6 +82,25 @@ impl Certificate {
         Ok(true)
     }
 
+    /// Why no client believes it today; none if nothing is wrong with its dates.
+    #[must_use]
+    pub fn doubt(&self) -> Option<&'static str> {
+        let key = Arc::clone(&self.0.now.read().unwrap_or_else(PoisonError::into_inner).1);
+        match dates(&key.cert) {
+            Err(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => Some(
+                "the certificate has expired, so no client connects: renew it (or this machine's \
+                 clock is wrong)",
+            ),
+            Err(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
+                Some(
+                    "the certificate is not valid yet, so no client connects: look at this \
+                     machine's clock",
+                )
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         let config = ServerConfig::builder_with_provider(provider());
         let config = config.with_safe_default_protocol_versions().expect("the provider has them");
@@ -89,6 +108,37 @@ impl Certificate {
         let mut config = config.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
+    }
+}
+
+/// Verifies the first of these certificates as a client that knows them does. A client checks the
+/// dates before anything else, and the result of everything else means nothing here.
+fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
+    let Some((first, rest)) = chain.split_first() else { return Ok(()) };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(chain.iter().cloned());
+    let web = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+    let Ok(web) = web else { return Ok(()) };
+    let name = ServerName::try_from("localhost").expect("it is a name");
+    match web.verify_server_cert(first, rest, &name, &[], UnixTime::now()) {
+        Err(Error::InvalidCertificate(error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What is wrong with a certificate, as the end of a sentence.
+fn fault(error: &Error) -> String {
+    let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
+        return format!("it cannot be used: {error}");
+    };
+    match other.0.downcast_ref() {
+        Some(webpki::Error::UnsupportedCertVersion) => {
+            "it is a certificate of X.509 version 1 or 2, and clients believe version 3 only: make \
+             one with openssl req -x509 … -addext subjectAltName=DNS:NAME,IP:ADDRESS"
+                .to_owned()
+        }
+        Some(inner) => format!("it cannot be used: it is malformed or of a strange kind ({inner})"),
+        None => format!("it cannot be used: {other}"),
     }
 }
 
@@ -101,7 +151,7 @@ fn certified(pem: &Pem) -> Result<CertifiedKey, String> {
     })?;
     CertifiedKey::from_der(certificates, key, &provider()).map_err(|error| match error {
         Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
-        error => format!("it cannot be used: {error}"),
+        error => fault(&error),
     })
 }
 
@@ -128,7 +178,7 @@ impl Trust {
         let mut roots = RootCertStore::empty();
         for certificate in &known {
             let added = roots.add(certificate.clone());
-            added.map_err(|error| format!("a certificate in it cannot be used: {error}"))?;
+            added.map_err(|error| format!("one of its certificates: {}", fault(&error)))?;
         }
         let web = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
         let web = web.map_err(|error| format!("it cannot be used: {error}"))?;
@@ -241,6 +291,9 @@ pub(crate) fn words(name: &str, error: &io::Error) -> String {
              names: it is another's, or the file is another authority's"
                 .to_owned()
         }
-        other => format!("its certificate cannot be used: {other}"),
+        other => {
+            let fault = fault(&Error::InvalidCertificate(other.clone()));
+            format!("its certificate cannot be believed: {fault}")
+        }
     }
 }

@@ -26,6 +26,19 @@ pub struct Confinement {
     pub lacks: Vec<String>,
 }
 
+impl Confinement {
+    /// Whether it is in force, in a few words; [`fmt::Display`] has all of it.
+    #[must_use]
+    pub fn brief(&self) -> String {
+        let lacks = self.lacks.len();
+        match (self.sandboxed, lacks) {
+            (false, _) => "off (--no-sandbox)".to_owned(),
+            (true, 0) => "on".to_owned(),
+            (true, _) => format!("on, without {lacks} of its parts (more: status --verbose)"),
+        }
+    }
+}
+
 impl fmt::Display for Confinement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = |is_so, yes, no| if is_so { yes } else { no };

@@ -75,7 +75,7 @@ pub use stats::{
     SubsystemStats,
 };
 pub use status::{
-    BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings,
+    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings,
 };
 pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 

@@ -3,12 +3,12 @@
 use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
 use farblock_block::Availability;
-use farblock_state::Tls;
+use farblock_state::{Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::{
     Budget, ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use uuid::Uuid;
@@ -19,9 +19,6 @@ const FAILING: Duration = Duration::from_secs(60);
 /// URL parameters of a remote disk that name key files.
 const KEYS: [&str; 3] = ["tls-key=", "dhchap-secret=", "dhchap-ctrl-secret="];
 
-/// The path of each namespace, by subsystem and namespace ID.
-pub(crate) type Paths = BTreeMap<(String, u32), String>;
-
 /// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Status {
@@ -30,6 +27,9 @@ pub struct Status {
     /// The TLS policy of each address: `plain`, `allowed` or `required`.
     #[serde(default)]
     pub tls: BTreeMap<String, String>,
+    /// ANA states and groups, by address.
+    #[serde(default)]
+    pub ana: BTreeMap<String, AnaStatus>,
     /// The process ID.
     pub pid: u32,
     /// Seconds since the start.
@@ -104,6 +104,12 @@ pub struct SubsystemStatus {
     /// Hosts that must use TLS with their key.
     #[serde(default)]
     pub tls_hosts: Vec<String>,
+    /// Those of which more than a key is demanded: `auth`, `mutual` or `concat`.
+    #[serde(default)]
+    pub demands: BTreeMap<String, String>,
+    /// Those that are limited, for all namespaces together.
+    #[serde(default)]
+    pub host_limits: BTreeMap<String, Limits>,
     /// Read commands that succeeded.
     pub reads: u64,
     /// Write commands that succeeded.
@@ -131,6 +137,15 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// Its UUID, which distinguishes it from all other disks.
     pub uuid: String,
+    /// Its ANA group; 0 from an older version.
+    #[serde(default)]
+    pub ana_group: u32,
+    /// The hosts that see it, among those that may connect; absent if all of them do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visible_to: Option<BTreeSet<String>>,
+    /// Its limits, for all hosts together.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// Its storage, as `farblock serve` accepts it, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -151,6 +166,26 @@ pub struct NamespaceStatus {
     /// Its state as a mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorStatus>,
+}
+
+/// How namespaces can be reached by a listener.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AnaStatus {
+    /// The ANA state of all namespaces.
+    pub state: String,
+    /// Other states, by ANA group.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, String>,
+}
+
+impl AnaStatus {
+    fn of(listener: &Listener) -> Self {
+        let groups = listener.ana_groups.iter();
+        Self {
+            state: listener.ana.name().to_owned(),
+            groups: groups.map(|(group, it)| (group.to_string(), it.name().to_owned())).collect(),
+        }
+    }
 }
 
 /// A host's controller.
@@ -177,10 +212,15 @@ pub struct ControllerStatus {
 }
 
 impl Status {
-    pub(crate) fn of(report: &Report, legs: &AllLegs, paths: &Paths) -> Self {
+    pub(crate) fn of(report: &Report, legs: &AllLegs, document: &Document) -> Self {
         Self {
             listening: report.addresses.iter().map(ToString::to_string).collect(),
             tls: report.tls.iter().map(|(at, tls)| (at.to_string(), said(*tls))).collect(),
+            ana: document
+                .listeners
+                .iter()
+                .map(|(at, listener)| (at.to_string(), AnaStatus::of(listener)))
+                .collect(),
             pid: std::process::id(),
             uptime_seconds: report.uptime.as_secs(),
             connections: report.connections,
@@ -188,7 +228,11 @@ impl Status {
             confinement: None,
             spin: report.polling.to_string(),
             budget: Some(BudgetStatus::of(&report.budget)),
-            subsystems: report.subsystems.iter().map(|one| subsystem(one, legs, paths)).collect(),
+            subsystems: report
+                .subsystems
+                .iter()
+                .map(|one| subsystem(one, legs, document.subsystems.get(&one.nqn)))
+                .collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }
     }
@@ -243,19 +287,28 @@ pub fn warnings(report: &Report) -> Vec<String> {
     )]
 }
 
-fn subsystem(report: &SubsystemReport, legs: &AllLegs, paths: &Paths) -> SubsystemStatus {
+fn subsystem(
+    report: &SubsystemReport,
+    legs: &AllLegs,
+    described: Option<&Subsystem>,
+) -> SubsystemStatus {
     let count = |counter: u128| u64::try_from(counter).unwrap_or(u64::MAX);
     let counters = &report.counters;
     let namespace = |one: &NamespaceReport| {
-        let path = paths.get(&(report.nqn.clone(), one.nsid)).map(|path| without_keys(path));
-        NamespaceStatus { path, ..namespace(one, legs.of(&report.nqn, one.nsid)) }
+        let described = described.and_then(|it| it.namespaces.get(&one.nsid));
+        namespace(one, legs.of(&report.nqn, one.nsid), described)
     };
+    let hosts = || described.iter().flat_map(|it| &it.hosts);
+    let demand = |(name, host): (&String, &Host)| Some((name.clone(), host.demand?.name().into()));
+    let limited = hosts().filter(|(_, host)| !host.limits.is_empty());
     SubsystemStatus {
         nqn: report.nqn.clone(),
         allow_any_host: report.allow_any_host,
         hosts: report.hosts.clone(),
         keys: report.keys.clone(),
         tls_hosts: report.tls_hosts.clone(),
+        demands: hosts().filter_map(demand).collect(),
+        host_limits: limited.map(|(name, host)| (name.clone(), host.limits)).collect(),
         reads: count(counters.read_commands),
         writes: count(counters.write_commands),
         read_bytes: count(counters.read_bytes),
@@ -290,6 +343,7 @@ fn without_keys(path: &str) -> String {
 fn namespace(
     report: &NamespaceReport,
     parts: Option<(Vec<LegStatus>, Option<MirrorStatus>)>,
+    described: Option<&Namespace>,
 ) -> NamespaceStatus {
     let (legs, mirror) = parts.unwrap_or_default();
     NamespaceStatus {
@@ -298,7 +352,10 @@ fn namespace(
         block_size: report.block_size,
         read_only: report.read_only,
         uuid: Uuid::from_bytes(report.uuid).to_string(),
-        path: None,
+        ana_group: described.map_or(0, |it| it.ana_group),
+        visible_to: described.and_then(|it| it.visible_to.clone()),
+        limits: described.map_or_else(Limits::default, |it| it.limits),
+        path: described.map(|it| without_keys(&it.path)),
         health: health(report, &legs).to_owned(),
         last_failure: report.last_failure.as_ref().map(|(_, sentence)| sentence.clone()),
         trouble: report.trouble.clone(),
@@ -360,7 +417,7 @@ mod tests {
         {
             assert_eq!(health(report, &[]), expected);
         }
-        assert_eq!(namespace(&cut, None).trouble.as_deref(), Some("it was cut"));
+        assert_eq!(namespace(&cut, None, None).trouble.as_deref(), Some("it was cut"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::{Disks, Keys, Live, Open};
 use crate::patience::Aside;
 use crate::stats::Stats;
-use crate::status::{Paths, Status};
+use crate::status::Status;
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
 use farblock_target::{Control, Observer, Report};
@@ -103,7 +103,7 @@ pub struct Steering {
     inner: Mutex<Inner>,
     control: Control,
     legs: AllLegs,
-    paths: Arc<Mutex<Paths>>,
+    shown: Shown,
     configured: Option<Configured>,
     confined: Option<Confined>,
     /// A client has requested counters since the last [`Steering::rest`].
@@ -125,18 +125,11 @@ struct Inner {
     store: Option<Store>,
     /// Written only under this lock, but readable without it.
     revision: Arc<AtomicU64>,
-    /// The namespaces' paths, readable without this lock.
-    paths: Arc<Mutex<Paths>>,
+    shown: Shown,
 }
 
-/// The paths of a document's namespaces.
-fn paths(document: &Document) -> Paths {
-    let all = document.subsystems.iter().flat_map(|(nqn, subsystem)| {
-        let namespaces = subsystem.namespaces.iter();
-        namespaces.map(move |(nsid, one)| ((nqn.clone(), *nsid), one.path.clone()))
-    });
-    all.collect()
-}
+/// The document as it was last shared. Reading it waits for no change, unlike `Inner`.
+type Shown = Arc<Mutex<Arc<Document>>>;
 
 impl Steering {
     /// Steers a target that shares `shared`, stored in `disks`.
@@ -147,7 +140,7 @@ impl Steering {
         let configured = shared.clone();
         let started = shared.listeners.keys().copied().collect();
         let revision = Arc::new(AtomicU64::new(1));
-        let paths = Arc::new(Mutex::new(paths(&shared)));
+        let shown = Arc::new(Mutex::new(Arc::new(shared.clone())));
         Self {
             started,
             inner: Mutex::new(Inner {
@@ -156,9 +149,9 @@ impl Steering {
                 shared,
                 store: None,
                 revision: Arc::clone(&revision),
-                paths: Arc::clone(&paths),
+                shown: Arc::clone(&shown),
             }),
-            paths,
+            shown,
             revision,
             control,
             legs,
@@ -329,8 +322,8 @@ impl Steering {
     /// The same, for people and programs.
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
-        let paths = self.paths.lock().expect("no holder panics").clone();
-        Status { confinement, ..Status::of(&self.report(), &self.legs, &paths) }
+        let document = Arc::clone(&self.shown.lock().expect("no holder panics"));
+        Status { confinement, ..Status::of(&self.report(), &self.legs, &document) }
     }
 
     /// Sends an order to a mirror, and returns its status. Needs no document, which stays the same.
@@ -473,7 +466,7 @@ impl Inner {
             self.revision.fetch_add(1, Ordering::Relaxed);
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
-        *self.paths.lock().expect("no holder panics") = paths(&self.shared);
+        *self.shown.lock().expect("no holder panics") = Arc::new(self.shared.clone());
         // The requester logs the change with the client's name.
         Ok(said)
     }

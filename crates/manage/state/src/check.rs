@@ -3,9 +3,9 @@
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
 use crate::eui64::Eui64;
 use crate::json::parse as parse_json;
+use crate::name::check_name;
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::fabrics::CNTLID_MAX;
-use farblock_wire::nqn;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -170,9 +170,8 @@ fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
 
 fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
     let at = |field: &str| format!("subsystems.{name}{field}");
-    let nqn_of = |field: String, name: &str| {
-        nqn::validate_name(name).map_err(|error| Problem::new(field, error))
-    };
+    let nqn_of =
+        |field: String, name: &str| check_name(name).map_err(|error| Problem::new(field, error));
     nqn_of(at(""), name)?;
     let mut config = SubsystemConfig::new(name, "1");
     config.check().map_err(|error| Problem::new(at(""), error))?;
@@ -227,7 +226,7 @@ fn check_visibility(subsystem: &Subsystem, at: &dyn Fn(&str) -> String) -> Resul
     for (nsid, namespace) in &subsystem.namespaces {
         let field = at(&format!(".namespaces.{nsid}.visible_to"));
         for host in namespace.visible_to.iter().flatten() {
-            nqn::validate_name(host).map_err(|error| Problem::new(field.clone(), error))?;
+            check_name(host).map_err(|error| Problem::new(field.clone(), error))?;
             named.insert(host);
         }
         if named.len() > limits::MAX_VISIBLE_TO {

@@ -230,7 +230,20 @@ fn a_file_changes_what_it_changed_and_nothing_else() {
 fn what_is_wrong_is_said_with_its_field() {
     let good = documents().remove(2).to_json();
     assert_eq!(Document::parse(&good).unwrap(), documents()[2]);
-    let wrong: [(&[&str], &str, &str, &str); 10] = [
+    let wrong: [(&[&str], &str, &str, &str); 13] = [
+        (&["subsystems"], r#"{"two words": {}}"#, "subsystems.two words", "contains a space"),
+        (
+            &["subsystems", "nqn.2026-11.s:two"],
+            r#"{"allow_any_host": false, "hosts": {"nqm.2026-11.h:a": {}}}"#,
+            "subsystems.nqn.2026-11.s:two.hosts.nqm.2026-11.h:a",
+            "did you mean nqn.2026-11.h:a?",
+        ),
+        (
+            &["subsystems", "nqn.2026-11.s:two", "namespaces", "1"],
+            r#"{"visible_to": ["two words"]}"#,
+            "subsystems.nqn.2026-11.s:two.namespaces.1.visible_to",
+            "contains a space",
+        ),
         (&[], r#"{"version": 2}"#, "version", "version 1 only"),
         (&[], r#"{"colour": "red"}"#, "colour", "unknown field `colour`"),
         (&[], r#"{"listeners": {"host:1": {}}}"#, "listeners.host:1", "invalid socket address"),

@@ -32,6 +32,27 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
+/// Shows a JSON text with every character in its strings that is not plain as `\uXXXX`, which
+/// readers of JSON turn back.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainJson<'a>(pub &'a str);
+
+impl fmt::Display for PlainJson<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            // Strings contain no ASCII control characters but DEL; between them there are newlines.
+            if is_plain(c) || c == '\n' {
+                f.write_char(c)?;
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(f, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -51,5 +72,13 @@ mod tests {
         for c in ['\u{200b}', '\u{2066}', '\u{2069}', '\u{feff}', '\u{85}', '\u{7f}', '\u{2029}'] {
             assert!(!is_plain(c), "{c:?}");
         }
+    }
+
+    #[test]
+    fn json_has_its_own_escapes() {
+        assert_eq!(
+            PlainJson("{\n\"größe\": \"a\u{7f}b\u{202e}c\u{e0041}\"}").to_string(),
+            "{\n\"größe\": \"a\\u007fb\\u202ec\\udb40\\udc41\"}"
+        );
     }
 }

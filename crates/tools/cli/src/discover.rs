@@ -4,7 +4,7 @@ use crate::args::{ConnectionArgs, DiscoverArgs, Global};
 use crate::error::Result;
 use crate::output;
 use crate::remote;
-use crate::table::{Align, Table};
+use crate::table::{Align, Table, printable};
 use farblock_command::discovery;
 use farblock_host::entry_url;
 use farblock_host::url::Url;
@@ -98,7 +98,7 @@ fn listing(
     let referrals: Vec<String> = entries
         .iter()
         .filter(|entry| entry.is_referral())
-        .map(|entry| quoted(&farblock_host::entry_address(entry)))
+        .map(|entry| quoted(&printable(&farblock_host::entry_address(entry))))
         .collect();
     if !referrals.is_empty() {
         text.push_str("\nIt refers to other discovery services; ask them with:\n");

@@ -121,7 +121,7 @@ fn run(cli: Cli) -> Result<()> {
         #[cfg(unix)]
         Command::Status(mut args) => {
             args.json |= cli.json;
-            steer::status(&args)
+            steer::status(&args, global.verbose > 0)
         }
         #[cfg(unix)]
         Command::Top(args) => steer::top::run(&args),

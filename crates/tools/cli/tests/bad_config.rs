@@ -40,6 +40,11 @@ const MISTAKES: &[Mistake] = &[
     ),
     ("\"mem:1MiB\"", "7", &[":8: subsystems[0].namespaces[0].path: ", "path = \"disk.img\""]),
     ("\"mem:1MiB\"", "\"mem:1MB\"", &[":8: subsystems[0].namespaces[0].path: ", "1MiB"]),
+    (
+        "\"mem:1MiB\"\n",
+        "\"a.img\"\n[[subsystems.namespaces]]\npath = \"./a.img\"\n",
+        &[":10: subsystems[0].namespaces[1].path: ", "a.img is named twice"],
+    ),
     ("\"mem:1MiB\"", "\"none.img\"", &[":8: subsystems[0].namespaces[0].path: ", "does not exist"]),
     (
         "\"mem:1MiB\"\n",

@@ -144,12 +144,22 @@ fn what_is_wrong_with_a_certificate_is_said() {
         it
     };
     let all = || params(&["127.0.0.1"]);
+    let config = format!("[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n");
+    scratch.file("farblock.toml", config.as_bytes());
+    let named = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
+    let check = [&["serve", "--check", "farblock.toml"][..], &named].concat();
     for (params, sentence) in [
         (now_is_past(all()), "has expired"),
         (to_come(all()), "not valid yet"),
         (params(&["elsewhere.example"]), "is not for 127.0.0.1"),
     ] {
         certify(&scratch, &params, &ours);
+        // Which names it is reached by is not known there.
+        let checked = scratch.run(&check);
+        match sentence {
+            "is not for 127.0.0.1" => checked.ok(),
+            _ => checked.fails_in_a_line(1, &["--https-cert", sentence]),
+        };
         let (server, port) = start(&scratch, &[]);
         let url = format!("https://127.0.0.1:{port}");
         status(&scratch, &url, "ours.pem").fails_in_a_line(1, &[sentence]);

@@ -33,7 +33,9 @@ fn every_thread_has_given_up_the_same() {
     let seen = status(&scratch);
     let process = seen["pid"].as_u64().expect("a process");
     is_confined(process, &seen["confinement"]);
-    let text = scratch.run(["status"]).ok().out();
+    let brief = scratch.run(["status"]).ok().out();
+    assert!(brief.lines().any(|line| line == "sandbox: on"), "{brief}");
+    let text = scratch.run(["status", "--verbose"]).ok().out();
     assert!(text.contains("sandbox: no new privileges, system calls filtered"), "{text}");
 }
 
@@ -60,7 +62,7 @@ fn it_can_be_switched_off() {
     let process = seen["pid"].as_u64().expect("a process");
     assert_eq!(threads(process, "Seccomp")[0], filter_of_the_tests());
     let text = scratch.run(["status"]).ok().out();
-    assert!(text.contains("sandbox: switched off"), "{text}");
+    assert!(text.contains("sandbox: off (--no-sandbox)"), "{text}");
     let both = ["serve", "mem:1MiB", "--no-sandbox", "--allow-path", "."];
     scratch.run(both).fails(2, &["--allow-path"]);
 }

@@ -524,6 +524,11 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     of_namespace.fails(2, &["only hosts have a weight", "limit-host"]);
     let said = limit(&["--weight", "50", "--mib", "200"]).ok().out();
     assert!(said.contains("is limited to bytes 209715200 weight 50"), "{said}");
+    let status = scratch.run(["status"]).ok().out();
+    let host =
+        format!("  host {HOST}: no key: the target trusts its name; at most 200 MiB/s; weight 50");
+    assert!(status.contains(&host), "{status}");
+    assert_eq!(scratch.status()["subsystems"][0]["host_limits"][HOST]["weight"], 50);
     server.stop();
     let server = serve();
     assert_eq!(shown()[HOST]["limits"]["weight"], 50);
@@ -586,6 +591,25 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
         all.iter().map(|one| one["nsid"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!((seen(&server, HOST), seen(&server, OTHER)), (vec![1, 2], vec![1]));
+    let status = scratch.run(["status"]).ok().out();
+    for part in [
+        &*format!(
+            "listener {}: TLS for hosts with a TLS key; ANA optimized, group 7 non-",
+            server.address
+        ),
+        "  hosts: any may connect\n",
+        &*format!("  namespace 2: visible only to {HOST}\n"),
+        "  namespace 2: at most 100000 I/Os/s\n",
+    ] {
+        assert!(status.contains(part), "{part}: {status}");
+    }
+    let told = scratch.status();
+    assert_eq!(told["ana"][&server.address]["groups"]["7"], "non-optimized", "{told}");
+    let second = &told["subsystems"][0]["namespaces"][1];
+    assert_eq!(
+        (&second["limits"]["iops"], &second["visible_to"][0]),
+        (&100_000.into(), &HOST.into())
+    );
     let shown = || scratch.run(["config", "show"]).ok().json();
     assert_eq!(shown()["listeners"][&server.address]["ana_groups"]["7"], "non-optimized");
     assert_eq!(shown()["subsystems"][NQN]["namespaces"]["2"]["limits"]["iops"], 100_000);

@@ -55,7 +55,7 @@ impl Failure {
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
         // If the standard error is closed too, the exit code remains.
-        let _ = crate::output::write_stderr(&format!("{start}error:{end} {sentence}\n"));
+        let _ = crate::output::write_stderr(&format!("{start}error:{end} {}\n", shown(sentence)));
         ExitCode::from(code)
     }
 
@@ -147,6 +147,12 @@ fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
         ErrorKind::TimedOut => "Connection timed out",
         _ => return None,
     })
+}
+
+/// A sentence, perhaps of several lines, that may contain text of a peer.
+fn shown(sentence: &str) -> String {
+    let lines: Vec<String> = sentence.split('\n').map(crate::table::printable).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -2,8 +2,11 @@
 //! pipe is an ordinary end and never a panic.
 
 use crate::error::{Failure, Result};
+use farblock_wire::text::PlainJson;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The target of notes in the log.
@@ -15,16 +18,54 @@ pub fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
 }
 
+/// Prints tables and sentences, which no program reads, with symbols that the user's locale has.
+pub fn print_words(text: &str) -> Result<()> {
+    print(&spelled(text))
+}
+
 /// Writes a value as JSON, on several lines.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).expect("our own types are JSON");
-    print(&format!("{text}\n"))
+    print(&format!("{}\n", PlainJson(&text)))
 }
 
 /// Writes a value as JSON on one line, for programs that wait for it.
 pub fn print_json_line(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value).expect("our own types are JSON");
-    print(&format!("{text}\n"))
+    print(&format!("{}\n", PlainJson(&text)))
+}
+
+/// The symbols of this program's own texts, and what stands for them in ASCII.
+const SYMBOLS: [(char, &str); 7] =
+    [('µ', "u"), ('▼', "v"), ('←', "<"), ('→', ">"), ('…', "..."), ('÷', "/"), ('×', "x")];
+
+/// Text with symbols that the user's locale has: ASCII ones if it is not UTF-8.
+pub fn spelled(text: &str) -> Cow<'_, str> {
+    static IS_UTF8: OnceLock<bool> = OnceLock::new();
+    let is_utf8 = *IS_UTF8.get_or_init(|| {
+        let names = ["LC_ALL", "LC_CTYPE", "LANG"].map(|name| std::env::var(name).ok());
+        is_utf8(names.into_iter().flatten())
+    });
+    if is_utf8 { Cow::Borrowed(text) } else { Cow::Owned(in_ascii(text)) }
+}
+
+/// Whether a locale has UTF-8, by the variables that name one, the strongest first. Without any it
+/// is taken to: terminals have UTF-8 where nobody chose a locale, as in containers.
+fn is_utf8(mut names: impl Iterator<Item = String>) -> bool {
+    let Some(name) = names.find(|name| !name.is_empty()) else { return true };
+    let name = name.to_ascii_lowercase();
+    name.contains("utf-8") || name.contains("utf8")
+}
+
+fn in_ascii(text: &str) -> String {
+    let mut spelled = String::with_capacity(text.len());
+    for c in text.chars() {
+        match SYMBOLS.iter().find(|(symbol, _)| *symbol == c) {
+            Some((_, ascii)) => spelled.push_str(ascii),
+            None => spelled.push(c),
+        }
+    }
+    spelled
 }
 
 /// The width of tables: the terminal's, or 80 columns without one.
@@ -37,7 +78,7 @@ pub fn columns() -> usize {
 
 /// Writes text to the standard error.
 pub fn write_stderr(text: &str) -> io::Result<()> {
-    io::stderr().lock().write_all(text.as_bytes())
+    io::stderr().lock().write_all(spelled(text).as_bytes())
 }
 
 /// Whether a program reads the standard error.
@@ -62,4 +103,17 @@ pub fn note(text: &str) {
 pub fn stderr_has_colour() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_those_of_the_locale() {
+        let has = |names: &[&str]| is_utf8(names.iter().map(|name| (*name).to_owned()));
+        assert!(has(&[]) && has(&["", "en_US.UTF-8"]) && has(&["C.utf8", "C"]));
+        assert!(!has(&["C"]) && !has(&["POSIX", "en_US.UTF-8"]) && !has(&["de_DE.ISO-8859-1"]));
+        assert_eq!(in_ascii("▼READ µs … größe"), "vREAD us ... größe");
+    }
 }

@@ -7,7 +7,6 @@ use farblock_secure::Hash;
 use farblock_state::Ana;
 use farblock_state::Tls;
 use farblock_wire::fabrics::CNTLID_MAX;
-use farblock_wire::nqn;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -159,31 +158,8 @@ pub fn block_size(text: &str) -> Result<u32, String> {
 
 /// The name of a host or subsystem.
 pub fn nqn(text: &str) -> Result<String, String> {
-    nqn::validate_name(text).map_err(|error| {
-        format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
-    })?;
-    if text.contains(char::is_whitespace) {
-        return Err(format!(
-            "{text:?} contains a space, and no name does; a valid name is for example \
-             nqn.2026-11.org.example:disks"
-        ));
-    }
-    match meant(text) {
-        Some(meant) => Err(format!("{text} is misspelt: did you mean {meant}?")),
-        None => Ok(text.to_owned()),
-    }
-}
-
-/// The NQN that a misspelt `nqn.` prefix suggests.
-fn meant(text: &str) -> Option<String> {
-    /// A longer first word is not a misspelt `nqn`.
-    const LONGEST: usize = 4;
-    let (word, rest) = text.split_once(['.', ':', ',', '-'])?;
-    let is_near =
-        (2..=LONGEST).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic());
-    let meant = format!("nqn.{rest}");
-    // The rest must make a valid NQN.
-    (is_near && meant != text && nqn::validate(&meant).is_ok()).then_some(meant)
+    farblock_state::check_name(text)?;
+    Ok(text.to_owned())
 }
 
 /// The name of a subsystem before a namespace ID; rejects an ID given alone.

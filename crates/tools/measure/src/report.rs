@@ -51,7 +51,7 @@ impl Files {
             destination.write(&text())?;
         }
         match table_wanted {
-            true => output::print(&table::render_within(report, self.columns)),
+            true => output::print_words(&table::render_within(report, self.columns)),
             false => Ok(()),
         }
     }

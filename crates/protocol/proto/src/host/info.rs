@@ -9,7 +9,6 @@ use farblock_wire::identify::{ControllerType, IdentifyController};
 use farblock_wire::origin::{ControllerIds, ControllerOrigin, ProcessName};
 use farblock_wire::property::{Cc, Version};
 use farblock_wire::reset::CrossControllerReset;
-use farblock_wire::text::Plain;
 
 /// Smallest memory page, for MDTS: 2^12 bytes.
 const PAGE_SHIFT: u32 = 12;
@@ -78,11 +77,12 @@ impl fmt::Display for InfoError {
 
 impl core::error::Error for InfoError {}
 
-/// Text of a fixed-length field, without its padding and without control characters.
+/// Text of a fixed-length field, without its padding. It may contain any character, so show it to
+/// people as [`farblock_wire::text::Plain`].
 pub(super) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);
-    Plain(text.trim()).to_string()
+    text.trim().to_string()
 }
 
 /// The host's knowledge of a controller that is ready.

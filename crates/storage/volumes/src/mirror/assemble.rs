@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use farblock_block::Geometry;
+use farblock_block::size::{ExactSize, Size};
 
 use super::MirrorError;
 use super::record::{Record, Standing, Unreadable};
@@ -136,9 +137,9 @@ fn join(
             && !alone
         {
             return refuse(format!(
-                "{} was in sync and may have newer data, but it is not there ({reason}): bring it \
-                 back, or, if it is certain that nobody has written it since, start without it \
-                 with ?degraded",
+                "another leg of this mirror was in sync and may have newer data, and in its place \
+                 {} is not there ({reason}): bring it back or correct its name, or, if it is \
+                 certain that nobody has written that leg since, start without it with ?degraded",
                 found[named].name
             ));
         }
@@ -243,8 +244,9 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
         ))
     } else if geometry.capacity_bytes() < needed {
         refuse(format!(
-            "{name} has {} bytes, and the mirror needs {needed} of each leg: use a larger one",
-            geometry.capacity_bytes()
+            "{name} has {}, and the mirror needs {} of each leg: use a larger one",
+            Size(geometry.capacity_bytes()),
+            ExactSize(needed)
         ))
     } else if geometry.read_only {
         refuse(format!("{name} cannot be written: make it writable"))
@@ -319,8 +321,9 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let made = Record::new(random_uuid()?, first.block_size, smallest, found.len());
     let Some(mut record) = made else {
         return refuse(format!(
-            "the smallest leg has {smallest} bytes, which is too small: each needs 1 MiB for the \
-             mirror's record, and room for data"
+            "the smallest leg has {}, which is too small: each needs 1 MiB for the mirror's record, \
+             and room for data",
+            Size(smallest)
         ));
     };
     keeps_its_data(&found[0], &geometries, &record)?;
@@ -352,19 +355,24 @@ fn keeps_its_data(
     let room = record.blocks * u64::from(record.block_size);
     match content {
         Some(content) if *content > room => refuse(format!(
-            "{name} has a file system or volume of {content} bytes, and the mirror would have \
-             {room}: give each leg at least {} bytes first",
-            content + RESERVED_BYTES
+            "{name} has a file system or volume of {}, and the mirror would have {}: give each leg \
+             at least {} first (truncate -s SIZE FILE)",
+            Size(*content),
+            Size(room),
+            ExactSize(content + RESERVED_BYTES)
         )),
         None if room + RESERVED_BYTES < size => refuse(format!(
-            "{name} has {size} bytes and data, and the mirror would have {room}: give each other \
-             leg at least {size} bytes"
+            "{name} has {} and data, and the mirror would have {}: give each other leg at least {}",
+            Size(size),
+            Size(room),
+            ExactSize(size)
         )),
         Some(_) => Ok(()),
         None => {
             tracing::warn!(
-                "the mirror has {room} bytes, 1 MiB less than {name}, and the size of what is on \
-                 it is not known: make sure that nothing needs its last MiB"
+                "the mirror has {}, 1 MiB less than {name}, and the size of what is on it is not \
+                 known: make sure that nothing needs its last MiB",
+                Size(room)
             );
             Ok(())
         }

@@ -144,6 +144,7 @@ fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
 mod tests {
     use super::super::finding::Verdict;
     use super::*;
+    use farblock_state::Limits;
 
     fn controller(nqn: &str, id: &str, from: &str) -> ControllerStatus {
         ControllerStatus {
@@ -166,6 +167,9 @@ mod tests {
             block_size: 512,
             read_only: false,
             uuid: String::new(),
+            ana_group: 1,
+            visible_to: None,
+            limits: Limits::default(),
             path: None,
             health: health.to_owned(),
             last_failure: last_failure.map(str::to_owned),

@@ -6,7 +6,7 @@
 use super::document::{self, Opening, Shares};
 use super::keys;
 use super::located::Source;
-use super::{disks, identity};
+use super::{disks, identity, twice};
 use crate::configuration;
 use crate::error::{Failure, Result};
 use crate::values;
@@ -219,6 +219,15 @@ type Checked = (TargetConfig, Vec<Disks>, Vec<keys::Hosts>);
 fn checked(source: &Source<'_>, path: &Path, parsed: &FileConfig) -> Result<Checked, String> {
     let directory = directory(path);
     let (mut config, disks) = check(source, directory, parsed)?;
+    let all = disks.iter().flat_map(|disks| disks.values());
+    if let Some((disk, file)) = twice::find(all.map(|disk| (disk, &disk.spec, disk.read_only))) {
+        let what = format!(
+            "{} is named twice, and two writers would destroy it: leave one out, or share parts of \
+             it (range:0+1GiB,{0})",
+            file.display()
+        );
+        return Err(source.error(disk.span.clone(), &disk.key, what));
+    }
     let mut locked = Vec::new();
     for (index, entry) in parsed.subsystems.iter().enumerate() {
         let (key, hosts) = (format!("subsystems[{index}]"), &entry.as_ref().hosts);

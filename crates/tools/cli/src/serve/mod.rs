@@ -21,6 +21,7 @@ mod sockets;
 mod steered;
 #[cfg(unix)]
 pub(crate) mod tokens;
+mod twice;
 #[cfg(target_os = "linux")]
 mod watched;
 
@@ -28,6 +29,8 @@ mod watched;
 pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
 pub(crate) use keys::reference as key_reference;
 
+#[cfg(unix)]
+use crate::args::ApiArgs;
 use crate::args::{Global, ServeArgs};
 use crate::configuration;
 use crate::error::{Failure, Result};
@@ -54,7 +57,8 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     args.listen.extend(sockets.iter().filter_map(|socket| socket.local_addr().ok()));
     let args = &args;
     if let Some(path) = &args.check {
-        return check(path);
+        check(path)?;
+        return checked_certificate(args);
     }
     // Only once: a pipe cannot be read again.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
@@ -238,6 +242,20 @@ fn check(path: &std::path::Path) -> Result<()> {
         count(namespaces, "namespace"),
         count(document.listeners.len(), "listener"),
     ))
+}
+
+/// Whether the certificate that is named beside a configuration can be used today.
+#[cfg(unix)]
+fn checked_certificate(args: &ServeArgs) -> Result<()> {
+    let ApiArgs { https_cert, https_key, .. } = &args.api;
+    let certificate = tokens::certified(https_cert.as_deref(), https_key.as_deref())?;
+    let doubt = certificate.and_then(|certificate| certificate.doubt());
+    doubt.map_or(Ok(()), |doubt| Err(Failure::run(format_args!("--https-cert: {doubt}"))))
+}
+
+#[cfg(not(unix))]
+fn checked_certificate(_: &ServeArgs) -> Result<()> {
+    Ok(())
 }
 
 /// Refuses addresses that are listed twice, or that another one covers.

@@ -13,7 +13,7 @@ use farblock_admin::{
     Bdevs, Configured, Disks, Keys, NotOpened, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer,
     Steering,
 };
-use farblock_admin::{serve, serve_spdk};
+use farblock_admin::{Certificate, serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
@@ -244,6 +244,9 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
         );
     }
     let certificate = tokens::certificate(args)?;
+    if let Some(doubt) = certificate.as_ref().and_then(Certificate::doubt) {
+        tracing::warn!("--https-cert: {doubt}");
+    }
     let is_secure = certificate.is_some();
     let (ui, fragment) = dashboard::wanted(&args.ui, is_secure)?.map(Wanted::split).unzip();
     let api = tokens::wanted(&args.api)?;

@@ -6,6 +6,7 @@ mod disks;
 mod mirrors;
 mod rates;
 mod shown;
+mod terms;
 pub(crate) mod top;
 mod top_fleet;
 
@@ -213,7 +214,7 @@ fn ask_stats(client: &Client) -> Result<Stats> {
 }
 
 /// `farblock status`.
-pub(crate) fn status(args: &StatusArgs) -> Result<()> {
+pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
     // A named target may be on another machine, and JSON is the target's own answer.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
     let attached = || if is_here { attached() } else { String::new() };
@@ -236,11 +237,11 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
             output::print_json(&status)?;
         } else {
             let stats = ask_stats(&client)?;
-            let text = shown::status(&status, &stats, before.as_ref());
+            let text = shown::status(&status, &stats, before.as_ref(), is_verbose);
             if args.watch && std::io::stdout().is_terminal() {
                 output::print(CLEAR_SCREEN)?;
             }
-            output::print(&format!("{text}{}", attached()))?;
+            output::print_words(&format!("{text}{}", attached()))?;
             before = Some(stats);
         }
         if !args.watch {

@@ -1,6 +1,7 @@
 //! A target's status as text.
 
 use super::rates::{COLUMNS, View, errors, mean_us, rows};
+use super::terms;
 use crate::table::{Align, Table, printable};
 use farblock_admin::{
     IoStats, Latency, MirrorStatus, NamespaceStatus, Stats, Status, SubsystemStatus,
@@ -11,7 +12,12 @@ use std::fmt::Write as _;
 const MIB: u64 = 1 << 20;
 
 /// The tables; with rates, if `before` is a sample from a second ago.
-pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> String {
+pub(super) fn status(
+    status: &Status,
+    stats: &Stats,
+    before: Option<&Stats>,
+    is_verbose: bool,
+) -> String {
     let mut text = format!(
         "farblock, process {}, up {}, listening on {}\n",
         status.pid,
@@ -21,16 +27,19 @@ pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> 
     if !status.spin.is_empty() {
         let _ = writeln!(text, "spin: {}", printable(&status.spin));
     }
+    text.push_str(&terms::listeners(status));
     text.push_str(&budget(status));
     for warning in &status.warnings {
         let _ = writeln!(text, "warning: {}", printable(warning));
     }
     if let Some(confinement) = &status.confinement {
-        let _ = writeln!(text, "sandbox: {}", printable(&confinement.to_string()));
+        let said = if is_verbose { confinement.to_string() } else { confinement.brief() };
+        let _ = writeln!(text, "sandbox: {}", printable(&said));
     }
     for subsystem in &status.subsystems {
         let _ = writeln!(text, "\nSubsystem {}", printable(&subsystem.nqn));
         text.push_str(&traffic(subsystem, stats, before));
+        text.push_str(&terms::hosts(subsystem));
         text.push_str(&namespaces(subsystem));
     }
     text.push_str(&statuses(stats));
@@ -173,7 +182,7 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
             namespace.path.as_deref().map(printable).unwrap_or_default(),
         ]);
     }
-    table.render(2) + &troubles(subsystem) + &legs(subsystem)
+    table.render(2) + &terms::namespaces(subsystem) + &troubles(subsystem) + &legs(subsystem)
 }
 
 /// The present trouble and the last storage failure of each namespace, a line each.

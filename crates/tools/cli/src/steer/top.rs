@@ -4,6 +4,7 @@ use super::args::TopArgs;
 use super::rates::{COLUMNS, Row, View, rows};
 use super::{ask_stats, chosen};
 use crate::error::{Failure, Result};
+use crate::output::spelled;
 use crate::signals::Stop;
 use farblock_admin::Stats;
 use ratatui::Frame;
@@ -109,7 +110,7 @@ impl Shown {
         );
         frame.render_widget(self.table(body.width), body);
         let help = "n namespaces  h hosts  c cores  ← → sort  q quit";
-        frame.render_widget(Line::from(help), keys);
+        frame.render_widget(Line::from(spelled(help)), keys);
     }
 
     /// As many whole columns as fit beside the name.
@@ -127,7 +128,7 @@ impl Shown {
         let right = |text: String| Cell::from(Line::from(text).right_aligned());
         let title = |(column, name): (usize, &&str)| {
             let mark = if self.sorted_by == Some(column) { "▼" } else { "" };
-            right(format!("{mark}{name}"))
+            right(spelled(&format!("{mark}{name}")).into_owned())
         };
         let titles = COLUMNS.iter().enumerate().skip(first).take(count).map(title);
         let head = TableRow::new([Cell::from(what)].into_iter().chain(titles));
@@ -159,7 +160,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
         let now = ask_stats(&client)?;
         let views = [View::Namespaces, View::Hosts, View::Cores];
         let tables = views.map(|view| super::shown::rates(view, &now, &before));
-        return crate::output::print(&tables.join("\n"));
+        return crate::output::print_words(&tables.join("\n"));
     }
     let mut shown = Shown::new(ask_stats(&client)?);
     if !std::io::stdout().is_terminal() {

@@ -1,7 +1,7 @@
 //! `farblock top --fleet`: the activity of a fleet, live.
 
 use crate::error::{Failure, Result};
-use crate::output;
+use crate::output::{self, spelled};
 use farblock_admin::{Client, ClientError, FleetHost, FleetStatus};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -96,7 +96,7 @@ fn draw(frame: &mut Frame<'_>, fleet: &FleetStatus) {
         let iops = farblock_bench::group(&format!("{:.0}", host.iops));
         let figures = [iops, latency, host.failed.to_string(), host.lost.to_string(), paths];
         let names = [Cell::from(host.name.clone()), Cell::from(state(host))];
-        Row::new(names.into_iter().chain(figures.iter().map(|text| right(text))))
+        Row::new(names.into_iter().chain(figures.iter().map(|text| right(&spelled(text)))))
     };
     let widths = [Constraint::Min(24), Constraint::Length(14)]
         .into_iter()

@@ -1,0 +1,57 @@
+//! A file that a configuration names twice: two disks on it would overwrite each other.
+
+use farblock_backends::Spec;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The first of `disks` that has a file of another one before it, or one file twice, with that
+/// file. Each disk comes with whether it is read-only: those may share files.
+pub(super) fn find<'a, T>(
+    disks: impl Iterator<Item = (T, &'a Spec, bool)>,
+) -> Option<(T, &'a Path)> {
+    let mut seen: BTreeMap<PathBuf, bool> = BTreeMap::new();
+    for (disk, spec, read_only) in disks {
+        for file in whole_files(spec) {
+            let name = file.canonicalize().or_else(|_| std::path::absolute(file));
+            let name = name.unwrap_or_else(|_| file.to_owned());
+            let other = seen.insert(name, read_only);
+            if other.is_some_and(|other_read_only| !(read_only && other_read_only)) {
+                return Some((disk, file));
+            }
+        }
+    }
+    None
+}
+
+/// The files that a disk needs for itself: parts of one file may be several disks.
+fn whole_files(spec: &Spec) -> Vec<&Path> {
+    match spec {
+        Spec::File(path) => vec![path],
+        Spec::Range { .. } => Vec::new(),
+        _ => spec.parts().iter().flat_map(whole_files).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn twice(disks: &[(&str, bool)]) -> Option<(usize, String)> {
+        let specs: Vec<_> = disks.iter().map(|(text, _)| Spec::parse(text).expect(text)).collect();
+        let all = specs.iter().zip(disks).enumerate();
+        let found = find(all.map(|(index, (spec, (_, read_only)))| (index, spec, *read_only)));
+        found.map(|(index, file)| (index, file.display().to_string()))
+    }
+
+    #[test]
+    fn only_a_file_that_two_would_write_is_found() {
+        let nowhere = |disks: &[(&str, bool)]| assert_eq!(twice(disks), None, "{disks:?}");
+        nowhere(&[("a.img", false), ("b.img", false), ("mem:1MiB", false), ("mem:1MiB", false)]);
+        nowhere(&[("a.img", true), ("a.img", true)]);
+        nowhere(&[("range:0+1MiB,a.img", false), ("range:1MiB+1MiB,a.img", false)]);
+        let second = Some((1, "a.img".to_owned()));
+        assert_eq!(twice(&[("a.img", false), ("a.img", true)]), second);
+        assert_eq!(twice(&[("stripe:b.img,a.img", false), ("limit:5,a.img", false)]), second);
+        assert_eq!(twice(&[("stripe:a.img,a.img", false)]), Some((0, "a.img".to_owned())));
+    }
+}
