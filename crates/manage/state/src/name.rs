@@ -2,10 +2,10 @@
 
 use farblock_wire::nqn;
 
-/// Checks a name of a host or subsystem: no peer has one that fails this.
+/// Checks a name of a host or subsystem. No peer has a name that fails this.
 ///
 /// # Errors
-/// One sentence: what is wrong with it, and which name was meant.
+/// One sentence that names the mistake and the likely name.
 pub fn check_name(name: &str) -> Result<(), String> {
     nqn::validate_name(name).map_err(|error| {
         format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
@@ -22,14 +22,14 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The NQN that a name with a misspelt `nqn.` stands for.
+/// The NQN that a misspelt `nqn.` prefix suggests.
 fn meant(name: &str) -> Option<String> {
-    /// A first word of more letters is a name of its own.
+    /// A longer first word is not a misspelt `nqn`.
     const LONGEST: usize = 4;
     let (word, rest) = name.split_once(['.', ':', ',', '-'])?;
     let is_near =
         (2..=LONGEST).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic());
     let meant = format!("nqn.{rest}");
-    // What follows tells an NQN from any other name.
+    // The rest must make a valid NQN.
     (is_near && meant != name && nqn::validate(&meant).is_ok()).then_some(meant)
 }
