@@ -144,7 +144,10 @@ fn what_is_wrong_with_a_certificate_is_said() {
         it
     };
     let all = || params(&["127.0.0.1"]);
-    let config = format!("[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n");
+    let config = format!(
+        "[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystems.namespaces]]\npath = \
+         \"mem:1MiB\"\n"
+    );
     scratch.file("farblock.toml", config.as_bytes());
     let named = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
     let check = [&["serve", "--check", "farblock.toml"][..], &named].concat();
@@ -154,7 +157,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         (params(&["elsewhere.example"]), "is not for 127.0.0.1"),
     ] {
         certify(&scratch, &params, &ours);
-        // Which names it is reached by is not known there.
+        // The check does not know by which names clients reach the target.
         let checked = scratch.run(&check);
         match sentence {
             "is not for 127.0.0.1" => checked.ok(),

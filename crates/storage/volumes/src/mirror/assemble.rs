@@ -321,8 +321,8 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let made = Record::new(random_uuid()?, first.block_size, smallest, found.len());
     let Some(mut record) = made else {
         return refuse(format!(
-            "the smallest leg has {}, which is too small: each needs 1 MiB for the mirror's record, \
-             and room for data",
+            "the smallest leg has {}, which is too small: each needs 1 MiB for the mirror's \
+             record, and room for data",
             Size(smallest)
         ));
     };
