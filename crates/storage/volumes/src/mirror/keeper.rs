@@ -18,7 +18,7 @@ use super::panel::Panel;
 use super::record::{BITMAP_OFFSET, RECORD_BYTES, Record, SLOT_OFFSETS, Standing};
 use super::shared::{Leg, LegSet, LegState, Shared, bit, lock, members};
 use super::{LegSource, MirrorOptions, claim, pages, rejoin};
-use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RESERVED_BYTES, SETTLE};
+use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RENEWALS, RESERVED_BYTES, SETTLE};
 
 /// The pause after a failed write of the record to the last leg.
 const UNRECORDABLE_PAUSE: Duration = Duration::from_millis(200);
@@ -59,8 +59,17 @@ pub(crate) struct Keeper {
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
     next_clean: Option<Instant>,
+    /// Set while a leg is out.
+    renewal: Option<Renewal>,
     /// Checks the record that each leg must show.
     pub(crate) audit: Audit,
+}
+
+/// When a mirror without all of its legs writes its next record.
+struct Renewal {
+    /// The first look without all legs.
+    since: Instant,
+    next: Instant,
 }
 
 impl Keeper {
@@ -79,6 +88,7 @@ impl Keeper {
             copying: Copying::new(now),
             wanted: BTreeSet::new(),
             next_clean: Some(now + CLEAN_EVERY),
+            renewal: None,
             shared,
             panel,
             options,
@@ -430,12 +440,30 @@ impl Keeper {
         }
         let whole = self.shared.in_sync() == self.shared.all()
             || os::has_mistake("a degraded mirror that forgets");
-        if whole && self.copying.is_idle() {
-            self.clear_idle();
+        if whole {
+            self.renewal = None;
+            if self.copying.is_idle() {
+                self.clear_idle();
+            }
+        } else {
+            self.renew(now);
         }
         // Check again while there are regions to clear.
         let some = self.shared.regions.dirty_count() > 0;
         self.next_clean = some.then_some(now + CLEAN_EVERY);
+    }
+
+    /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would show
+    /// the right record for as long as the other leg is away. The interval grows with that time,
+    /// since a returning leg must find its generation among the last [`HISTORY`].
+    ///
+    /// [`HISTORY`]: crate::limits::HISTORY
+    fn renew(&mut self, now: Instant) {
+        let renewal = self.renewal.get_or_insert(Renewal { since: now, next: now });
+        if renewal.next <= now {
+            renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
+            self.write_record(None);
+        }
     }
 
     /// Clears regions that are in the bitmap, on all legs, and untouched since the last check.
@@ -496,6 +524,8 @@ impl Keeper {
             // The first check covers regions that may have been written just now.
             self.clear_idle();
             self.clear_idle();
+        } else if self.shared.regions.dirty_count() > 0 {
+            self.write_record(None);
         }
         tracing::debug!("the mirror is closed");
     }
