@@ -32,8 +32,8 @@ pub const LAST_RETRY: Duration = Duration::from_secs(60);
 pub const HISTORY: usize = 400;
 /// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
-/// While a leg is out, the records of the others are renewed after this part of the time that it has
-/// been out: some 90 records in a day, of the [`HISTORY`] that a returning leg may be behind.
+/// While a leg is out, the records of the others are renewed after this part of the outage: some 90
+/// records in a day, of the [`HISTORY`] that a returning leg may be behind.
 pub const RENEWALS: u32 = 10;
 /// The shortest time before a queue reads from a slower leg again.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
