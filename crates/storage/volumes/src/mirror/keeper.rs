@@ -454,8 +454,8 @@ impl Keeper {
     }
 
     /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would show
-    /// the right record for as long as the other leg is away. The interval grows with that time,
-    /// since a returning leg must find its generation among the last [`HISTORY`].
+    /// the right record until the other leg returns. The interval grows with the outage, since a
+    /// returning leg must find its generation among the last [`HISTORY`].
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
