@@ -453,9 +453,9 @@ impl Keeper {
         self.next_clean = some.then_some(now + CLEAN_EVERY);
     }
 
-    /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would show
-    /// the right record until the other leg returns. The interval grows with the outage, since a
-    /// returning leg must find its generation among the last [`HISTORY`].
+    /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would
+    /// show the right record until the other leg returns. The interval grows with the outage, since
+    /// a returning leg must find its generation among the last [`HISTORY`].
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
