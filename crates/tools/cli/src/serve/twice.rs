@@ -51,7 +51,7 @@ mod tests {
         nowhere(&[("range:0+1MiB,a.img", false), ("range:1MiB+1MiB,a.img", false)]);
         let second = Some((1, "a.img".to_owned()));
         assert_eq!(twice(&[("a.img", false), ("a.img", true)]), second);
-        assert_eq!(twice(&[("stripe:b.img,a.img", false), ("limit:5,a.img", false)]), second);
+        assert_eq!(twice(&[("stripe:b.img,a.img", false), ("limit:5/s,a.img", false)]), second);
         assert_eq!(twice(&[("stripe:a.img,a.img", false)]), Some((0, "a.img".to_owned())));
     }
 }
