@@ -95,6 +95,19 @@ fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
+/// A copy from an idle time differs from the leg by its record as soon as a write is acknowledged.
+#[test]
+fn a_copy_from_before_the_first_write_is_noticed() {
+    let pair = Pair::new();
+    pair.write(1);
+    pair.settle();
+    let older = pair.copy_of(1);
+    pair.write(2);
+    copy(&older, &pair.legs[1]);
+    support::wait_until(|| pair.state(1).0 == LegState::Out);
+    assert_eq!(pair.state(0).0, LegState::InSync);
+}
+
 /// The only leg left is not the one that was written: reads fail rather than return older data.
 #[test]
 fn the_last_leg_is_not_read_before_it_has_shown_its_record() {

@@ -337,10 +337,14 @@ impl Keeper {
         self.is_confirmed
     }
 
-    /// Marks the requested regions dirty.
+    /// Marks the requested regions dirty. The first write after an idle time waits for another
+    /// record, because copies of legs from that time must not show the last one.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
+        }
+        if self.shared.regions.dirty_count() == 0 && !self.write_record(None) {
+            return false;
         }
         let regions: Vec<usize> = std::mem::take(&mut self.wanted).into_iter().collect();
         if !self.mark(&regions) {
