@@ -9,8 +9,8 @@
 mod backlog;
 
 use crate::config::Subsystem;
-use crate::known::Known;
 use crate::notices::origin;
+use crate::recent_addresses::RecentAddresses;
 use crate::shared::{Message, Route, TargetShared};
 use backlog::{Backlog, Origin};
 use farblock_proto::capsule::SlotId;
@@ -151,7 +151,7 @@ pub(crate) struct Authenticator {
     /// The owners of exclusive host identifiers, by subsystem name and identifier.
     ids: Mutex<HashMap<(String, [u8; 16]), String>>,
     /// Addresses from which hosts have authenticated.
-    known: Mutex<Known>,
+    known: Mutex<RecentAddresses>,
     jobs: Mutex<Option<Sender<(Origin, Job)>>>,
 }
 

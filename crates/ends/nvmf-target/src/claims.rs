@@ -75,7 +75,7 @@ impl Claims {
     }
 
     /// A core now parks changes of the claimed blocks and has none under way.
-    pub(crate) fn heeded(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
+    pub(crate) fn applied(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };
         if line.claims.front() != Some(claim) {

@@ -60,7 +60,7 @@ forward! {
     fn reserved(
         &mut self, cx: &mut Context, slot: SlotId, status: Status, report: Option<Vec<u8>>
     );
-    fn heed(
+    fn apply_access(
         &mut self, cx: &mut Context, change: &AccessChange, under_way: &mut Vec<UnderWay>
     );
     fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking);
@@ -70,14 +70,14 @@ forward! {
     fn granted(&mut self, cx: &mut Context, claim: &Claim);
     fn go_on(&mut self, cx: &mut Context);
     fn resume(&mut self, cx: &mut Context);
-    fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
-    fn hear(&mut self, cx: &mut Context, news: EndingId);
+    fn schedule(&mut self, cx: &mut Context, line: VolumeId);
+    fn on_notice(&mut self, cx: &mut Context, news: EndingId);
     fn set_namespaces(
         &mut self, cx: &mut Context, subsystem: SubsystemId, table: &Arc<NamespaceTable>,
         backings: &Arc<Backings>
     );
     fn list(&mut self, cx: &mut Context);
-    fn feed(&mut self, cx: &mut Context);
+    fn unpark(&mut self, cx: &mut Context);
     fn finish_tick(&mut self, cx: &mut Context);
     fn drain(&mut self, cx: &mut Context);
     fn end(&mut self, cx: &mut Context);

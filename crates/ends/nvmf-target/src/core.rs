@@ -5,16 +5,16 @@
 
 use crate::admissions::Reason;
 use crate::affinity;
-use crate::alarms::Alarms;
 use crate::backings::Backings;
 use crate::claims::Claim;
 use crate::connection::Connection;
+use crate::deadlines::Deadlines;
 use crate::limits;
 use crate::memory::{Account, HolderId};
 use crate::notices::NoticeKind;
 use crate::reservations::Barriers;
 use crate::session::{Asking, ConnectionKey, InPlace, Session, token_owner};
-use crate::shared::{Message, Route, TargetShared, Whom};
+use crate::shared::{Message, Route, Scope, TargetShared};
 use crate::shares::Shares;
 use crate::slots::Refusal;
 use crate::transport::tcp::{Guard, Tcp};
@@ -48,7 +48,7 @@ pub(crate) struct Context {
     /// Host shares of this core.
     pub(crate) shares: Shares,
     /// Timers of connections.
-    pub(crate) alarms: Alarms,
+    pub(crate) deadlines: Deadlines,
     /// Buffers that a namespace lends to one command; empty in between.
     pub(crate) lent: Vec<Buffer>,
     /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
@@ -56,7 +56,7 @@ pub(crate) struct Context {
     /// connection, which every command has at hand, so no lookup is needed.
     listed: Vec<ConnectionKey>,
     /// Connections that wait for buffers or have stopped receiving.
-    starved: VecDeque<ConnectionKey>,
+    parked: VecDeque<ConnectionKey>,
     /// Whether buffers were released in this tick.
     released: bool,
     /// Zeroes that pad log pages.
@@ -102,10 +102,10 @@ impl Context {
         self.released = true;
     }
 
-    /// Lists the connection again once buffers are released. `starving` is its own mark.
-    pub(crate) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
-        if !std::mem::replace(starving, true) {
-            self.starved.push_back(key);
+    /// Lists the connection again once buffers are released. `parked` is its own mark.
+    pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
+        if !std::mem::replace(parked, true) {
+            self.parked.push_back(key);
         }
     }
 }
@@ -127,7 +127,7 @@ pub(crate) struct Core {
     /// Connections whose `finish_tick` is running.
     finishing: Vec<ConnectionKey>,
     /// Starved connections that have not retried since the last release of buffers.
-    hungry: usize,
+    to_unpark: usize,
     /// When to check the keep-alive timers.
     tick_at: Option<Instant>,
     /// Operations that reservation changes wait for.
@@ -158,10 +158,10 @@ impl Core {
                 memory,
                 in_place: InPlace::default(),
                 shares: Shares::default(),
-                alarms: Alarms::default(),
+                deadlines: Deadlines::default(),
                 lent: Vec::new(),
                 listed: Vec::new(),
-                starved: VecDeque::new(),
+                parked: VecDeque::new(),
                 released: false,
                 zeroes: None,
             },
@@ -175,7 +175,7 @@ impl Core {
             stopping: false,
             is_done: false,
             finishing: Vec::new(),
-            hungry: 0,
+            to_unpark: 0,
             tick_at: None,
             barriers: Barriers::default(),
             claims: Barriers::default(),
@@ -208,13 +208,13 @@ impl Core {
         let (_, listener) = self.listeners.swap_remove(index);
         self.cx.reactor.close_listener(listener);
         for mailbox in self.cx.shared.mailboxes() {
-            mailbox.post(Message::CloseAt(address, Whom::All));
+            mailbox.post(Message::CloseAt(address, Scope::All));
         }
     }
 
-    fn close_at(&mut self, address: SocketAddr, whom: Whom) {
+    fn close_at(&mut self, address: SocketAddr, scope: Scope) {
         for (serial, connection) in self.connections.iter_mut().flatten() {
-            if whom == Whom::WithoutTls && connection.uses_tls() {
+            if scope == Scope::WithoutTls && connection.uses_tls() {
                 continue;
             }
             if self.entrances.get(serial).is_some_and(|at| is_entrance(address, *at)) {
@@ -225,7 +225,7 @@ impl Core {
 
     /// Runs until it is stopped and all accepted work is done.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
-        self.cx.shared.cores_seen.runs(self.cx.index);
+        self.cx.shared.core_states.runs(self.cx.index);
         for backings in self.cx.shared.all_backings() {
             self.open_volumes(&backings);
         }
@@ -315,7 +315,7 @@ impl Core {
                 connection.complete(&mut self.cx, slot, completion.result, completion.buffer);
                 if self.barriers.is_up() && !connection.is_under_way(slot) {
                     let over = self.barriers.ended((key, slot));
-                    over.into_iter().for_each(|serial| self.cx.shared.heeded(serial));
+                    over.into_iter().for_each(|serial| self.cx.shared.applied(serial));
                 }
                 if self.claims.is_up() && !connection.is_under_way(slot) {
                     let over = self.claims.ended((key, slot));
@@ -323,18 +323,18 @@ impl Core {
                 }
             }
             if std::mem::take(&mut self.cx.released) {
-                self.hungry = self.cx.starved.len();
+                self.to_unpark = self.cx.parked.len();
             }
-            if self.hungry > 0 {
-                self.wake_starved();
+            if self.to_unpark > 0 {
+                self.unpark_some();
             }
             if self.cx.listed.is_empty() {
                 self.watch_memory();
-                if self.cx.alarms.take_news() {
+                if self.cx.deadlines.take_news() {
                     self.set_timer();
                 }
                 let waits = self.cx.in_place.is_put_off() || self.cx.shares.is_waited_for();
-                return self.hungry > 0 || waits;
+                return self.to_unpark > 0 || waits;
             }
             // Swap the two vectors, so that neither is allocated again.
             std::mem::swap(&mut self.cx.listed, &mut self.finishing);
@@ -350,18 +350,18 @@ impl Core {
     fn give_turns(&mut self) {
         while let Some((line, key)) = self.cx.in_place.next() {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
-                connection.take_turn(&mut self.cx, line);
+                connection.schedule(&mut self.cx, line);
             }
         }
     }
 
-    /// After a release of buffers, lets starved connections retry, some at a time and in turn.
-    fn wake_starved(&mut self) {
-        for _ in 0..self.hungry.min(limits::WOKEN_AT_ONCE) {
-            self.hungry -= 1;
-            let Some(key) = self.cx.starved.pop_front() else { break };
+    /// After a release of buffers, lets parked connections retry, some at a time and in turn.
+    fn unpark_some(&mut self) {
+        for _ in 0..self.to_unpark.min(limits::WOKEN_AT_ONCE) {
+            self.to_unpark -= 1;
+            let Some(key) = self.cx.parked.pop_front() else { break };
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
-                connection.feed(&mut self.cx);
+                connection.unpark(&mut self.cx);
             }
         }
     }
@@ -379,12 +379,12 @@ impl Core {
             connection.leave(&mut self.cx);
             self.cx.shared.slots().gone(connection.route().serial);
             self.entrances.remove(&connection.route().serial);
-            self.cx.shared.cores_seen.disconnected(self.cx.index);
+            self.cx.shared.core_states.disconnected(self.cx.index);
             *entry = None;
             self.free.push(key);
             if !os::has_mistake("target: a connection is never forgotten") {
                 let before = self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
-                self.cx.shared.crowd.goes(before - 1);
+                self.cx.shared.heap_trim.goes(before - 1);
             }
         }
     }
@@ -414,12 +414,12 @@ impl Core {
             self.tick_at =
                 shared.tick().map(|left| self.cx.now() + left + Duration::from_millis(1));
         }
-        while let Some(key) = self.cx.alarms.take_due(self.cx.now()) {
+        while let Some(key) = self.cx.deadlines.take_due(self.cx.now()) {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
                 connection.go_on(&mut self.cx);
             }
         }
-        self.cx.alarms.take_news();
+        self.cx.deadlines.take_news();
         if self.sweep_at.is_some_and(|at| at <= self.cx.now()) {
             self.sweep();
         }
@@ -427,8 +427,8 @@ impl Core {
     }
 
     fn set_timer(&self) {
-        let alarm = self.cx.alarms.first();
-        let next = [self.tick_at, self.sweep_at, alarm].into_iter().flatten().min();
+        let deadline = self.cx.deadlines.first();
+        let next = [self.tick_at, self.sweep_at, deadline].into_iter().flatten().min();
         self.cx.reactor.set_timer(self.task, next);
     }
 
@@ -450,8 +450,8 @@ impl Core {
         if let Some(wanted_bytes) = cx.memory.next_epoch() {
             self.evict(wanted_bytes);
         }
-        // Connections that still starve will list themselves again.
-        self.hungry = self.cx.starved.len();
+        // Connections that still wait will park themselves again.
+        self.to_unpark = self.cx.parked.len();
         let cx = &mut self.cx;
         let is_over = cx.memory.is_calm();
         if is_over {
@@ -505,7 +505,7 @@ impl Core {
         }
         shared.admissions.accepted();
         let before = shared.connections.fetch_add(1, Ordering::Relaxed);
-        shared.crowd.has_come(before + 1);
+        shared.heap_trim.has_come(before + 1);
         let core = self.next_core;
         self.next_core = (core + 1) % shared.mailboxes().len();
         if core == self.cx.index {
@@ -542,14 +542,14 @@ impl Core {
             Message::Aborted { route, slot, aborted } => {
                 self.with(route, |connection, cx| connection.heard_of_abort(cx, slot, aborted));
             }
-            Message::Access(change) => self.heed(&change),
+            Message::Access(change) => self.apply_access(&change),
             Message::Namespaces(subsystem, table, backings) => {
                 for (_, connection) in self.connections.iter_mut().flatten() {
                     connection.set_namespaces(&mut self.cx, subsystem, &table, &backings);
                 }
                 self.open_volumes(&backings);
             }
-            Message::Claimed(claim) => self.heed_claim(claim),
+            Message::Claimed(claim) => self.apply_claim(claim),
             Message::Granted(route, claim) => {
                 // A closed connection has given its claim up.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
@@ -560,14 +560,14 @@ impl Core {
             }
             Message::Retire(backing, share) => self.cx.volumes.retire(backing, share),
             Message::Ended(route, news) => {
-                self.with(route, |connection, cx| connection.hear(cx, news));
+                self.with(route, |connection, cx| connection.on_notice(cx, news));
             }
             Message::Listen(socket, address, answer) => {
                 // The caller may have given up.
                 let _ = answer.send(self.listen_at(address, socket));
             }
             Message::Unlisten(address) => self.unlisten(address),
-            Message::CloseAt(address, whom) => self.close_at(address, whom),
+            Message::CloseAt(address, scope) => self.close_at(address, scope),
             Message::Stop => self.wind_up(),
         }
     }
@@ -599,21 +599,21 @@ impl Core {
     }
 
     /// Applies a reservation change to every connection.
-    fn heed(&mut self, change: &AccessChange) {
+    fn apply_access(&mut self, change: &AccessChange) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
-            connection.heed(&mut self.cx, change, &mut under_way);
+            connection.apply_access(&mut self.cx, change, &mut under_way);
         }
         let hasty = os::has_mistake("target: a fence does not wait for what is under way");
         if under_way.is_empty() || hasty {
-            self.cx.shared.heeded(change.serial);
+            self.cx.shared.applied(change.serial);
         } else {
             self.barriers.put_up(change.serial, under_way);
         }
     }
 
     /// Parks changes of the claimed blocks, and waits for those under way.
-    fn heed_claim(&mut self, claim: Arc<Claim>) {
+    fn apply_claim(&mut self, claim: Arc<Claim>) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.changing(&claim, &mut under_way);
@@ -692,7 +692,7 @@ impl Core {
         let route = Route { core: self.cx.index, key, serial };
         let mut connection = Box::new(connection(route));
         self.by_task.insert(task, key);
-        self.cx.shared.cores_seen.connected(self.cx.index);
+        self.cx.shared.core_states.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
             // The connection was evicted before it arrived here.

@@ -167,7 +167,7 @@ impl SharedEndings {
 
 /// The result of checking a command on a fenced queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Passage {
+pub(crate) enum FenceAnswer {
     /// The command waits in the fence.
     Held,
     /// The command proceeds.
@@ -188,23 +188,23 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Holds a command if it must wait.
-    pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
+    pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.read();
         if endings.obstacle(..self.before, command).is_some() {
             drop(endings);
             return self.hold(slot, command);
         }
         let is_over = endings.by_id.range(..self.before).next().is_none();
-        if is_over && self.held.is_empty() { Passage::Open } else { Passage::Free }
+        if is_over && self.held.is_empty() { FenceAnswer::Open } else { FenceAnswer::Free }
     }
 
     /// Holds a command, unless its obstacle ended meanwhile.
-    fn hold(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
+    fn hold(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.clone();
         let mut endings = endings.write();
-        let Some(id) = endings.obstacle(..self.before, command) else { return Passage::Free };
+        let Some(id) = endings.obstacle(..self.before, command) else { return FenceAnswer::Free };
         self.wait(&mut endings, id, (slot, *command));
-        Passage::Held
+        FenceAnswer::Held
     }
 
     /// Keeps a command. Each earlier queue notifies this one once for all its commands.
@@ -224,7 +224,7 @@ impl Fence {
     }
 
     /// Handles news of an earlier queue. Returns the commands that may proceed.
-    pub(crate) fn hear(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
+    pub(crate) fn on_notice(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
         let Some(held) = self.held.remove(&news) else { return released };
         let endings = self.endings.clone();
@@ -434,22 +434,22 @@ mod tests {
         queues.closed(1, vec![change(1, 20..30)]);
         queues.torn_down(2);
         let mut fence = connect(&mut queues, 3).expect("there are changes under way");
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Held, "2 is not known");
-        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), Passage::Held);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "2 is not known");
+        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Held);
         let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("news");
         assert_eq!(told, [route(3)], "once for both");
-        assert_eq!(ids(fence.hear(id)), [1], "no queue changes block 40");
-        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), Passage::Free);
-        assert_eq!(fence.admit(SlotId(2), &command(1, 88)), Passage::Free);
-        assert_eq!(fence.admit(SlotId(2), &command(1, 90)), Passage::Held);
+        assert_eq!(ids(fence.on_notice(id)), [1], "no queue changes block 40");
+        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Free);
+        assert_eq!(fence.admit(SlotId(2), &command(1, 88)), FenceAnswer::Free);
+        assert_eq!(fence.admit(SlotId(2), &command(1, 90)), FenceAnswer::Held);
         let (told, id) = queues.gone(LIFE.1, 1).expect("news");
-        assert!(told.is_empty() && fence.hear(id).is_empty(), "nothing waits for that");
+        assert!(told.is_empty() && fence.on_notice(id).is_empty(), "nothing waits for that");
         let (told, id) = queues.gone(LIFE.1, 2).expect("news");
-        assert_eq!((told, ids(fence.hear(id))), (vec![route(3)], vec![2]));
+        assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![2]));
         let (told, id) = queues.gone(LIFE.1, 0).expect("news");
-        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Free, "all is over");
-        assert_eq!((told, ids(fence.hear(id))), (vec![route(3)], vec![0]));
-        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Open);
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "all is over");
+        assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![0]));
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Open);
     }
 
     #[test]
@@ -458,18 +458,18 @@ mod tests {
         assert!(connect(&mut queues, 0).is_none());
         queues.closed(0, vec![change(1, 0..9)]);
         let mut fence = connect(&mut queues, 1).expect("there are changes under way");
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Held);
-        assert_eq!(fence.admit(SlotId(1), &command(1, 4)), Passage::Held);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held);
+        assert_eq!(fence.admit(SlotId(1), &command(1, 4)), FenceAnswer::Held);
         fence.withdraw(SlotId(0));
         for slot in 2..9 {
             fence.withdraw(SlotId(1));
-            assert_eq!(fence.admit(SlotId(slot), &command(1, 4)), Passage::Held);
+            assert_eq!(fence.admit(SlotId(slot), &command(1, 4)), FenceAnswer::Held);
             fence.withdraw(SlotId(slot));
-            assert_eq!(fence.admit(SlotId(1), &command(1, 4)), Passage::Held);
+            assert_eq!(fence.admit(SlotId(1), &command(1, 4)), FenceAnswer::Held);
         }
         let (told, id) = queues.gone(LIFE.1, 0).expect("news");
-        assert_eq!((told, ids(fence.hear(id))), (vec![route(1)], vec![1]), "told once");
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Open);
+        assert_eq!((told, ids(fence.on_notice(id))), (vec![route(1)], vec![1]), "told once");
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Open);
     }
 
     #[test]
@@ -479,9 +479,9 @@ mod tests {
         queues.closed(0, vec![change(1, 0..1)]);
         let mut fence = connect(&mut queues, 2).expect("there are changes under way");
         queues.closed(1, vec![change(1, 4..5)]);
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Free);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Free);
         queues.gone(LIFE.1, 0);
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Open);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Open);
     }
 
     #[test]
@@ -499,7 +499,7 @@ mod tests {
             let (told, id) = news.expect("it was open");
             messages += told.len();
             for route in told {
-                for (slot, command) in fences[(route.serial - ENDED) as usize].hear(id) {
+                for (slot, command) in fences[(route.serial - ENDED) as usize].on_notice(id) {
                     assert_eq!((slot, command), (SlotId(0), command_of(route.serial)));
                 }
             }
@@ -508,7 +508,7 @@ mod tests {
             command(1, serial % 2 * 50)
         }
         for (fence, serial) in fences.iter_mut().zip(ENDED..) {
-            assert_eq!(fence.admit(SlotId(0), &command_of(serial)), Passage::Held);
+            assert_eq!(fence.admit(SlotId(0), &command_of(serial)), FenceAnswer::Held);
         }
         for serial in 0..ENDED {
             tell(&mut fences, queues.closed(serial, vec![change(1, 0..1)]));

@@ -213,7 +213,7 @@ impl TargetShared {
     }
 
     /// A core has applied a change, and the commands that it forbids have ended there.
-    pub(crate) fn heeded(&self, serial: u64) {
+    pub(crate) fn applied(&self, serial: u64) {
         let mut management = self.lock();
         let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
             return;

@@ -2,6 +2,7 @@
 //!
 //! I/O never takes the mutex here; Connect, admin commands and teardown do.
 
+mod host_events;
 mod identifiers;
 mod listeners;
 mod namespaces;
@@ -9,7 +10,6 @@ mod nesting;
 mod report;
 mod stats;
 mod subsystems;
-mod visitors;
 
 pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
@@ -24,18 +24,18 @@ use crate::backings::{BackingId, Backings};
 use crate::budget::Budget;
 use crate::claims::{Claim, Claims};
 use crate::control::Share;
-use crate::cores_seen::CoresSeen;
-use crate::crowd::Crowd;
+use crate::core_states::CoreStates;
 use crate::discoveries::Discoveries;
 use crate::events::{Observed, Visitor};
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
+use crate::heap_trim::HeapTrim;
 use crate::meters::Meters;
 use crate::notices::Notices;
 use crate::reservations::{Desk, Keeper};
 use crate::session::{Asking, ConnectionKey};
 use crate::slots::Slots;
+use crate::store_errors::StoreErrors;
 use crate::tls::TlsTerms;
-use crate::troubles::Troubles;
 use farblock_proto::capsule::{RemoteForm, SlotId};
 use farblock_proto::controller::{
     AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
@@ -109,14 +109,14 @@ pub(crate) enum Message {
     /// Stop listening there, and close the connections accepted there.
     Unlisten(SocketAddr),
     /// Close the connections accepted there that may not stay.
-    CloseAt(SocketAddr, Whom),
+    CloseAt(SocketAddr, Scope),
     /// Complete what was accepted, close all connections and end.
     Stop,
 }
 
 /// The connections to close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whom {
+pub(crate) enum Scope {
     All,
     WithoutTls,
 }
@@ -178,7 +178,7 @@ pub(crate) struct Management {
     queues: Queues,
     discoveries: Discoveries,
     /// Addresses of controllers' hosts; entries of closed controllers stay until the next query.
-    origins: HashMap<ControllerId, visitors::Origin>,
+    origins: HashMap<ControllerId, host_events::Origin>,
     /// Hosts that were announced.
     visitors: HashMap<ControllerId, Visitor>,
 }
@@ -228,9 +228,9 @@ pub(crate) struct TargetShared {
     pub(crate) admissions: Admissions,
     /// Changes of ANA states and groups.
     ana_changes: AtomicU64,
-    pub(crate) cores_seen: CoresSeen,
+    pub(crate) core_states: CoreStates,
     pub(crate) observed: Observed,
-    pub(crate) troubles: Troubles,
+    pub(crate) store_errors: StoreErrors,
     pub(crate) authenticator: Authenticator,
     pub(crate) tls: TlsTerms,
     claims: Claims,
@@ -239,7 +239,7 @@ pub(crate) struct TargetShared {
     mailboxes: OnceLock<Vec<Mailbox>>,
     slots: Mutex<Slots>,
     pub(crate) connections: AtomicUsize,
-    pub(crate) crowd: Crowd,
+    pub(crate) heap_trim: HeapTrim,
     serial: AtomicU64,
     stopping: AtomicBool,
     /// Cores that have no connections left.
@@ -275,7 +275,7 @@ impl TargetShared {
             }),
             meters: Arc::default(),
             admissions: Admissions::default(),
-            cores_seen: CoresSeen::default(),
+            core_states: CoreStates::default(),
             observed: Observed::default(),
             authenticator: Authenticator::default(),
             tls,
@@ -285,10 +285,10 @@ impl TargetShared {
             mailboxes: OnceLock::new(),
             slots: Mutex::new(Slots::new(budget.connections)),
             connections: AtomicUsize::new(0),
-            crowd: Crowd::default(),
+            heap_trim: HeapTrim::default(),
             serial: AtomicU64::new(0),
             ana_changes: AtomicU64::new(0),
-            troubles: Troubles::default(),
+            store_errors: StoreErrors::default(),
             stopping: AtomicBool::new(false),
             done: AtomicUsize::new(0),
             notices: Notices::default(),
@@ -364,7 +364,7 @@ impl TargetShared {
         let host = HostKey::of(request.data);
         let controller = (connected.controller, connected.instance);
         if !is_io {
-            let origin = visitors::Origin { address: peer, is_told: false };
+            let origin = host_events::Origin { address: peer, is_told: false };
             management.origins.insert(connected.controller, origin);
         }
         if connected.is_discovery() && !is_io {
@@ -680,7 +680,7 @@ impl TargetShared {
 
     /// A core has no changes of the claimed blocks under way.
     pub(crate) fn claim_heeded(&self, claim: &Arc<Claim>) {
-        self.claims.heeded(self.mailboxes(), claim);
+        self.claims.applied(self.mailboxes(), claim);
     }
 
     /// Gives up a claim.

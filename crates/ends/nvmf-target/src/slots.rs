@@ -10,9 +10,9 @@
 //! The last slots are reserved for addresses from which a host has connected. An IPv6 network
 //! counts as one address ([`origin`]).
 
-use crate::known::Known;
 use crate::limits;
 use crate::notices::origin;
+use crate::recent_addresses::RecentAddresses;
 use crate::shared::Route;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -38,7 +38,7 @@ pub(crate) struct Slots {
     origins: HashMap<IpAddr, Origin>,
     /// Addresses by their number of half-open connections.
     crowds: BTreeSet<(usize, IpAddr)>,
-    known: Known,
+    known: RecentAddresses,
 }
 
 /// Why a connection gets no slot.
@@ -68,7 +68,7 @@ impl Slots {
             half_open: BTreeSet::new(),
             origins: HashMap::new(),
             crowds: BTreeSet::new(),
-            known: Known::default(),
+            known: RecentAddresses::default(),
         }
     }
 

@@ -283,8 +283,8 @@ impl Engine {
         dispatch!(self, engine => engine.send(cx, key, batch));
     }
 
-    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
-        dispatch!(self, engine => engine.say_last(key, bytes));
+    pub(crate) fn send_final(&mut self, key: Key, bytes: &[u8]) {
+        dispatch!(self, engine => engine.send_final(key, bytes));
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {

@@ -256,8 +256,8 @@ impl Reactor {
     /// Sends last bytes on a stream that the caller closes next: as much as the socket takes at
     /// once, even without another [`poll`](Reactor::poll). It does not wait and causes no event. It
     /// sends nothing while a send is outstanding, because the bytes would land in the middle of it.
-    pub fn say_last(&self, stream: StreamId, bytes: &[u8]) {
-        self.with(|engine, _| engine.say_last(stream.0, bytes));
+    pub fn send_final(&self, stream: StreamId, bytes: &[u8]) {
+        self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
     /// Closes a stream. Outstanding operations complete first, unfinished ones with

@@ -19,13 +19,13 @@ impl<T: Transport> Session<T> {
     }
 
     /// Lists this session again once buffers are released.
-    pub(crate) fn starve(&mut self, cx: &mut Context) {
-        cx.starve(self.route.key, &mut self.starving);
+    pub(crate) fn park(&mut self, cx: &mut Context) {
+        cx.park(self.route.key, &mut self.parked);
     }
 
     /// Buffers were released: it may retry.
-    pub(crate) fn feed(&mut self, cx: &mut Context) {
-        self.starving = false;
+    pub(crate) fn unpark(&mut self, cx: &mut Context) {
+        self.parked = false;
         self.list(cx);
     }
 
@@ -138,7 +138,7 @@ impl<T: Transport> Session<T> {
                 unreachable!("only I/O commands wait for buffers")
             };
             if !self.start_io(cx, slot, command) {
-                self.starve(cx);
+                self.park(cx);
                 break;
             }
             self.waiting.for_buffers.pop_front();
@@ -258,7 +258,7 @@ impl<T: Transport> Session<T> {
             return;
         }
         if let Some(bytes) = whole {
-            if self.store_at_once(cx, slot, bytes) {
+            if self.write_inline(cx, slot, bytes) {
                 return;
             }
             self.land(cx, slot, 0, bytes);

@@ -16,7 +16,7 @@
 use super::{Queue, Session, Work};
 use crate::claims::Claim;
 use crate::core::Context;
-use crate::fence::{Change, Passage};
+use crate::fence::{Change, FenceAnswer};
 use crate::memory::footprint;
 use crate::pace::Cost;
 use crate::reservations::UnderWay;
@@ -207,9 +207,9 @@ impl<T: Transport> Session<T> {
         }
         if let Some(fence) = &mut self.fence {
             match fence.admit(first, &write) {
-                Passage::Held => return,
-                Passage::Free => {}
-                Passage::Open => self.fence = None,
+                FenceAnswer::Held => return,
+                FenceAnswer::Free => {}
+                FenceAnswer::Open => self.fence = None,
             }
         }
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));

@@ -3,7 +3,7 @@
 use super::{Queue, Session, SessionRequest, Work, token};
 use crate::core::Context;
 use crate::events::Event;
-use crate::fence::{Change, EndingId, Passage};
+use crate::fence::{Change, EndingId, FenceAnswer};
 use crate::limits;
 use crate::memory::footprint;
 use crate::notices::NoticeKind;
@@ -71,7 +71,7 @@ impl<T: Transport> Session<T> {
         let waits = !in_capsule && !self.waiting.for_buffers.is_empty();
         if waits || !self.start_io(cx, slot, command) {
             self.waiting.for_buffers.push_back(slot);
-            self.starve(cx);
+            self.park(cx);
         }
     }
 
@@ -126,9 +126,9 @@ impl<T: Transport> Session<T> {
         }
         if let Some(fence) = &mut self.fence {
             match fence.admit(slot, &command) {
-                Passage::Held => return,
-                Passage::Free => {}
-                Passage::Open => self.fence = None,
+                FenceAnswer::Held => return,
+                FenceAnswer::Free => {}
+                FenceAnswer::Open => self.fence = None,
             }
         }
         if let Err(status) = self.try_submit(cx, slot, command) {
@@ -228,7 +228,7 @@ impl<T: Transport> Session<T> {
 
     /// Executes a write and responds, if the namespace can do that at once: this saves a copy into
     /// a buffer. False if it cannot.
-    pub(super) fn store_at_once(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
+    pub(super) fn write_inline(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
         let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
             self.request(slot).work
         else {
@@ -307,7 +307,7 @@ impl<T: Transport> Session<T> {
         let (namespace, what) = describe(&command);
         if let Some(owner) = &self.owner {
             let sentence = format!("{what} failed: {error}");
-            cx.shared.troubles.note((owner.subsystem, namespace), sentence);
+            cx.shared.store_errors.note((owner.subsystem, namespace), sentence);
         }
         cx.notice(NoticeKind::Storage(namespace), self.peer.ip(), || {
             tracing::warn!(
@@ -423,9 +423,9 @@ impl<T: Transport> Session<T> {
     }
 
     /// Handles news of an earlier queue: starts the commands that waited only for that.
-    pub(crate) fn hear(&mut self, cx: &mut Context, news: EndingId) {
+    pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
-        for (slot, command) in fence.hear(news) {
+        for (slot, command) in fence.on_notice(news) {
             self.submit_io(cx, slot, command);
         }
         self.read_expected(cx, 0);

@@ -301,7 +301,7 @@ pub(crate) struct Session<T> {
     held: Held,
     arrivals: Arrivals,
     /// Whether the core has listed it as waiting for buffers, or for its turn to receive.
-    pub(crate) starving: bool,
+    pub(crate) parked: bool,
     tick: Tick,
     /// Its host's share of the core, if it is an I/O queue.
     share: Option<ShareId>,
@@ -343,7 +343,7 @@ impl<T: Transport> Session<T> {
                 last_data: farblock_reactor::os::now(),
                 watched: false,
             },
-            starving: false,
+            parked: false,
             tick: Tick::default(),
             share: None,
         }

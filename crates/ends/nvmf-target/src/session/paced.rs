@@ -88,7 +88,7 @@ impl<T: Transport> Session<T> {
         };
         let slots = [slot].into();
         self.paced.lanes.push(Lane { booked: booking, start, by, counted: now, slots });
-        cx.alarms.set(start, self.route.key);
+        cx.deadlines.set(start, self.route.key);
         true
     }
 
@@ -162,7 +162,7 @@ impl<T: Transport> Session<T> {
         if !was_first {
             return;
         }
-        cx.alarms.unset(start, self.route.key);
+        cx.deadlines.unset(start, self.route.key);
         self.give_booking_back(booked);
         if self.paced.lanes[index].slots.is_empty() {
             self.paced.lanes.remove(index);
@@ -172,7 +172,7 @@ impl<T: Transport> Session<T> {
         }
         // Another lane may wait for the same time.
         for lane in &self.paced.lanes {
-            cx.alarms.set(lane.start, self.route.key);
+            cx.deadlines.set(lane.start, self.route.key);
         }
     }
 
@@ -207,7 +207,7 @@ impl<T: Transport> Session<T> {
         self.count_lanes(cx.now());
         for lane in &mut self.paced.lanes {
             lane.slots.clear();
-            cx.alarms.unset(lane.start, self.route.key);
+            cx.deadlines.unset(lane.start, self.route.key);
         }
         self.give_back_booked();
     }
@@ -231,7 +231,7 @@ impl<T: Transport> Session<T> {
         let mut free = Vec::new();
         for index in 0..self.paced.lanes.len() {
             if self.paced.lanes[index].start > now {
-                // Its alarm is still set.
+                // Its deadline is still set.
                 continue;
             }
             self.count_lane(index, now);
@@ -242,7 +242,7 @@ impl<T: Transport> Session<T> {
                 self.book_first(index, now);
             }
             if !self.paced.lanes[index].slots.is_empty() {
-                cx.alarms.set(self.paced.lanes[index].start, self.route.key);
+                cx.deadlines.set(self.paced.lanes[index].start, self.route.key);
             }
         }
         self.paced.lanes.retain(|lane| !lane.slots.is_empty());

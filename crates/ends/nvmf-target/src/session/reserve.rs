@@ -93,7 +93,7 @@ impl<T: Transport> Session<T> {
 
     /// Applies a reservation change to the host's rights. Commands that it forbids or aborts do not
     /// start; those under way are appended.
-    pub(crate) fn heed(
+    pub(crate) fn apply_access(
         &mut self,
         cx: &mut Context,
         change: &AccessChange,

@@ -205,7 +205,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Executes one step of one command.
-    pub(crate) fn take_turn(&mut self, cx: &mut Context, line: VolumeId) {
+    pub(crate) fn schedule(&mut self, cx: &mut Context, line: VolumeId) {
         let Some((slot, more)) = self.turns.pop(line) else { return };
         if more {
             cx.in_place.join(line, self.route.key);

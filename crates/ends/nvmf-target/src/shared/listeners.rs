@@ -1,6 +1,6 @@
 //! Listeners added and removed while the target runs. Core 0 accepts on all of them.
 
-use super::{Message, TargetShared, Whom};
+use super::{Message, Scope, TargetShared};
 use crate::config::TlsPolicy;
 use crate::control::ChangeError;
 use crate::core::is_entrance;
@@ -151,7 +151,7 @@ impl TargetShared {
         self.act(&mut management);
         if policy == TlsPolicy::Required && before != Some(policy) {
             for mailbox in self.mailboxes() {
-                mailbox.post(Message::CloseAt(address, Whom::WithoutTls));
+                mailbox.post(Message::CloseAt(address, Scope::WithoutTls));
             }
         }
         Ok(())

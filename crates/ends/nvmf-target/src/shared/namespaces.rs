@@ -357,7 +357,7 @@ impl TargetShared {
             let removed = management.exports.of(subsystem).remove(&nsid);
             self.keeper.forget((subsystem, nsid));
             self.meters.forget_namespace(subsystem, nsid);
-            self.troubles.forget((subsystem, nsid));
+            self.store_errors.forget((subsystem, nsid));
             self.observed.log_change(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
             Ok(Some(removed.expect("the registry had it")))
         })?;
@@ -390,7 +390,7 @@ impl TargetShared {
                 .map_err(|error| ChangeError::Namespace(nsid, error))?;
             let backing = management.exports.backing(export);
             changed_in = Some(subsystem);
-            self.troubles.forget((subsystem, nsid));
+            self.store_errors.forget((subsystem, nsid));
             self.observed.log_change(&changed(nqn.to_owned(), nsid, &to.of(info)));
             let exported = management.exports.find(subsystem, nsid)?;
             let backing = Backing { pace: exported.backing.pace.clone(), ..backing };

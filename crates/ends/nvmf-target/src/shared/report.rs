@@ -127,7 +127,7 @@ impl TargetShared {
                 .namespaces
                 .iter()
                 .map(|(nsid, info)| {
-                    let last_failure = self.troubles.last((id, *nsid));
+                    let last_failure = self.store_errors.last((id, *nsid));
                     namespace(*nsid, info, exports.storage(id, *nsid), last_failure)
                 })
                 .collect(),

@@ -112,7 +112,7 @@ impl TargetShared {
         let mut total = IoCounts::default();
         read.cores.values().for_each(|counts| total += counts);
         let cores = (0..self.mailboxes().len()).map(|core| {
-            let (connections, processor_time) = self.cores_seen.look(core);
+            let (connections, processor_time) = self.core_states.look(core);
             CoreStats {
                 connections,
                 processor_time,

@@ -88,7 +88,7 @@ impl TargetShared {
         if let Some(id) = gone {
             self.lock().exports.forget_hosts(id);
             self.meters.forget_subsystem(id);
-            self.troubles.forget_subsystem(id);
+            self.store_errors.forget_subsystem(id);
             self.observed.log_change(&Event::SubsystemRemoved(nqn.to_owned()));
         }
         self.authenticator.forget(nqn);

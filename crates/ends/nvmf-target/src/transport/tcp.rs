@@ -129,7 +129,7 @@ impl Transport for Tcp {
                 session.send(cx);
             }
         }
-        if !session.starving {
+        if !session.parked {
             // It may have stopped because it held too much.
             session.arm_receive(cx);
         }
@@ -448,7 +448,7 @@ impl Session<Tcp> {
         let wanted = tcp.end.data_wanted();
         let too_much = self.holds_too_much(cx);
         if too_much && !tcp.is_in_data() {
-            return self.starve(cx);
+            return self.park(cx);
         }
         if tcp.guard.is_some() {
             self.receive_sealed(cx);

@@ -327,8 +327,8 @@ impl Portable {
         Some(stream.socket.into())
     }
 
-    pub(crate) fn say_last(&self, key: Key, bytes: &[u8]) {
-        self.streams.find(key).into_iter().for_each(|stream| stream.say_last(bytes));
+    pub(crate) fn send_final(&self, key: Key, bytes: &[u8]) {
+        self.streams.find(key).into_iter().for_each(|stream| stream.send_final(bytes));
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {

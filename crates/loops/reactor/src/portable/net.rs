@@ -172,7 +172,7 @@ impl Stream {
         self.send = Some((batch, Cursor::default()));
     }
 
-    pub(crate) fn say_last(&self, bytes: &[u8]) {
+    pub(crate) fn send_final(&self, bytes: &[u8]) {
         if self.state == SocketState::Open && self.send.is_none() {
             // Bytes that do not fit in the socket are lost.
             let _ = write(&self.socket, &[IoSlice::new(bytes)]);

@@ -272,7 +272,7 @@ impl Sim {
         Some(stream)
     }
 
-    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
+    pub(crate) fn send_final(&mut self, key: Key, bytes: &[u8]) {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.send.is_none() && !stream.is_connecting && !stream.has_failed {
             // Bytes that do not fit in the socket are lost.

@@ -412,7 +412,7 @@ impl Uring {
         is_idle.then(|| self.streams.remove(key)).flatten().map(|stream| stream.socket)
     }
 
-    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
+    pub(crate) fn send_final(&mut self, key: Key, bytes: &[u8]) {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.state == SocketState::Open && stream.send.is_none() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -285,7 +285,7 @@ impl Link {
         let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
         let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
-            self.reactor.say_last(self.stream, &last);
+            self.reactor.send_final(self.stream, &last);
         }
         self.reactor.close(self.stream);
         self.loss = Some(loss);

@@ -207,7 +207,7 @@ impl Session<Memory> {
                 self.arrived(cx, slot);
             }
             if self.holds_too_much(cx) {
-                return self.starve(cx);
+                return self.park(cx);
             }
             if self.coming_bytes() > limits::OUTBOX_BYTES {
                 return self.list(cx);

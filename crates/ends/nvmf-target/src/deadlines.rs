@@ -6,13 +6,13 @@ use std::time::Instant;
 
 /// Deadlines with their connections.
 #[derive(Default)]
-pub(crate) struct Alarms {
+pub(crate) struct Deadlines {
     set: BTreeSet<(Instant, u32)>,
     /// The earliest deadline changed since [`Self::take_news`].
     is_news: bool,
 }
 
-impl Alarms {
+impl Deadlines {
     pub(crate) fn set(&mut self, at: Instant, key: ConnectionKey) {
         self.is_news |= self.first().is_none_or(|first| at < first);
         self.set.insert((at, key.0));

@@ -6,24 +6,24 @@ use std::time::Duration;
 
 /// The state of all cores.
 #[derive(Default)]
-pub(crate) struct CoresSeen(Mutex<Vec<Seen>>);
+pub(crate) struct CoreStates(Mutex<Vec<CoreState>>);
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct CoreState {
     connections: usize,
     /// The system's identifier of its thread.
     thread: Option<u32>,
 }
 
-impl CoresSeen {
-    fn lock(&self) -> MutexGuard<'_, Vec<Seen>> {
+impl CoreStates {
+    fn lock(&self) -> MutexGuard<'_, Vec<CoreState>> {
         self.0.lock().expect("no holder panics")
     }
 
-    fn with(&self, core: usize, change: impl FnOnce(&mut Seen)) {
+    fn with(&self, core: usize, change: impl FnOnce(&mut CoreState)) {
         let mut all = self.lock();
         if all.len() <= core {
-            all.resize_with(core + 1, Seen::default);
+            all.resize_with(core + 1, CoreState::default);
         }
         change(&mut all[core]);
     }

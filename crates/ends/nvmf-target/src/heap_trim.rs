@@ -15,9 +15,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The peak number of connections since the last trim.
 #[derive(Default)]
-pub(crate) struct Crowd(AtomicUsize);
+pub(crate) struct HeapTrim(AtomicUsize);
 
-impl Crowd {
+impl HeapTrim {
     /// A connection was opened; `connections` are open now.
     pub(crate) fn has_come(&self, connections: usize) {
         self.0.fetch_max(connections, Ordering::Relaxed);
@@ -51,15 +51,15 @@ mod tests {
 
     #[test]
     fn each_time_that_three_of_four_have_gone() {
-        let crowd = Crowd::default();
-        let come = |from: usize, to: usize| (from..to).for_each(|n| crowd.has_come(n + 1));
+        let trim = HeapTrim::default();
+        let come = |from: usize, to: usize| (from..to).for_each(|n| trim.has_come(n + 1));
         let go = |from: usize, to: usize| -> Vec<usize> {
-            (to..from).rev().filter(|&left| crowd.has_gone(left)).collect()
+            (to..from).rev().filter(|&left| trim.has_gone(left)).collect()
         };
         come(0, 16_384);
         assert_eq!(go(16_384, 0), [4096, 1024, 256, 64]);
         come(0, 255);
-        assert_eq!(go(255, 0), [0; 0], "few are no crowd");
+        assert_eq!(go(255, 0), [0; 0], "few are not worth a trim");
         come(0, 1000);
         assert_eq!(go(1000, 900), [0; 0]);
         come(900, 2000);

@@ -8,19 +8,19 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-type TroublePlace = (SubsystemId, NamespaceId);
+type StorePlace = (SubsystemId, NamespaceId);
 
 /// At most one entry per namespace.
 #[derive(Default)]
-pub(crate) struct Troubles(Mutex<HashMap<TroublePlace, (Instant, String)>>);
+pub(crate) struct StoreErrors(Mutex<HashMap<StorePlace, (Instant, String)>>);
 
-impl Troubles {
-    pub(crate) fn note(&self, place: TroublePlace, sentence: String) {
+impl StoreErrors {
+    pub(crate) fn note(&self, place: StorePlace, sentence: String) {
         self.0.lock().expect("no holder panics").insert(place, (os::now(), sentence));
     }
 
     /// The namespace was removed or has a new store.
-    pub(crate) fn forget(&self, place: TroublePlace) {
+    pub(crate) fn forget(&self, place: StorePlace) {
         self.0.lock().expect("no holder panics").remove(&place);
     }
 
@@ -29,7 +29,7 @@ impl Troubles {
     }
 
     /// The last error, and its age.
-    pub(crate) fn last(&self, place: TroublePlace) -> Option<(Duration, String)> {
+    pub(crate) fn last(&self, place: StorePlace) -> Option<(Duration, String)> {
         let all = self.0.lock().expect("no holder panics");
         let (at, sentence) = all.get(&place)?;
         Some((os::elapsed(*at), sentence.clone()))

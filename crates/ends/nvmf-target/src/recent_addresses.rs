@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 /// The set, in order of arrival.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct RecentAddresses {
     all: HashSet<IpAddr>,
     in_order: VecDeque<IpAddr>,
 }
 
-impl Known {
+impl RecentAddresses {
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         self.all.contains(&address)
     }
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten() {
         let address = |number: usize| IpAddr::from((number as u32).to_be_bytes());
-        let mut known = Known::default();
+        let mut known = RecentAddresses::default();
         for number in 0..=limits::KNOWN_ADDRESSES {
             known.insert(address(number));
             known.insert(address(number));
