@@ -189,8 +189,8 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	};
 	fb_status status;
 
-	/* "nvme+tcp" is left of nvme+tcp://... where nobody told fio that a colon divides nothing. */
-	if (!strstr(f->file_name, "://")) {
+	/* Without a backslash before each colon, only "nvme+tcp" is left of nvme+tcp://... */
+	if (!strcmp(f->file_name, "nvme+tcp")) {
 		log_err("farblock: %s is no address: fio divides filename at colons, so write "
 			"filename=nvme+tcp\\://..., with \\: for each colon\n", f->file_name);
 		td_verror(td, EINVAL, "filename");
