@@ -18,7 +18,9 @@ use super::panel::Panel;
 use super::record::{BITMAP_OFFSET, RECORD_BYTES, Record, SLOT_OFFSETS, Standing};
 use super::shared::{Leg, LegSet, LegState, Shared, bit, lock, members};
 use super::{LegSource, MirrorOptions, claim, pages, rejoin};
-use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RENEWALS, RESERVED_BYTES, SETTLE};
+use crate::limits::{
+    CLEAN_EVERY, FIRST_RETRY, HISTORY, LAST_RETRY, RENEWALS, RESERVED_BYTES, SETTLE,
+};
 
 /// The pause after a failed write of the record to the last leg.
 const UNRECORDABLE_PAUSE: Duration = Duration::from_millis(200);
@@ -463,11 +465,24 @@ impl Keeper {
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
+        let is_room_left = self.renewals_left();
         let renewal = self.renewal.get_or_insert(Renewal { since: now, next: now });
         if renewal.next <= now {
             renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
-            self.write_record(None);
+            if is_room_left && !self.write_record(None) {
+                // Then the record is tried again soon. Until then no region can be marked.
+                self.is_confirmed = false;
+            }
         }
+    }
+
+    /// Whether the legs that are out are recent enough: each start of the process renews often, so
+    /// restarts alone could push their generations out of the history.
+    fn renewals_left(&self) -> bool {
+        let out = members(self.shared.all() & !self.shared.written());
+        let had = out.filter_map(|leg| self.record.had.get(leg).copied());
+        let oldest = had.filter(|&generation| generation > 0).min();
+        oldest.is_none_or(|had| self.record.generation - had < HISTORY as u64 / 2)
     }
 
     /// Clears regions that are in the bitmap, on all legs, and untouched since the last check.
@@ -564,6 +579,7 @@ impl Keeper {
                 tracing::info!(leg = %self.shared.legs[leg].name, "in sync again");
                 self.retries[leg].wait = FIRST_RETRY;
                 self.shared.legs[leg].say("");
+                self.renewal = None;
                 self.next_clean.get_or_insert(os::now() + CLEAN_EVERY);
             } else {
                 // A record may call it in sync: another record must correct that.
