@@ -260,8 +260,8 @@ impl<S> Connection<S> {
 
     /// Fails after the deadline. Registers `cx` to be woken then.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        // The server may still write an answer after the end, and a receiver must not be polled again
-        // after it was ready.
+        // The server may still write an answer after the end. A receiver that was ready must not be
+        // polled again.
         if self.ended.is_terminated() || Pin::new(&mut self.ended).poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
         }
