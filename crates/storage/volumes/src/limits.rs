@@ -35,6 +35,9 @@ pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the records of the others are renewed after this part of the outage: some 90
 /// records in a day, of the [`HISTORY`] that a returning leg may be behind.
 pub const RENEWALS: u32 = 10;
+/// The generations that a leg may be behind before renewals stop. Half of the [`HISTORY`] is left
+/// for records that cannot wait.
+pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// The shortest time before a queue reads from a slower leg again.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
 /// Reads of other legs before a slower leg is read again, and the minimum ratio of the time since

@@ -19,7 +19,7 @@ use super::record::{BITMAP_OFFSET, RECORD_BYTES, Record, SLOT_OFFSETS, Standing}
 use super::shared::{Leg, LegSet, LegState, Shared, bit, lock, members};
 use super::{LegSource, MirrorOptions, claim, pages, rejoin};
 use crate::limits::{
-    CLEAN_EVERY, FIRST_RETRY, HISTORY, LAST_RETRY, RENEWALS, RESERVED_BYTES, SETTLE,
+    CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RENEWALS, RENEWED_GENERATIONS, RESERVED_BYTES, SETTLE,
 };
 
 /// The pause after a failed write of the record to the last leg.
@@ -345,7 +345,8 @@ impl Keeper {
         if self.wanted.is_empty() {
             return true;
         }
-        if self.shared.regions.dirty_count() == 0 && !self.write_record(None) {
+        let was_idle = self.bitmap.iter().all(|&byte| byte == 0);
+        if was_idle && !self.write_record(None) {
             return false;
         }
         let regions: Vec<usize> = std::mem::take(&mut self.wanted).into_iter().collect();
@@ -446,13 +447,10 @@ impl Keeper {
         }
         let whole = self.shared.in_sync() == self.shared.all()
             || os::has_mistake("a degraded mirror that forgets");
-        if whole {
-            self.renewal = None;
-            if self.copying.is_idle() {
-                self.clear_idle();
-            }
-        } else {
+        if !whole {
             self.renew(now);
+        } else if self.copying.is_idle() {
+            self.clear_idle();
         }
         // Check again while there are regions to clear.
         let some = self.shared.regions.dirty_count() > 0;
@@ -465,24 +463,25 @@ impl Keeper {
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
-        let is_room_left = self.renewals_left();
-        let renewal = self.renewal.get_or_insert(Renewal { since: now, next: now });
-        if renewal.next <= now {
-            renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
-            if is_room_left && !self.write_record(None) {
-                // Then the record is tried again soon. Until then no region can be marked.
-                self.is_confirmed = false;
-            }
+        if !self.may_renew() {
+            return;
         }
+        let renewal = self.renewal.get_or_insert(Renewal { since: now, next: now });
+        if renewal.next > now {
+            return;
+        }
+        renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
+        // A failure makes writes to clean regions fail until a record is written, so the keeper
+        // soon tries again.
+        self.is_confirmed &= self.write_record(None);
     }
 
-    /// Whether the legs that are out are recent enough: each start of the process renews often, so
-    /// restarts alone could push their generations out of the history.
-    fn renewals_left(&self) -> bool {
+    /// Whether the history has room for renewals: each start of the process renews often, so
+    /// restarts alone could push the generation of a leg that is out past the history.
+    fn may_renew(&self) -> bool {
         let out = members(self.shared.all() & !self.shared.written());
-        let had = out.filter_map(|leg| self.record.had.get(leg).copied());
-        let oldest = had.filter(|&generation| generation > 0).min();
-        oldest.is_none_or(|had| self.record.generation - had < HISTORY as u64 / 2)
+        let had = out.map(|leg| self.record.had[leg]).filter(|&generation| generation > 0);
+        had.min().is_none_or(|oldest| self.record.generation - oldest < RENEWED_GENERATIONS)
     }
 
     /// Clears regions that are in the bitmap, on all legs, and untouched since the last check.
