@@ -126,7 +126,7 @@ pub(crate) struct Core {
     is_done: bool,
     /// Connections whose `finish_tick` is running.
     finishing: Vec<ConnectionKey>,
-    /// Starved connections that have not retried since the last release of buffers.
+    /// Parked connections that have not retried since the last release of buffers.
     to_unpark: usize,
     /// When to check the keep-alive timers.
     tick_at: Option<Instant>,
@@ -319,7 +319,7 @@ impl Core {
                 }
                 if self.claims.is_up() && !connection.is_under_way(slot) {
                     let over = self.claims.ended((key, slot));
-                    over.iter().for_each(|claim| self.cx.shared.claim_heeded(claim));
+                    over.iter().for_each(|claim| self.cx.shared.claim_applied(claim));
                 }
             }
             if std::mem::take(&mut self.cx.released) {
@@ -620,7 +620,7 @@ impl Core {
         }
         self.cx.volumes.claim(Arc::clone(&claim));
         if under_way.is_empty() {
-            self.cx.shared.claim_heeded(&claim);
+            self.cx.shared.claim_applied(&claim);
         } else {
             self.claims.put_up(claim, under_way);
         }

@@ -679,7 +679,7 @@ impl TargetShared {
     }
 
     /// A core has no changes of the claimed blocks under way.
-    pub(crate) fn claim_heeded(&self, claim: &Arc<Claim>) {
+    pub(crate) fn claim_applied(&self, claim: &Arc<Claim>) {
         self.claims.applied(self.mailboxes(), claim);
     }
 

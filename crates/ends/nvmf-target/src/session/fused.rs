@@ -16,7 +16,7 @@
 use super::{Queue, Session, Work};
 use crate::claims::Claim;
 use crate::core::Context;
-use crate::fence::{Change, FenceAnswer};
+use crate::fence::Change;
 use crate::memory::footprint;
 use crate::pace::Cost;
 use crate::reservations::UnderWay;
@@ -202,15 +202,8 @@ impl<T: Transport> Session<T> {
         else {
             unreachable!("both are commands")
         };
-        if self.holds_back(cx, first, &compare) {
+        if self.holds_back(cx, first, &compare) || self.is_fenced(first, &write) {
             return;
-        }
-        if let Some(fence) = &mut self.fence {
-            match fence.admit(first, &write) {
-                FenceAnswer::Held => return,
-                FenceAnswer::Free => {}
-                FenceAnswer::Open => self.fence = None,
-            }
         }
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
         pair.expect("found above").stage = Stage::InLine;

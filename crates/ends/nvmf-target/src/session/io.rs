@@ -124,16 +124,22 @@ impl<T: Transport> Session<T> {
         if in_capsule && self.holds_back(cx, slot, &command) {
             return;
         }
-        if let Some(fence) = &mut self.fence {
-            match fence.admit(slot, &command) {
-                FenceAnswer::Held => return,
-                FenceAnswer::Free => {}
-                FenceAnswer::Open => self.fence = None,
-            }
+        if self.is_fenced(slot, &command) {
+            return;
         }
         if let Err(status) = self.try_submit(cx, slot, command) {
             self.respond_and_release(cx, slot, status, 0);
         }
+    }
+
+    /// Whether the fence holds a command. Removes a fence that holds nothing any more.
+    pub(super) fn is_fenced(&mut self, slot: SlotId, command: &IoCommand) -> bool {
+        let Some(fence) = &mut self.fence else { return false };
+        let answer = fence.admit(slot, command);
+        if answer == FenceAnswer::Open {
+            self.fence = None;
+        }
+        answer == FenceAnswer::Held
     }
 
     fn try_submit(
