@@ -418,6 +418,22 @@ mod tests {
         });
     }
 
+    /// The server answers half a body although the connection has been closed to make room.
+    #[tokio::test]
+    async fn a_connection_reports_its_end_each_time() {
+        use std::future::poll_fn;
+        let (end, ended) = oneshot::channel();
+        let (stream, _other) = tokio::io::duplex(1);
+        let (activity, moved) = (Activity::new(), Instant::now());
+        let wake = Box::pin(sleep_until(moved + NEVER));
+        let mut one = Connection { stream, activity, idle: NEVER, moved, wake, ended };
+        drop::<oneshot::Sender<()>>(end);
+        for _ in 0..2 {
+            let ends = poll_fn(|cx| std::task::Poll::Ready(one.poll_end(cx))).await;
+            assert_eq!(ends.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
+    }
+
     #[test]
     fn two_hosts_in_one_request_are_refused() {
         while_served(NEVER, |address, _, _| {
