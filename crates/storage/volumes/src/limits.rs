@@ -8,6 +8,9 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// Bytes at the end of each leg that hold its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
+/// Former ends at which to search a leg without a record for one: so many MiB before its end, and
+/// then as many whole GiB.
+pub const FORMER_ENDS: u64 = 512;
 /// The smallest region: the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
 /// The most regions: the bitmap takes 32 KiB, and the state in memory 1 MiB.

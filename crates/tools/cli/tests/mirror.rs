@@ -269,7 +269,7 @@ fn each_leg_is_killed_in_turn_and_comes_back() {
     let servers = legs.each_ref().map(|leg| leg.as_ref().expect("it runs"));
     let [one, two] = servers.map(|leg| leg.url(1));
     let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
-    refused.fails(1, &["is no leg of a mirror yet", "?create"]);
+    refused.fails(1, &["has no record of a mirror", "?create"]);
     let mirror = format!("mirror:{one},{two}?create");
     let control = scratch.text("control");
     let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);

@@ -30,6 +30,8 @@ pub(crate) enum What {
         start_is_empty: bool,
         /// The size of a file system or volume at its start.
         content: Option<u64>,
+        /// Its size when it got a record that is not at its end now.
+        former: Option<u64>,
     },
     Unusable(Unreadable),
 }
@@ -86,8 +88,9 @@ pub(crate) fn assemble(
             }
             What::Unusable(_) => {
                 return refuse(format!(
-                    "the record at the end of {} makes no sense: leave this leg out, and have it \
-                     filled again from the others once its last MiB is zeroes",
+                    "the record at the end of {0} makes no sense: if another leg has all data, put \
+                     zeroes into the first and last MiB of {0}, and start with ?create: the mirror \
+                     fills it",
                     leg.name
                 ));
             }
@@ -217,20 +220,37 @@ pub(crate) fn may_take(
     take_empty: bool,
 ) -> Result<(), MirrorError> {
     let name = &leg.name;
+    refuse_former(leg)?;
     if !take_empty {
         return refuse(format!(
-            "{name} has no record of a mirror in its last MiB: if it is a new disk for this \
-             mirror, say ?create, and everything on it is overwritten; if it has grown, cut it \
-             back to its size of before"
+            "{name} has no record of a mirror in its last MiB: if it was a leg of this mirror, it \
+             has grown or was cut, so give it its former size; only for a new disk without data \
+             say ?create, which overwrites all of it"
         ));
     }
     if !leg.what.is_free_for(record.mirror) {
         return refuse(format!(
-            "{name} is to be overwritten, but it does not look empty: if nobody needs what it \
+            "{name} is to be overwritten, but it does not look empty: if it was a leg of this \
+             mirror, it has grown or was cut, so give it its former size; if nobody needs what it \
              has, put zeroes into its first and last MiB"
         ));
     }
     fits(name, geometry, record)
+}
+
+/// Refuses a leg whose size has changed since it got its record. It may have data that no other leg
+/// has, so it is not taken with `?create` either.
+fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
+    let What::Unmarked { geometry, former: Some(former), .. } = &leg.what else { return Ok(()) };
+    let (name, was) = (&leg.name, ExactSize(*former));
+    let change = if *former < geometry.capacity_bytes() { "has grown" } else { "was cut" };
+    refuse(format!(
+        "{name} was a leg of a mirror when it had {was}, and {change} to {} since: give it that \
+         size again (a file: truncate -s {former}), and start without ?create, which would lose \
+         data; only if nobody needs that mirror, put zeroes into the MiB from byte {} on",
+        ExactSize(geometry.capacity_bytes()),
+        former.saturating_sub(RESERVED_BYTES)
+    ))
 }
 
 /// Whether a leg has the right block size, and enough blocks.
@@ -295,19 +315,22 @@ pub(crate) const TWO_HISTORIES: &str = "were each written without the other: dec
 /// A new mirror that keeps the data of the first leg.
 fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let mut geometries = Vec::new();
+    found.iter().try_for_each(refuse_former)?;
     for (at, leg) in found.iter().enumerate() {
         match &leg.what {
             What::Absent(reason) => return refuse(format!("{}: {reason}", leg.name)),
             What::Unmarked { .. } if !take_empty => {
                 return refuse(format!(
-                    "{} is no leg of a mirror yet: say ?create to make a mirror with the data of \
-                     {}, and to overwrite all other legs",
+                    "{} has no record of a mirror in its last MiB: if it was a leg, it has grown \
+                     or was cut, so give it its former size; only for a new mirror say ?create, \
+                     which keeps the data of {} and overwrites all other legs",
                     leg.name, found[0].name
                 ));
             }
             What::Unmarked { end_is_empty: false, claimed: None, .. } if at == 0 => {
                 return refuse(format!(
-                    "the last MiB of {} is needed for the mirror's record, and has data: make the \
+                    "the last MiB of {} is needed for the mirror's record, and has data: if it was \
+                     a leg of a mirror, it was cut, so give it its former size; otherwise make the \
                      disk 1 MiB larger first",
                     leg.name
                 ));
@@ -414,8 +437,10 @@ mod tests {
 
     fn blank(bytes: u64, empty: bool) -> Found {
         let geometry = Geometry::new(512, bytes / 512);
-        let (claimed, end_is_empty, start_is_empty, content) = (None, empty, empty, None);
-        let what = What::Unmarked { geometry, claimed, end_is_empty, start_is_empty, content };
+        let (claimed, content, former) = (None, None, None);
+        let (start_is_empty, end_is_empty) = (empty, empty);
+        let what =
+            What::Unmarked { geometry, claimed, end_is_empty, start_is_empty, content, former };
         Found { name: "blank".to_owned(), what }
     }
 
@@ -520,6 +545,30 @@ mod tests {
         let found = [marked(0, 4, "ii"), marked(1, 4, "ii"), blank(16 << 20, true)];
         let plan = assemble(&found, true, false).unwrap();
         assert_eq!((plan.record.standings.len(), plan.in_sync), (3, vec![true, true, false]));
+    }
+
+    #[test]
+    fn a_leg_of_another_size_than_before_is_never_overwritten() {
+        let changed = |bytes: u64, was: u64| {
+            let mut found = blank(bytes, true);
+            if let What::Unmarked { former, .. } = &mut found.what {
+                *former = Some(was);
+            }
+            found
+        };
+        for take in [false, true] {
+            let grown = || changed(33 << 20, 17 << 20);
+            refused(&[grown(), grown()], take, true, "truncate -s 17825792)");
+            refused(&[blank(33 << 20, true), grown()], take, true, "when it had 17MiB");
+            refused(&[marked(0, 4, "ii"), grown()], take, true, "from byte 16777216 on");
+            refused(&[changed(16 << 20, 17 << 20), grown()], take, true, "was cut to 16MiB");
+        }
+        // The size may have changed by an amount that the search does not try.
+        let unknown = || blank(16 << 20, true);
+        refused(&[unknown(), unknown()], false, false, "if it was a leg, it has grown or was cut");
+        let or_grown = "if it was a leg of this mirror, it has grown or was cut";
+        refused(&[marked(0, 4, "ii"), unknown()], false, false, or_grown);
+        refused(&[marked(0, 4, "ii"), blank(16 << 20, false)], true, false, or_grown);
     }
 
     #[test]

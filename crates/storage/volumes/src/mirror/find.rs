@@ -6,6 +6,7 @@ use farblock_block::{Namespace, Op};
 use farblock_reactor::Buffer;
 
 use super::assemble::What;
+use super::former::{self, Search};
 use super::pages::Bitmap;
 use super::panel::Panel;
 use super::record::{self, USED_BYTES, Unreadable};
@@ -32,7 +33,12 @@ impl Read {
 }
 
 /// Reads a leg that is installed in the panel's shared state.
-pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>) -> Read {
+pub(crate) fn read(
+    panel: &mut Panel,
+    leg: usize,
+    namespace: &Arc<dyn Namespace>,
+    search: Search,
+) -> Read {
     let geometry = panel.geometry(leg, namespace);
     let block_size = u64::from(geometry.block_size);
     if geometry.capacity_bytes() <= RESERVED_BYTES {
@@ -42,6 +48,7 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
             end_is_empty: true,
             start_is_empty: true,
             content: None,
+            former: None,
         });
     }
     let reserved = geometry.blocks - RESERVED_BYTES / block_size;
@@ -54,21 +61,28 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
             let bitmap = Bitmap::parse(&record, &used);
             Read { what: What::Marked(record), slot, bitmap }
         }
-        Err(Unreadable::None) => {
-            let rest = pieces(panel, leg, namespace, reserved, RESERVED_BYTES);
-            let start = START_BYTES.min(geometry.capacity_bytes() - RESERVED_BYTES);
-            let start = pieces(panel, leg, namespace, 0, start);
-            let content = start.as_deref().ok().and_then(content::bytes);
-            let is_empty = |read: Result<Vec<u8>, _>| read.is_ok_and(|b| b.iter().all(|&b| b == 0));
-            Read::without(What::Unmarked {
-                geometry,
-                claimed: rest.as_deref().ok().and_then(claim::parse),
-                end_is_empty: is_empty(rest),
-                start_is_empty: is_empty(start),
-                content,
-            })
-        }
+        Err(Unreadable::None) => Read::without(unmarked(panel, leg, namespace, search)),
         Err(unreadable) => Read::without(What::Unusable(unreadable)),
+    }
+}
+
+/// The contents of a leg without a record.
+fn unmarked(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>, search: Search) -> What {
+    let geometry = panel.geometry(leg, namespace);
+    let (size, block_size) = (geometry.capacity_bytes(), u64::from(geometry.block_size));
+    let mut read = |at: u64, bytes| pieces(panel, leg, namespace, at / block_size, bytes);
+    let rest = read(size - RESERVED_BYTES, RESERVED_BYTES);
+    let start = read(0, START_BYTES.min(size - RESERVED_BYTES));
+    let content = start.as_deref().ok().and_then(content::bytes);
+    let former = former::size(size, block_size, search, |at, bytes| read(at, bytes).ok());
+    let is_empty = |read: Result<Vec<u8>, _>| read.is_ok_and(|b| b.iter().all(|&b| b == 0));
+    What::Unmarked {
+        geometry,
+        claimed: rest.as_deref().ok().and_then(claim::parse),
+        end_is_empty: is_empty(rest),
+        start_is_empty: is_empty(start),
+        content,
+        former,
     }
 }
 

@@ -7,6 +7,7 @@ mod claim;
 mod content;
 mod copy;
 mod find;
+mod former;
 mod keeper;
 mod nested;
 mod pages;
@@ -28,6 +29,7 @@ use farblock_reactor::os::{self, JoinHandle};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 
 use assemble::{Found, Plan, What};
+use former::Search;
 use keeper::Keeper;
 use panel::Panel;
 use record::Record;
@@ -296,7 +298,7 @@ fn probe(
     let mut panel = Panel::new(&shared, engine)
         .map_err(|error| MirrorError(format!("no event loop can be started: {error}")))?;
     let read = opened.iter().enumerate().map(|(leg, opened)| match opened {
-        Ok(namespace) => find::read(&mut panel, leg, namespace),
+        Ok(namespace) => find::read(&mut panel, leg, namespace, Search::Far),
         Err(reason) => find::Read::without(What::Absent(reason.clone())),
     });
     let reads: Vec<find::Read> = read.collect();

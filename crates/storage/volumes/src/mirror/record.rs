@@ -17,7 +17,7 @@ pub(crate) const OLD_BITMAP_OFFSET: u64 = 128 << 10;
 /// The used length of the reserved part.
 pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + (64 << 10);
 
-const MAGIC: &[u8; 8] = b"FBMIRROR";
+pub(crate) const MAGIC: &[u8; 8] = b"FBMIRROR";
 const VERSION: u32 = 2;
 /// The first version whose bitmap has checksums.
 pub(crate) const CHECKED: u32 = 2;

@@ -7,6 +7,7 @@ use farblock_block::Namespace;
 use farblock_reactor::os;
 
 use super::assemble::{Found, OLDER_COPY, TWO_HISTORIES, What, fits, may_take};
+use super::former::Search;
 use super::keeper::{Keeper, Retry, is_gone};
 use super::record::Record;
 use super::shared::lock;
@@ -24,7 +25,8 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let name = keeper.shared.legs[leg].name.clone();
     fits(&name, &namespace.geometry(), &keeper.record).map_err(|error| error.to_string())?;
     let doubts = keeper.shared.legs[leg].doubts();
-    let read = find::read(&mut keeper.panel, leg, &namespace);
+    let bytes = keeper.record.blocks * u64::from(keeper.record.block_size);
+    let read = find::read(&mut keeper.panel, leg, &namespace, Search::Near(bytes));
     let found = Found { name, what: read.what };
     let mut is_new = false;
     let missed: Vec<usize> = match &found.what {

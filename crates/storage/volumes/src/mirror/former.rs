@@ -1,0 +1,114 @@
+//! Finds the record of a leg that has grown, or was cut by less than a MiB, at its former end.
+//!
+//! Such a leg looks like a new disk, but it may be the only one with the newest data. So a leg
+//! without a record at its end is searched before it may be overwritten.
+
+use super::record::{MAGIC, RECORD_BYTES, SLOT_OFFSETS};
+use crate::limits::{FORMER_ENDS, RESERVED_BYTES};
+
+/// The length of the whole search before the present end: the growth or cut that is found exactly.
+const NEAR_BYTES: u64 = 2 * RESERVED_BYTES;
+const GIB: u64 = 1 << 30;
+
+/// Where to search.
+#[derive(Clone, Copy)]
+pub(crate) enum Search {
+    /// Before the end, in steps: it is not known yet which mirror this is.
+    Far,
+    /// Close to the end, and where a leg of a mirror of this size has its record.
+    Near(u64),
+}
+
+/// The former size of a leg of `size` bytes. `read` reads bytes at an offset, in whole blocks of
+/// `block_size`.
+pub(crate) fn size(
+    size: u64,
+    block_size: u64,
+    search: Search,
+    mut read: impl FnMut(u64, u64) -> Option<Vec<u8>>,
+) -> Option<u64> {
+    // The second slot of a record must not pass for the first one.
+    let begin = size.saturating_sub(NEAR_BYTES + SLOT_OFFSETS[1]);
+    let near = read(begin, size - begin)?;
+    let starts = near.chunks(block_size as usize);
+    if let Some(at) = starts.clone().position(|block| block.starts_with(MAGIC)) {
+        let at = begin + at as u64 * block_size;
+        let is_whole = at + NEAR_BYTES >= size || begin == 0;
+        // At the present end it is torn or damaged.
+        return Some(at + RESERVED_BYTES).filter(|&former| is_whole && former != size);
+    }
+    let length = (RECORD_BYTES as u64).next_multiple_of(block_size);
+    ends(size, search)
+        .filter(|end| *end > RESERVED_BYTES && *end < size && end.is_multiple_of(block_size))
+        .find(|end| read(end - RESERVED_BYTES, length).is_some_and(|it| it.starts_with(MAGIC)))
+}
+
+/// Former sizes to try, the likely ones first. A size that is no multiple of these steps from the
+/// present one is not found.
+fn ends(size: u64, search: Search) -> Box<dyn Iterator<Item = u64>> {
+    match search {
+        Search::Near(bytes) => Box::new(std::iter::once(bytes + RESERVED_BYTES)),
+        Search::Far => {
+            let by_mib = (1..=FORMER_ENDS).map_while(move |it| size.checked_sub(it << 20));
+            let gibs = size / GIB;
+            let by_gib = (0..FORMER_ENDS).map_while(move |it| Some(gibs.checked_sub(it)? * GIB));
+            Box::new(by_mib.chain(by_gib))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// The size found on a disk that grew or was cut from `former` to `now` bytes.
+    fn found(former: u64, now: u64, search: Search) -> Option<u64> {
+        let record = |slot: usize| former - RESERVED_BYTES + SLOT_OFFSETS[slot];
+        size(now, 512, search, |at, bytes| {
+            let mut data = vec![0; bytes as usize];
+            for record in [record(0), record(1)] {
+                if (at..at + bytes).contains(&record) {
+                    data[(record - at) as usize..][..8].copy_from_slice(MAGIC);
+                }
+            }
+            Some(data)
+        })
+    }
+
+    #[test]
+    fn a_record_at_a_former_end_is_found() {
+        for (former, now) in [
+            (17 * MIB, 33 * MIB),
+            (17 * MIB, 17 * MIB + 512),
+            (17 * MIB + 512, 17 * MIB),
+            (17 * MIB, 18 * MIB - 512),
+            (2 * MIB, 18 * MIB),
+            (100 * GIB, 160 * GIB + 5 * MIB),
+        ] {
+            assert_eq!(found(former, now, Search::Far), Some(former), "{former} {now}");
+        }
+        assert_eq!(
+            found(9 * MIB + 512, 50 * MIB, Search::Near(8 * MIB + 512)),
+            Some(9 * MIB + 512)
+        );
+    }
+
+    #[test]
+    fn the_second_slot_does_not_pass_for_the_first() {
+        for more in (0..200 << 10).step_by(4096) {
+            let size = found(17 * MIB, 18 * MIB + more, Search::Far);
+            assert!(size.is_none_or(|size| size == 17 * MIB), "{more}: {size:?}");
+        }
+        assert_eq!(found(17 * MIB, 18 * MIB, Search::Far), Some(17 * MIB));
+    }
+
+    #[test]
+    fn a_disk_without_a_record_has_no_former_size() {
+        assert_eq!(found(17 * MIB, 17 * MIB, Search::Far), None, "its record is torn");
+        for now in [MIB + 512, 2 * MIB, 40 * GIB] {
+            assert_eq!(size(now, 512, Search::Far, |_, bytes| Some(vec![0; bytes as usize])), None);
+        }
+    }
+}
