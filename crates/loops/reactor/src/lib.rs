@@ -74,6 +74,8 @@ mod batch;
 mod config;
 mod engine;
 mod event;
+#[cfg(target_os = "linux")]
+pub mod loop_device;
 pub mod notices;
 pub mod os;
 mod portable;

@@ -77,6 +77,15 @@ impl FileOptions {
     }
 }
 
+/// Takes a disk's locks for a file that this process reads or writes without sharing it, until the
+/// file is closed. Waits a few seconds for the previous user.
+///
+/// # Errors
+/// [`FileProblem::InUse`], with the other user, or [`FileProblem::Locked`].
+pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
+    probe::lock_patiently(file, path, read_only)
+}
+
 /// A regular file or a block device as a namespace.
 pub struct FileDisk {
     path: PathBuf,

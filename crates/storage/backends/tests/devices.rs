@@ -112,6 +112,96 @@ fn a_loop_device_and_its_file_are_one_disk() {
     FileDisk::open(&device.path, &options).unwrap();
 }
 
+fn refusal(path: &Path) -> String {
+    FileDisk::open(path, &FileOptions::new(512)).err().expect("it opened").to_string()
+}
+
+#[test]
+fn loop_devices_on_one_another_are_one_disk() {
+    if !may_use_root() {
+        return;
+    }
+    let (dir, options) = (Dir::new(), FileOptions::new(512));
+    let lower = Loop::new(&dir, 16 << 20, 512);
+    run("mkfs.ext4", &["-q", lower.name()]);
+    let upper = Loop::over(&lower.path, 512);
+    assert!(refusal(&lower.path).contains(upper.name()));
+    assert!(refusal(&lower.file).contains(lower.name()));
+    let mount = Mount::device(&dir, &lower);
+    let of_mounted = refusal(&upper.path);
+    let place = format!("the file system on {} at {}", lower.name(), mount.path("").display());
+    assert!(of_mounted.contains(place.trim_end_matches('/')), "{of_mounted}");
+    drop(mount);
+    // A target that had the lower device before the upper one existed.
+    drop(upper);
+    let shared = FileDisk::open(&lower.path, &options).unwrap();
+    let upper = Loop::over(&lower.path, 512);
+    let of_shared = refusal(&upper.path);
+    assert!(of_shared.contains(lower.name()), "{of_shared}");
+    drop(shared);
+    FileDisk::open(&upper.path, &options).unwrap();
+}
+
+#[test]
+fn two_loop_devices_on_one_file_are_one_disk_where_they_overlap() {
+    if !may_use_root() {
+        return;
+    }
+    let (dir, options) = (Dir::new(), FileOptions::new(512));
+    let device = Loop::new(&dir, 2 * MIN_BYTES, 512);
+    let other = Loop::over(&device.file, 512);
+    assert!(refusal(&device.path).contains(other.name()));
+    assert!(refusal(&other.path).contains(device.name()));
+    drop((device, other));
+    let file = dir.file(2 * MIN_BYTES);
+    let part = |offset| Loop::part(&file, offset, MIN_BYTES);
+    let (device, other) = (part(0), part(MIN_BYTES));
+    FileDisk::open(&device.path, &options).unwrap();
+    FileDisk::open(&other.path, &options).unwrap();
+}
+
+/// The path that sysfs has for a loop device's file may lead to no file, or to another one.
+#[test]
+fn the_file_of_a_loop_device_is_known_without_its_path() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Loop::new(&dir, MIN_BYTES, 512);
+    let moved = device.file.with_extension("moved");
+    std::fs::rename(&device.file, &moved).unwrap();
+    assert!(refusal(&moved).contains(device.name()));
+    std::fs::write(&device.file, vec![0; MIN_BYTES as usize]).unwrap();
+    FileDisk::open(&device.file, &FileOptions::new(512)).expect("it is another file");
+    let linked = moved.with_extension("linked");
+    std::fs::hard_link(&moved, &linked).unwrap();
+    std::fs::remove_file(&moved).unwrap();
+    assert!(refusal(&linked).contains(device.name()));
+    // And downwards: the locks of the file below.
+    drop(device);
+    let device = Loop::over(&linked, 512);
+    let (below, moved) = (std::fs::File::open(&linked).unwrap(), linked.with_extension("again"));
+    below.lock().unwrap();
+    std::fs::rename(&linked, &moved).unwrap();
+    let of_device = refusal(&device.path);
+    assert!(of_device.contains("this target, as another disk"), "{of_device}");
+}
+
+#[test]
+fn a_loop_device_of_another_mount_namespace_is_found() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let (file, shown) = (dir.file(MIN_BYTES), dir.file(0));
+    // The file has this path only there, and this path is an empty file here.
+    let script = "mount --bind \"$1\" \"$2\" && losetup --show --find \"$2\"";
+    let paths = [file.to_str().unwrap(), shown.to_str().unwrap()];
+    let made = run("unshare", &["--mount", "sh", "-c", script, "sh", paths[0], paths[1]]);
+    let device = Loop { path: made.into(), file: file.clone() };
+    assert!(refusal(&file).contains(device.name()));
+}
+
 #[test]
 fn a_write_protected_device_is_not_shared_as_writable() {
     if !may_use_root() {

@@ -21,7 +21,11 @@ pub(super) struct Abilities {
 }
 
 #[cfg(target_os = "linux")]
+mod beneath;
+#[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "linux")]
+mod loops;
 #[cfg(target_os = "linux")]
 pub(super) mod others;
 #[cfg(windows)]
@@ -59,10 +63,24 @@ pub(super) fn open(
 }
 
 fn open_locked(path: &Path, options: &FileOptions, kind: FileKind) -> Result<File, FileProblem> {
+    patiently(path, || {
+        let file = open_file(path, options, kind)?;
+        lock(&file, path, options.read_only).map(|()| file)
+    })
+}
+
+/// Locks an open file, for which it waits as for a disk.
+pub(super) fn lock_patiently(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
+    patiently(path, || lock(file, path, read_only))
+}
+
+fn patiently<T>(
+    path: &Path,
+    attempt: impl Fn() -> Result<T, FileProblem>,
+) -> Result<T, FileProblem> {
     let until = Instant::now() + LOCK_TIME;
     loop {
-        let file = open_file(path, options, kind);
-        match file.and_then(|file| lock(&file, path, options.read_only).map(|()| file)) {
+        match attempt() {
             Err(FileProblem::Locked { .. } | FileProblem::Busy | FileProblem::InUse { .. })
                 if Instant::now() < until =>
             {

@@ -6,12 +6,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use super::beneath;
+use super::loops::Thing;
 use crate::error::FileProblem;
 
 /// The first bytes of the permissions that a program uses, and of those that it denies to others.
@@ -35,7 +36,10 @@ const EXCLUSIVE: [i64; 2] = [WRITE, RESIZE];
 /// # Errors
 /// [`FileProblem::InUse`], which names the user.
 pub(in crate::file) fn claim(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
-    let claimed = claim_bytes(file, path, read_only).and_then(|()| look_beneath(path, read_only));
+    let claimed = claim_bytes(file, path, read_only).and_then(|()| match file.metadata() {
+        Ok(found) => beneath::look(&found, read_only),
+        Err(_) => Ok(()),
+    });
     claimed.inspect_err(|_| release(file))
 }
 
@@ -54,8 +58,9 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
+            // No such locks here, or the file is open only for writing: those of others may show.
             tracing::debug!(%error, "{} has no byte locks", path.display());
-            return Ok(());
+            break;
         }
     }
     match is_refused(file, read_only) {
@@ -65,7 +70,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
 }
 
 /// Whether another program uses a permission that we deny, or denies one that we need.
-fn is_refused(file: &File, read_only: bool) -> bool {
+pub(super) fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
     used.chain(unshared).any(|byte| is_locked_elsewhere(file, byte))
@@ -97,104 +102,88 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
     FileProblem::InUse { by: holder(path, 1), read_only }
 }
 
-/// Checks for users below or above the disk: loop devices on a file, the file of a loop device,
-/// swap.
-fn look_beneath(path: &Path, read_only: bool) -> Result<(), FileProblem> {
-    let Ok(found) = fs::metadata(path) else { return Ok(()) };
-    if let Some(swap) = swap_at(&found) {
-        return Err(FileProblem::InUse { by: swap, read_only });
-    }
-    if found.is_file() {
-        return match loop_device_on(&found, read_only) {
-            Some(by) => Err(FileProblem::InUse { by, read_only }),
-            None => Ok(()),
+/// Another program's lock on a file or device, from the kernel's list: such a file may have no path
+/// here. The program, if it has a conflicting lock.
+pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
+    let list = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let lock = list
+        .lines()
+        .filter_map(Lock::parse)
+        .find(|lock| lock.thing() == thing && lock.conflicts(read_only))?;
+    Some(process(lock.process).unwrap_or_else(|| HIDDEN.to_owned()))
+}
+
+/// The process that has locked the whole file, from the kernel's list.
+fn locker(path: &Path) -> Option<String> {
+    let thing = fs::metadata(path).ok().map(|found| Thing::of_inode(&found))?;
+    let list = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let own = std::process::id();
+    let mut locks = list.lines().filter_map(Lock::parse);
+    let lock =
+        locks.find(|lock| lock.thing() == thing && lock.is_whole && lock.process != Some(own))?;
+    process(lock.process)
+}
+
+/// A line of `/proc/locks`.
+struct Lock {
+    /// `flock`, instead of a lock on bytes.
+    is_whole: bool,
+    excludes: bool,
+    /// `None` for locks of open files.
+    process: Option<u32>,
+    device: u64,
+    inode: u64,
+    first: i64,
+    last: i64,
+}
+
+impl Lock {
+    /// Parses `1: FLOCK  ADVISORY  WRITE 3548 fe:00:1234 0 EOF`.
+    fn parse(line: &str) -> Option<Lock> {
+        let mut words = line.split_whitespace().skip(1);
+        // The kernel marks a lock that waits for another with `->` here.
+        let kind = words.next()?;
+        let excludes = words.nth(1)? == "WRITE";
+        let process = words.next()?.parse().ok();
+        let mut file = words.next()?.split(':');
+        let major = u32::from_str_radix(file.next()?, 16).ok()?;
+        let minor = u32::from_str_radix(file.next()?, 16).ok()?;
+        let inode = file.next()?.parse().ok()?;
+        let first = words.next()?.parse().ok()?;
+        let last = words.next()?.parse().unwrap_or(i64::MAX);
+        let is_whole = match kind {
+            "FLOCK" => true,
+            "OFDLCK" | "POSIX" => false,
+            _ => return None,
         };
+        let device = rustix::fs::makedev(major, minor);
+        Some(Lock { is_whole, excludes, process, device, inode, first, last })
     }
-    match backing_file(&found) {
-        Some(below) => look_at_backing_file(&below, read_only),
-        None => Ok(()),
+
+    fn thing(&self) -> Thing {
+        Thing::File { device: self.device, inode: self.inode }
     }
-}
 
-/// The swap area on this file or device.
-fn swap_at(found: &fs::Metadata) -> Option<String> {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let area = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    let mut areas = area.map(|area| area.replace("\\040", " "));
-    let area = areas.find(|area| fs::metadata(area).is_ok_and(|other| is_same(&other, found)))?;
-    Some(format!("the kernel, which swaps to {area}"))
-}
-
-fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
-    match one.file_type().is_block_device() && other.file_type().is_block_device() {
-        true => one.rdev() == other.rdev(),
-        false => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+    fn conflicts(&self, read_only: bool) -> bool {
+        if self.is_whole {
+            return self.excludes || !read_only;
+        }
+        let used = EXCLUSIVE.iter().map(|permission| USED + permission);
+        let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
+        used.chain(unshared).any(|byte| (self.first..=self.last).contains(&byte))
     }
 }
 
-/// The loop device that uses a file. For a read-only open, a read-only loop device is no conflict.
-fn loop_device_on(file: &fs::Metadata, read_only: bool) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut devices = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.path());
-    let device = devices.find(|device| {
-        let name = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
-        let below = Path::new(name.trim_end_matches('\n'));
-        let is_harmless =
-            read_only && fs::read_to_string(device.join("ro")).is_ok_and(|text| text.trim() == "1");
-        !is_harmless
-            && may_have(&mounts, below, file.dev())
-            && fs::metadata(below).is_ok_and(|other| is_same(&other, file))
-    })?;
-    let name = device.file_name()?.to_str()?.to_owned();
-    Some(format!("the loop device /dev/{name} (`losetup -d /dev/{name}` removes it)"))
-}
+const HIDDEN: &str = "a process that this user cannot see";
 
-/// Whether a path can be on the file system `device`. Only then is it safe to stat: a path on
-/// another mount, such as a FUSE disk whose target is down, may hang.
-fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // Field 3 is the device, field 5 the mount point; the type follows a hyphen.
-    let mount = |line: &'_ str| {
-        let mut words = line.split(' ');
-        let found = words.nth(2)?.to_owned();
-        let at = words.nth(1)?.replace("\\040", " ");
-        let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
-        path.starts_with(&at).then_some((at.len(), found, kind))
-    };
-    // Of several mounts at one point, the last is in use.
-    let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length);
-    // Subvolumes of these file systems have their own device numbers.
-    deepest.is_some_and(|(_, found, kind)| {
-        found == number || ["btrfs", "bcachefs", "overlay"].contains(&kind.as_str())
-    })
-}
-
-/// The file of a loop device, if the device, or the disk of the partition, is one.
-fn backing_file(device: &fs::Metadata) -> Option<PathBuf> {
-    if !device.file_type().is_block_device() {
-        return None;
+/// A process by its number, and its command.
+fn process(number: Option<u32>) -> Option<String> {
+    let number = number?;
+    if number == std::process::id() {
+        return Some("this target, as another disk".to_owned());
     }
-    let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
-    ["loop", "../loop"].iter().find_map(|folder| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{folder}/backing_file");
-        let name = fs::read_to_string(path).ok()?;
-        Some(PathBuf::from(name.trim_end_matches('\n')))
-    })
-}
-
-/// Whether another program uses the file below a loop device. Only tries the locks, because
-/// partitions of one device may have several users.
-fn look_at_backing_file(below: &Path, read_only: bool) -> Result<(), FileProblem> {
-    // Files of another user or mount namespace cannot be examined.
-    let Ok(file) = File::open(below) else { return Ok(()) };
-    let is_locked = match read_only {
-        true => matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)),
-        false => matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)),
-    };
-    match is_locked || is_refused(&file, read_only) {
-        true => Err(in_use(below, read_only)),
-        false => Ok(()),
-    }
+    let command = fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
+    Some(format!("process {number} ({})", command.trim_end()))
 }
 
 /// The process that has the file open, and its command, as far as this user can see. `asking`: the
@@ -213,13 +202,10 @@ pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let least = |number| if number == own { asking + 1 } else { 1 };
     let Some(number) = numbers.into_iter().find(|&number| has_open(number, &path, least(number)))
     else {
-        return "a process that this user cannot see".to_owned();
+        // In a sandbox the open files of other processes are invisible, but not their locks.
+        return locker(&path).unwrap_or_else(|| HIDDEN.to_owned());
     };
-    if number == own {
-        return "this target, as another disk".to_owned();
-    }
-    let command = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
-    format!("process {number} ({})", command.trim_end())
+    process(Some(number)).unwrap_or_else(|| HIDDEN.to_owned())
 }
 
 /// Whether a process has the path open at least `least` times.
@@ -253,18 +239,6 @@ mod tests {
                 claim(&other, &path, second).expect("what was refused holds no lock");
             }
         }
-    }
-
-    #[test]
-    fn a_path_on_another_mount_is_not_looked_at() {
-        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-            40 21 0:50 / /run/disk rw - fuse.farblock farblock rw\n\
-            41 21 0:60 / /data rw - btrfs /dev/sdb rw\n";
-        let device = rustix::fs::makedev(8, 1);
-        assert!(may_have(mounts, Path::new("/srv/disk.img"), device));
-        assert!(!may_have(mounts, Path::new("/run/disk/disk"), device), "a FUSE disk");
-        assert!(may_have(mounts, Path::new("/data/v/disk.img"), device), "a subvolume");
-        assert!(!may_have(mounts, Path::new("/srv/disk.img"), rustix::fs::makedev(8, 2)));
     }
 
     #[test]

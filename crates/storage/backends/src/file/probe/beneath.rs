@@ -1,0 +1,204 @@
+//! Checks for users below and above a disk: the file of a loop device, loop devices over any of
+//! them, mounted devices, swap.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, major, minor};
+
+use super::loops::{self, Loop, Thing};
+use super::others::{holder, is_refused, lock_of_another};
+use crate::error::FileProblem;
+
+/// How many files and devices below one disk are looked at.
+const MOST: usize = 64;
+
+/// How a disk leads to a file or device below it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It is the disk.
+    Itself,
+    /// It is below a loop device, which does not claim it.
+    Loop,
+    /// The disk is one of its partitions; others may have other users.
+    Partition,
+    /// The kernel has claimed it for a volume or RAID.
+    Claimed,
+}
+
+/// A file or device below a disk.
+struct Part {
+    thing: Thing,
+    way: Way,
+    /// Its name here, if it is known.
+    path: Option<PathBuf>,
+    /// The first byte of the disk in it, and the byte after the last.
+    range: (u64, u64),
+}
+
+/// Looks for other users of the parts of a disk.
+///
+/// # Errors
+/// [`FileProblem::InUse`], which names the user.
+pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem> {
+    let loops = loops::all(found.dev());
+    let (parts, passed) = parts(Thing::of(found), &loops);
+    for part in &parts {
+        let by = swap_at(part.thing)
+            .or_else(|| loop_over(part, &passed, &loops, read_only))
+            .or_else(|| user_of(part, read_only));
+        if let Some(by) = by {
+            return Err(FileProblem::InUse { by, read_only });
+        }
+    }
+    Ok(())
+}
+
+/// The disk and all that is below it, and the numbers of the loop devices among them.
+fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Part>, BTreeSet<u64>) {
+    let mut parts = vec![Part { thing: disk, way: Way::Itself, path: None, range: (0, u64::MAX) }];
+    let mut passed = BTreeSet::new();
+    let mut next = 0;
+    while let Some(part) = parts.get(next) {
+        let thing = part.thing;
+        next += 1;
+        let Thing::Device(number) = thing else { continue };
+        let below = match loops.iter().find(|device| device.number == number) {
+            Some(device) => {
+                passed.insert(number);
+                below_loop(device).into_iter().collect()
+            }
+            None => below_device(number),
+        };
+        for part in below {
+            if parts.len() < MOST {
+                parts.push(part);
+            }
+        }
+    }
+    (parts, passed)
+}
+
+fn below_loop(device: &Loop) -> Option<Part> {
+    let path = Some(device.path.clone());
+    // The device is in use itself, so its file answers.
+    let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
+    let thing = device.below.or_else(by_path)?;
+    Some(Part { thing, way: Way::Loop, path, range: device.range })
+}
+
+/// The devices of a volume or RAID, or the disk of a partition.
+fn below_device(number: u64) -> Vec<Part> {
+    let sysfs = sysfs(number);
+    let part = |folder: &Path, way| {
+        let number = fs::read_to_string(folder.join("dev")).ok()?;
+        let thing = Thing::Device(loops::device_number(&number)?);
+        Some(Part { thing, way, path: None, range: (0, u64::MAX) })
+    };
+    if sysfs.join("partition").exists() {
+        return part(&sysfs.join(".."), Way::Partition).into_iter().collect();
+    }
+    let slaves = fs::read_dir(sysfs.join("slaves")).into_iter().flatten().flatten();
+    slaves.filter_map(|entry| part(&entry.path(), Way::Claimed)).collect()
+}
+
+fn sysfs(number: u64) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)))
+}
+
+/// The kernel's name of a device, such as `loop3`.
+fn name_of(number: u64) -> Option<String> {
+    let folder = fs::canonicalize(sysfs(number)).ok()?;
+    Some(folder.file_name()?.to_str()?.to_owned())
+}
+
+/// The swap area on this file or device.
+fn swap_at(thing: Thing) -> Option<String> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let area = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let mut areas = area.map(|area| area.replace("\\040", " "));
+    let area = areas.find(|area| fs::metadata(area).is_ok_and(|it| Thing::of(&it) == thing))?;
+    Some(format!("the kernel, which swaps to {area}"))
+}
+
+/// Another loop device over the part. For a read-only open, a read-only loop device is no conflict.
+fn loop_over(
+    part: &Part,
+    passed: &BTreeSet<u64>,
+    loops: &[Loop],
+    read_only: bool,
+) -> Option<String> {
+    let is_over = |below: Thing| {
+        below == part.thing || (part.way != Way::Partition && is_partition_of(below, part.thing))
+    };
+    let device = loops.iter().find(|device| {
+        let writes = !read_only || !device.read_only;
+        writes
+            && !passed.contains(&device.number)
+            && device.below.is_some_and(is_over)
+            && device.overlaps(part.range)
+    })?;
+    let name = &device.name;
+    Some(format!("the loop device /dev/{name} (`losetup -d /dev/{name}` removes it)"))
+}
+
+fn is_partition_of(part: Thing, whole: Thing) -> bool {
+    let Thing::Device(number) = part else { return false };
+    below_device(number).iter().any(|it| it.way == Way::Partition && it.thing == whole)
+}
+
+/// Another user of what is below a loop device: a file system, or a program that has it locked.
+fn user_of(part: &Part, read_only: bool) -> Option<String> {
+    match (part.way, part.thing) {
+        (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
+        (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),
+        _ => None,
+    }
+}
+
+fn user_of_device(number: u64, read_only: bool) -> Option<String> {
+    let name = name_of(number)?;
+    // Fails while the kernel or another program has the device to itself.
+    let flags = if read_only { OFlags::empty() } else { OFlags::EXCL };
+    match loops::open_device(&name, number, flags) {
+        Ok(device) if is_locked(&device, read_only) => {
+            Some(holder(&Path::new("/dev").join(name), 1))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Some(claimant(&name, number)),
+        _ => None,
+    }
+}
+
+/// The user that has claimed a device.
+fn claimant(name: &str, number: u64) -> String {
+    let number = format!(" {}:{} ", major(number), minor(number));
+    let mounts = loops::all_mounts();
+    let mut lines = mounts.iter().flat_map(|mounts| mounts.lines());
+    let place = lines.find(|line| line.contains(&number)).and_then(|line| line.split(' ').nth(4));
+    match place {
+        Some(place) => format!("the file system on /dev/{name} at {place}"),
+        None => format!("the system or another program, which has claimed /dev/{name}"),
+    }
+}
+
+/// Only tries the locks, because partitions of one device may have several users.
+fn user_of_file(part: &Part, read_only: bool) -> Option<String> {
+    let path = part.path.as_deref()?;
+    let is_it = |file: &File| file.metadata().is_ok_and(|it| Thing::of(&it) == part.thing);
+    match fs::metadata(path).and_then(|_| File::open(path)) {
+        Ok(file) if is_it(&file) => {
+            let is_used = is_locked(&file, read_only) || is_refused(&file, read_only);
+            is_used.then(|| holder(path, 1))
+        }
+        // The file has another path, or none, or this user may not open it.
+        _ => lock_of_another(part.thing, read_only),
+    }
+}
+
+fn is_locked(file: &File, read_only: bool) -> bool {
+    let tried = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    matches!(tried, Err(fs::TryLockError::WouldBlock))
+}

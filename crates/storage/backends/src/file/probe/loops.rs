@@ -1,0 +1,275 @@
+//! The loop devices of this machine, and the files and devices below them.
+//!
+//! The kernel knows a loop device's file by its inode number. A path from sysfs may lead to another
+//! file: in a different mount namespace, or after a rename.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use farblock_reactor::loop_device::{self, Backing};
+use rustix::fs::{OFlags, makedev};
+
+/// Time limit for the file system of a loop device's file, which may wait for a network or process.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// The loop devices whose file systems have not answered so far.
+static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// A file, or a block device by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Thing {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+impl Thing {
+    pub(super) fn of(found: &Metadata) -> Thing {
+        match found.file_type().is_block_device() {
+            true => Thing::Device(found.rdev()),
+            false => Thing::File { device: found.dev(), inode: found.ino() },
+        }
+    }
+
+    /// The node of a device in `/dev` rather than the device: locks belong to the node.
+    pub(super) fn of_inode(found: &Metadata) -> Thing {
+        Thing::File { device: found.dev(), inode: found.ino() }
+    }
+
+    fn of_backing(backing: &Backing) -> Thing {
+        match backing.block_device {
+            Some(number) => Thing::Device(number),
+            None => Thing::File { device: backing.device, inode: backing.inode },
+        }
+    }
+}
+
+/// A loop device that has a file.
+#[derive(Clone, Debug)]
+pub(super) struct Loop {
+    /// The device's name, such as `loop3`.
+    pub(super) name: String,
+    pub(super) number: u64,
+    /// The file or device below, unless the system keeps it secret.
+    pub(super) below: Option<Thing>,
+    /// The path of its file in the mount namespace that made the device.
+    pub(super) path: PathBuf,
+    /// The first byte, and the byte after the last, in the file.
+    pub(super) range: (u64, u64),
+    pub(super) read_only: bool,
+}
+
+impl Loop {
+    /// Whether two loop devices have bytes of one file in common.
+    pub(super) fn overlaps(&self, other: (u64, u64)) -> bool {
+        self.range.0 < other.1 && other.0 < self.range.1
+    }
+}
+
+/// All loop devices that have a file. `device` is the file system of a file that this process has
+/// just opened, so that it is known to answer.
+pub(super) fn all(device: u64) -> Vec<Loop> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| {
+        let name = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        Some((entry.path(), PathBuf::from(name.trim_end_matches('\n'))))
+    });
+    let files: Vec<_> = files.collect();
+    // Most machines have none, and then the mounts are of no interest.
+    let mounts = if files.is_empty() { BTreeSet::new() } else { all_mounts() };
+    let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    files
+        .into_iter()
+        .filter_map(|(sysfs, path)| {
+            let may_ask = !mounts.iter().any(|mounts| may_hang(mounts, &path, device));
+            looked_at(&sysfs, path, may_ask, &|path| may_have(&own, path, device))
+        })
+        .collect()
+}
+
+fn looked_at(
+    sysfs: &Path,
+    path: PathBuf,
+    may_ask: bool,
+    may_stat: &dyn Fn(&Path) -> bool,
+) -> Option<Loop> {
+    let name = sysfs.file_name()?.to_str()?.to_owned();
+    let word = |file: &str| fs::read_to_string(sysfs.join(file)).map(|it| it.trim().to_owned());
+    let number = device_number(&word("dev").ok()?)?;
+    let asked = if may_ask { ask(&name, number) } else { None };
+    let bytes = |file: &str| word(file).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
+    let (start, limit) = asked.map_or_else(
+        || (bytes("loop/offset"), bytes("loop/sizelimit")),
+        |backing| (backing.offset_bytes, backing.limit_bytes),
+    );
+    let end = if limit == 0 { u64::MAX } else { start.saturating_add(limit) };
+    // The path is the next best source.
+    let by_path = || match path.starts_with("/dev") || may_stat(&path) {
+        true => fs::metadata(&path).ok().map(|found| Thing::of(&found)),
+        false => None,
+    };
+    let below = asked.as_ref().map(Thing::of_backing).or_else(by_path);
+    let read_only = word("ro").is_ok_and(|text| text == "1");
+    Some(Loop { name, number, below, path, range: (start, end), read_only })
+}
+
+/// What the driver reports. `None` if this user may not open the device, or if the file system of
+/// its file does not answer.
+fn ask(name: &str, number: u64) -> Option<Backing> {
+    let name = name.to_owned();
+    within(ANSWER_TIME, &UNANSWERED, number, move || {
+        let device = open_device(&name, number, OFlags::empty()).ok()?;
+        loop_device::backing(&device).ok()
+    })
+}
+
+/// Runs a question about a device on a thread of its own. Asks no second question while one has
+/// no answer, so that few threads wait.
+fn within<T: PartialEq + Send + 'static>(
+    time: Duration,
+    unanswered: &'static Mutex<BTreeSet<u64>>,
+    number: u64,
+    question: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let waiting = || unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+    if waiting().contains(&number) {
+        return None;
+    }
+    let (tell, answers) = channel();
+    let ask = move || {
+        let answer = question();
+        let mut waiting = waiting();
+        let _ = tell.send(answer);
+        waiting.remove(&number);
+    };
+    std::thread::Builder::new().name("loop-device".to_owned()).spawn(ask).ok()?;
+    if let Ok(answer) = answers.recv_timeout(time) {
+        return answer;
+    }
+    let mut waiting = waiting();
+    // The thread may have answered meanwhile.
+    let answer = answers.try_recv();
+    if answer == Err(TryRecvError::Empty) {
+        waiting.insert(number);
+    }
+    answer.ok().flatten()
+}
+
+/// Opens a block device for reading by its kernel name, if that name in `/dev` is this device.
+pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Result<File> {
+    let path = Path::new("/dev").join(name.replace('!', "/"));
+    let is_it = |found: &Metadata| Thing::of(found) == Thing::Device(number);
+    if !fs::metadata(&path).is_ok_and(|found| is_it(&found)) {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    let flags = (flags | OFlags::NONBLOCK).bits();
+    let opened = File::options().read(true).custom_flags(flags.cast_signed()).open(&path)?;
+    match opened.metadata().is_ok_and(|found| is_it(&found)) {
+        true => Ok(opened),
+        false => Err(std::io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// A device number as sysfs writes it: `7:3`.
+pub(super) fn device_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The mounts of every mount namespace that has a process, as far as this user may see.
+pub(super) fn all_mounts() -> BTreeSet<String> {
+    let mut namespaces = BTreeSet::new();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|entry| entry.file_name().to_str().is_some_and(|it| it.parse::<u32>().is_ok()))
+        .filter(|entry| {
+            // Without the name of the namespace, compare the mounts themselves.
+            fs::read_link(entry.path().join("ns/mnt")).map_or(true, |it| namespaces.insert(it))
+        })
+        .filter_map(|entry| fs::read_to_string(entry.path().join("mountinfo")).ok())
+        .collect()
+}
+
+/// The mount that a path is on: its device number as sysfs writes it, and its type.
+fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
+    // Field 3 is the device, field 5 the mount point; the type follows a hyphen.
+    let mount = |line: &'_ str| {
+        let mut words = line.split(' ');
+        let found = words.nth(2)?.to_owned();
+        let at = words.nth(1)?.replace("\\040", " ");
+        let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
+        path.starts_with(&at).then_some((at.len(), found, kind))
+    };
+    // Of several mounts at one point, the last is in use.
+    let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length);
+    deepest.map(|(_, found, kind)| (found, kind))
+}
+
+fn number_text(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Whether a path can be on the file system `device`. Only then is it safe to stat: a path on
+/// another mount, such as a FUSE disk whose target is down, may hang.
+fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
+    // Subvolumes of these file systems have their own device numbers.
+    mount_of(mounts, path).is_some_and(|(found, kind)| {
+        found == number_text(device) || ["btrfs", "bcachefs", "overlay"].contains(&kind.as_str())
+    })
+}
+
+/// Whether a path may be on a file system that waits for a network or a process, other than
+/// `device`.
+fn may_hang(mounts: &str, path: &Path, device: u64) -> bool {
+    const REMOTE: [&str; 10] =
+        ["9p", "afs", "ceph", "cifs", "gfs2", "lustre", "nfs", "nfs4", "ocfs2", "smb3"];
+    mount_of(mounts, path).is_some_and(|(found, kind)| {
+        (kind.starts_with("fuse") || REMOTE.contains(&kind.as_str()))
+            && found != number_text(device)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+        40 21 0:50 / /run/disk rw - fuse.farblock farblock rw\n\
+        41 21 0:60 / /data rw - btrfs /dev/sdb rw\n";
+
+    #[test]
+    fn a_path_on_another_mount_is_not_looked_at() {
+        let device = makedev(8, 1);
+        assert!(may_have(MOUNTS, Path::new("/srv/disk.img"), device));
+        assert!(!may_have(MOUNTS, Path::new("/run/disk/disk"), device), "a FUSE disk");
+        assert!(may_have(MOUNTS, Path::new("/data/v/disk.img"), device), "a subvolume");
+        assert!(!may_have(MOUNTS, Path::new("/srv/disk.img"), makedev(8, 2)));
+    }
+
+    #[test]
+    fn a_file_system_without_an_answer_is_asked_once() {
+        static WAITING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+        let asked = |question| within(Duration::from_millis(1), &WAITING, 7, question);
+        let (answer, wait) = channel::<()>();
+        let question: Box<dyn FnOnce() -> Option<()> + Send> = Box::new(move || wait.recv().ok());
+        assert_eq!(asked(question), None);
+        assert_eq!(asked(Box::new(|| panic!("it was asked again"))), None);
+        answer.send(()).expect("the first question waits");
+        while !WAITING.lock().expect("not poisoned").is_empty() {
+            std::thread::yield_now();
+        }
+        let again = within(Duration::MAX, &WAITING, 7, || Some(()));
+        assert_eq!(again, Some(()));
+    }
+
+    #[test]
+    fn the_driver_is_not_asked_for_files_that_may_hang() {
+        let device = makedev(8, 1);
+        assert!(may_hang(MOUNTS, Path::new("/run/disk/disk"), device));
+        assert!(!may_hang(MOUNTS, Path::new("/run/disk/disk"), makedev(0, 50)), "it answers");
+        assert!(!may_hang(MOUNTS, Path::new("/srv/disk.img"), makedev(8, 2)));
+    }
+}
