@@ -5,6 +5,7 @@
 //! reuses a killed process's leftovers.
 
 use crate::error::{Failure, Result, os};
+use farblock_backends::{FileProblem, OpenError};
 use farblock_block::size::Size;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
@@ -40,13 +41,13 @@ impl Replacement {
     pub fn begin(path: &Path, kept: bool) -> Result<Replacement> {
         let name = path.display().to_string();
         let place = follow(path).map_err(|error| cannot("write to", &name, &error))?;
-        let old = match OpenOptions::new().write(true).open(&place) {
+        let old = match open_old(&place) {
             Ok(old) => Some(old),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(cannot("write to", &name, &error)),
         };
         if let Some(old) = &old {
-            lock(old, &name, true)?;
+            lock(old, path, true)?;
         }
         let part = beside(&place, "part");
         let file = open_part(&part, &name)?;
@@ -152,17 +153,27 @@ pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     Failure::run(format_args!("cannot {what} {name}: {}{hint}", os(error)))
 }
 
-/// Ensures that no target shares the file: targets hold the same lock.
-pub fn lock(file: &File, name: &str, write: bool) -> Result<()> {
-    let locked = if write { file.try_lock() } else { file.try_lock_shared() };
-    match locked {
-        Err(TryLockError::WouldBlock) => Err(Failure::run(format_args!(
-            "{name} is in use by another program, perhaps a target that shares it: stop that \
-             first, or reach the disk through its URL"
-        ))),
-        // On a file system without locks, targets have no locks either.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
-    }
+/// Ensures that no target, virtual machine or loop device uses the file, with a disk's locks.
+pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
+    let by = match farblock_backends::file::lock(file, path, !write) {
+        Err(FileProblem::InUse { by, .. }) => by,
+        Err(FileProblem::Locked { .. }) => {
+            "another program, perhaps a target that shares it".to_owned()
+        }
+        Err(problem) => return Err(refused(path, problem)),
+        Ok(()) => return Ok(()),
+    };
+    let name = path.display();
+    let why = if write { "two writers would destroy it" } else { "which may write to it" };
+    Err(Failure::run(format_args!(
+        "{name} is in use by {by} ({why}): stop that first; a disk that a target shares can be \
+         reached through its URL"
+    )))
+}
+
+/// A refusal of a disk's file, in the words of a target that would share it.
+pub fn refused(path: &Path, problem: FileProblem) -> Failure {
+    Failure::run(OpenError::File { path: path.to_owned(), problem })
 }
 
 /// Renames a file over another. Windows refuses while another program has the old file open, such
@@ -194,6 +205,18 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
         // File systems without this call, such as some network ones, do their best anyway.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
         done => done,
+    }
+}
+
+/// Opens the old file: readable if possible, because only then can its bytes be locked against
+/// QEMU.
+fn open_old(place: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new().read(true).write(true).open(place);
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            OpenOptions::new().write(true).open(place)
+        }
+        opened => opened,
     }
 }
 

@@ -8,9 +8,9 @@ use super::source::Source;
 use crate::args::{Global, TransferArgs};
 use crate::error::{Failure, Result};
 use crate::remote;
-use crate::replace::{Replacement, cannot, lock};
+use crate::replace::{Replacement, cannot, lock, refused};
 use crate::signals::Stop;
-use farblock_backends::Spec;
+use farblock_backends::{FileProblem, Spec};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_host::Options;
@@ -115,7 +115,7 @@ impl Input {
         match &mut self.kind {
             InputKind::Namespace(namespace) => Source::namespace(namespace, name, engine, range),
             InputKind::File(file) => {
-                lock(file, &name, false)?;
+                lock(file, Path::new(&name), false)?;
                 Source::file(file, name, range)
             }
             InputKind::Stream(stream) => {
@@ -211,7 +211,7 @@ impl Output {
                 Sink::File(FileSink::new(Stored::Beside(new), name, done)?)
             }
             OutputKind::Device(file) => {
-                lock(file, &name, true)?;
+                lock(file, Path::new(&name), true)?;
                 opener.note(&format!("{name} is a device: it is written in place"));
                 let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
                 Sink::File(FileSink::new(Stored::InPlace(file), name, done)?)
@@ -415,8 +415,10 @@ fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
         let identity = new.old().map_or(Identity::Unknown, file_identity);
         return Ok(Output { name, capacity: None, identity, kind: OutputKind::Regular(Some(new)) });
     }
-    let opened = OpenOptions::new().read(options.verify).write(true).open(path);
-    let mut file = opened.map_err(|error| cannot("write to", &name, &error))?;
+    let mut file = open_in_place(path, options.verify).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => refused(path, FileProblem::Busy),
+        _ => cannot("write to", &name, &error),
+    })?;
     let metadata = file.metadata().map_err(|error| cannot("write to", &name, &error))?;
     let identity = file_identity(&file);
     let (capacity, kind) = if is_block_device(metadata.file_type()) {
@@ -425,6 +427,19 @@ fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
         (None, OutputKind::Stream(Some(file)))
     };
     Ok(Output { name, capacity, identity, kind })
+}
+
+/// Opens a device or pipe. Fails if the device is mounted, or in use by the system otherwise.
+fn open_in_place(path: &Path, verify: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(verify).write(true);
+    #[cfg(target_os = "linux")]
+    if std::fs::metadata(path).is_ok_and(|found| is_block_device(found.file_type())) {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Readable, because only then can its bytes be locked against QEMU.
+        options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+    }
+    options.open(path)
 }
 
 fn device_bytes(file: &mut File, name: &str) -> Result<u64> {
