@@ -29,6 +29,10 @@ pub const CLOSING_AT_ONCE: usize = RESERVED_DESCRIPTORS / 2;
 /// Connections allowed however few descriptors there are.
 pub const CONNECTIONS_MIN: usize = 16;
 
+/// Connections below which a target warns that descriptors are short. A host opens one for each of
+/// its processors, and one more.
+pub const FEW_CONNECTIONS: usize = 1024;
+
 /// Descriptors reserved for other uses: namespaces opened later, logs.
 pub const RESERVED_DESCRIPTORS: usize = 64;
 

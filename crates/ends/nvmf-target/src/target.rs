@@ -271,8 +271,10 @@ fn descriptors(volumes: usize) -> usize {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let left = limit.saturating_sub(open + volumes + limits::RESERVED_DESCRIPTORS);
-        if left < limits::MAX_CONNECTIONS {
-            tracing::info!("the limit of {limit} open files leaves room for {left} connections");
+        match shortage(limit, left) {
+            Some(few) if left < limits::FEW_CONNECTIONS => tracing::warn!("{few}"),
+            Some(some) => tracing::info!("{some}"),
+            None => {}
         }
         // Try at least a few connections, however few descriptors there are.
         left.max(limits::CONNECTIONS_MIN)
@@ -282,6 +284,17 @@ fn descriptors(volumes: usize) -> usize {
         let _ = volumes;
         usize::MAX
     }
+}
+
+/// The sentence for a limit of open files that is too low for all connections of a target.
+#[cfg(target_os = "linux")]
+fn shortage(limit: usize, left: usize) -> Option<String> {
+    (left < limits::MAX_CONNECTIONS).then(|| {
+        format!(
+            "the limit of {limit} open files leaves room for {left} connections: for more, raise \
+             it (LimitNOFILE= in the systemd unit, ulimit -n)"
+        )
+    })
 }
 
 type Started = Receiver<Result<(Mailbox, EngineKind), StartError>>;
@@ -479,4 +492,17 @@ fn register(
     // No host is connected yet that would need notification.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_limit_of_open_files_is_named_with_its_remedy() {
+        let said = shortage(1024, 900).expect("too low for all connections");
+        assert!(said.contains("limit of 1024") && said.contains("900 connections"), "{said}");
+        assert!(said.contains("LimitNOFILE=") && said.contains("ulimit -n"), "{said}");
+        assert_eq!(shortage(65_536, limits::MAX_CONNECTIONS), None);
+    }
 }

@@ -41,7 +41,7 @@ use error::{Failure, Result};
 #[cfg(target_os = "linux")]
 use farblock_command::{broker, notify, sandbox};
 use farblock_command::{
-    configuration, error, lives, output, remote, replace, signals, table, values,
+    configuration, descriptors, error, lives, output, remote, replace, signals, table, values,
 };
 use farblock_daemon as attach;
 use std::process::ExitCode;
@@ -65,6 +65,7 @@ fn main() -> ExitCode {
     };
     let global = Global { quiet: is_quiet(&cli), ..cli.global.clone() };
     let is_read = logging::start(&global, runs_for_long, file);
+    descriptors::raise();
     signals::survive_file_size_limit();
     #[cfg(target_os = "linux")]
     farblock_host::key_file::guard_by(sandbox::holds_keys);

@@ -1,5 +1,6 @@
 //! Errors for people: one sentence, and an exit code.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ impl Failure {
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
         // If the standard error is closed too, the exit code remains.
-        let _ = crate::output::write_stderr(&format!("{start}error:{end} {}\n", shown(sentence)));
+        let _ = crate::output::write_stderr(&format!("{start}error:{end} {}\n", shown(&sentence)));
         ExitCode::from(code)
     }
 
@@ -67,13 +68,14 @@ impl Failure {
     }
 
     /// The exit code and the sentence to print.
-    fn last_word(&self) -> Option<(u8, &str)> {
-        match self {
-            Failure::Usage(sentence) => Some((2, sentence)),
-            Failure::Run(sentence) => Some((1, sentence)),
-            Failure::Interrupted(sentence) => Some((130, sentence)),
-            Failure::OutputClosed | Failure::Reported => None,
-        }
+    fn last_word(&self) -> Option<(u8, Cow<'_, str>)> {
+        let (code, sentence) = match self {
+            Failure::Usage(sentence) => (2, sentence),
+            Failure::Run(sentence) => (1, sentence),
+            Failure::Interrupted(sentence) => (130, sentence),
+            Failure::OutputClosed | Failure::Reported => return None,
+        };
+        Some((code, advised(sentence)))
     }
 
     /// The exit code of failures without a sentence.
@@ -149,6 +151,17 @@ fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     })
 }
 
+/// A sentence, with the remedy if it says that a process ran out of descriptors. Every call of the
+/// system can fail so, in every crate, and here or in the target that was asked.
+fn advised(sentence: &str) -> Cow<'_, str> {
+    if !sentence.contains("Too many open files") || sentence.contains("LimitNOFILE") {
+        return Cow::Borrowed(sentence);
+    }
+    Cow::Owned(format!(
+        "{sentence}; raise the limit of open files (LimitNOFILE= in the systemd unit, ulimit -n)"
+    ))
+}
+
 /// A sentence, perhaps of several lines, that may contain text of a peer.
 fn shown(sentence: &str) -> String {
     let lines: Vec<String> = sentence.split('\n').map(crate::table::printable).collect();
@@ -164,5 +177,15 @@ mod tests {
         let error = io::Error::from_raw_os_error(2);
         assert!(!os(&error).contains("os error"), "{}", os(&error));
         assert_eq!(os(&io::Error::other("odd")), "odd");
+    }
+    #[cfg(unix)]
+    #[test]
+    fn a_lack_of_descriptors_names_the_limit() {
+        let error =
+            Failure::run(format!("cannot open a.img: {}", io::Error::from_raw_os_error(24)));
+        let (_, sentence) = error.last_word().expect("a sentence");
+        assert!(sentence.contains("a.img") && sentence.contains("LimitNOFILE="), "{sentence}");
+        assert_eq!(advised(&sentence), sentence, "only once");
+        assert_eq!(advised("cannot open a.img: No such file"), "cannot open a.img: No such file");
     }
 }

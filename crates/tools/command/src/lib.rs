@@ -14,6 +14,7 @@ pub mod args;
 pub mod broker;
 #[cfg(feature = "manage")]
 pub mod configuration;
+pub mod descriptors;
 pub mod discovery;
 pub mod error;
 pub mod lives;
