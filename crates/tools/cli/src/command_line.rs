@@ -2,11 +2,14 @@
 
 use crate::args::Cli;
 use crate::error::Failure;
+use crate::output;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,8 +55,14 @@ fn said(error: &clap::Error) -> ExitCode {
     if let Some(sentence) = known_otherwise(error) {
         return Failure::Usage(sentence).report();
     }
+    let text = error.render().to_string();
     // Ignore a closed pipe: the exit code still tells.
-    let _ = error.print();
+    let _ = match output::spelled(&text) {
+        // clap has colours.
+        Cow::Borrowed(_) => error.print(),
+        Cow::Owned(text) if error.use_stderr() => output::write_stderr(&text),
+        Cow::Owned(text) => std::io::stdout().write_all(text.as_bytes()),
+    };
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 

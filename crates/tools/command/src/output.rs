@@ -36,8 +36,16 @@ pub fn print_json_line(value: &impl Serialize) -> Result<()> {
 }
 
 /// The symbols of this program's own texts, and what stands for them in ASCII.
-const SYMBOLS: [(char, &str); 7] =
-    [('µ', "u"), ('▼', "v"), ('←', "<"), ('→', ">"), ('…', "..."), ('÷', "/"), ('×', "x")];
+const SYMBOLS: [(char, &str); 8] = [
+    ('µ', "u"),
+    ('▼', "v"),
+    ('←', "<"),
+    ('→', ">"),
+    ('…', "..."),
+    ('÷', "/"),
+    ('×', "x"),
+    ('–', "-"),
+];
 
 /// Text with symbols that the user's locale has: ASCII ones if it is not UTF-8.
 pub fn spelled(text: &str) -> Cow<'_, str> {
@@ -114,6 +122,6 @@ mod tests {
         let has = |names: &[&str]| is_utf8(names.iter().map(|name| (*name).to_owned()));
         assert!(has(&[]) && has(&["", "en_US.UTF-8"]) && has(&["C.utf8", "C"]));
         assert!(!has(&["C"]) && !has(&["POSIX", "en_US.UTF-8"]) && !has(&["de_DE.ISO-8859-1"]));
-        assert_eq!(in_ascii("▼READ µs … größe"), "vREAD us ... größe");
+        assert_eq!(in_ascii("▼READ µs … – größe"), "vREAD us ... - größe");
     }
 }
