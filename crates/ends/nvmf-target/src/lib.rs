@@ -39,6 +39,7 @@ mod events;
 mod fence;
 mod heap_trim;
 mod identity;
+mod lifecycle;
 pub mod limits;
 mod losses;
 mod memory;

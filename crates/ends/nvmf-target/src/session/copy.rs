@@ -2,9 +2,9 @@
 //! for the turns of steps, and [`super::paced`] for their costs.
 //!
 //! ```text
-//!   ranges here --> waits for a turn --> reads --> writes --> done
-//!                        ^  limited, more parts      |
-//!                        +---------------------------+
+//!   ranges here --> its limits, its turn --> reads --> writes --> done
+//!                           ^           more parts       |
+//!                           +----------------------------+
 //! ```
 //!
 //! A step waits in its source's line, and is charged there until it writes. So when either
@@ -12,6 +12,7 @@
 
 use super::{Queue, Session, Work};
 use crate::core::Context;
+use crate::lifecycle::Path;
 use crate::limits;
 use crate::pace::{Cost, PaceKind};
 use crate::transport::Transport;
@@ -61,13 +62,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Parses the ranges to copy, and queues the command.
+    /// Parses the ranges to copy.
     pub(super) fn prepare_copy(
         &mut self,
         cx: &mut Context,
         slot: SlotId,
         plan: &CopyPlan,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Path>, Status> {
         let list = self.request(slot).buffer.take().expect("pulled into a buffer");
         let parsed = match &self.queue {
             Queue::Io(queue) => CopyRanges::parse(&list, plan, &queue.table),
@@ -77,14 +78,7 @@ impl<T: Transport> Session<T> {
         let copying = Copying { ranges: parsed?, reading: None };
         copying.sources().try_for_each(|source| self.check_read_access(source))?;
         self.request(slot).progress.copying = Some(Box::new(copying));
-        self.request(slot).has_passed = false;
-        self.wait_to_copy(cx, slot)
-    }
-
-    /// Waits for the next step's turn, in its source's line.
-    pub(super) fn wait_to_copy(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
-        let source = self.copying(slot).and_then(|copying| copying.sources().next());
-        self.wait_for_turn(cx, slot, source.expect("a part is left"))
+        Ok(Some(Path::CopyStep))
     }
 
     fn copying(&mut self, slot: SlotId) -> Option<&mut Copying> {
@@ -108,18 +102,10 @@ impl<T: Transport> Session<T> {
     }
 
     /// Reads the next step's part.
-    pub(super) fn read_to_copy(
-        &mut self,
-        cx: &mut Context,
-        slot: SlotId,
-        command: &IoCommand,
-    ) -> Result<(), Status> {
+    pub(super) fn read_to_copy(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
         let part = self.next_part(slot).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         self.check_part(&part)?;
         self.check_read_access(part.from.namespace)?;
-        if self.holds_back(cx, slot, command) {
-            return Ok(());
-        }
         let from = self.volume(cx, part.from.namespace)?;
         let into = self.volume(cx, part.namespace)?;
         let geometry = cx.volumes.geometry(from);
@@ -166,7 +152,7 @@ impl<T: Transport> Session<T> {
         part: &CopyPart,
     ) -> Result<(), Status> {
         let Work::Io(command) = self.request(slot).work else { unreachable!("it is a Copy") };
-        self.check_access(slot, &command)?;
+        self.check_access(slot)?;
         // The namespaces may have been replaced or shrunk since the read.
         self.check_part(part)?;
         let IoCommand::Copy { fua, .. } = command else { unreachable!("it is a Copy") };

@@ -3,6 +3,7 @@
 use super::{Session, SessionRequest, SessionState, Submission, Work};
 use crate::admissions::Reason;
 use crate::core::Context;
+use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::memory::{HolderId, footprint};
 use crate::notices::NoticeKind;
@@ -30,8 +31,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Takes buffers for a command within the limits. Otherwise the command must wait.
-    pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
-        let fits = self.may_hold(cx, bytes);
+    pub(super) fn take_buffers(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
+        let fits = bytes == 0 || self.may_hold(cx, bytes);
         if fits {
             self.hold(cx, slot, bytes);
         }
@@ -131,21 +132,6 @@ impl<T: Transport> Session<T> {
         cx.memory.leave(holder);
     }
 
-    /// Starts commands that waited for buffers, in order.
-    pub(super) fn start_waiting(&mut self, cx: &mut Context) {
-        while let Some(&slot) = self.waiting.for_buffers.front() {
-            let Work::Io(command) = self.request(slot).work else {
-                unreachable!("only I/O commands wait for buffers")
-            };
-            if !self.start_io(cx, slot, command) {
-                self.park(cx);
-                break;
-            }
-            self.waiting.for_buffers.pop_front();
-        }
-        self.read_expected(cx, 0);
-    }
-
     /// Starts the transfer of a command's data into an admitted buffer.
     pub(super) fn pull(
         &mut self,
@@ -158,7 +144,10 @@ impl<T: Transport> Session<T> {
         request.asked_for = !pointer.is_in_capsule();
         request.awaited = true;
         request.epoch = cx.memory.epoch();
-        T::pull(self, cx, slot, pointer)?;
+        if let Err(status) = T::pull(self, cx, slot, pointer) {
+            self.request(slot).awaited = false;
+            return Err(status);
+        }
         if !pointer.is_in_capsule() {
             self.arrivals.asked_for += 1;
             if self.arrivals.asked_for == 1 {
@@ -257,21 +246,28 @@ impl<T: Transport> Session<T> {
             self.respond_and_release(cx, slot, status, 0);
             return;
         }
-        if let Some(bytes) = whole {
-            if self.write_inline(cx, slot, bytes) {
-                return;
+        // A single I/O command may store its data from where they were received. A half of a pair
+        // needs them later.
+        let work = self.request(slot).work;
+        let borrows = matches!(work, Work::Io(_)) && !self.request(slot).life.is_fused();
+        let whole = match whole {
+            Some(bytes) if !borrows => {
+                self.land(cx, slot, 0, bytes);
+                None
             }
-            self.land(cx, slot, 0, bytes);
+            whole => whole,
+        };
+        if whole.is_none() {
+            self.landing(cx, slot);
         }
-        self.landing(cx, slot);
-        match self.request(slot).work {
+        match work {
             Work::None | Work::Held | Work::Reserving { .. } | Work::Aborting => {
                 unreachable!("only commands that wait for data pull it")
             }
             Work::Connect => self.connect(cx, slot),
             Work::Admin => self.admin(cx, slot),
             Work::Authentication => self.authenticate(cx, slot),
-            Work::Io(command) => self.submit_io(cx, slot, command),
+            Work::Io(_) => self.has_data(cx, slot, whole),
         }
     }
 
@@ -337,7 +333,9 @@ impl<T: Transport> Session<T> {
         };
         let Submission { head, flow_control, .. } = self.submission;
         self.pending.commands -= 1;
-        self.request(slot).work = Work::None;
+        let request = self.request(slot);
+        request.work = Work::None;
+        request.life = Lifecycle::ANSWERED;
         Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
     }
 

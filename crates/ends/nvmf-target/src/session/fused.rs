@@ -17,7 +17,7 @@ use super::{Queue, Session, Work};
 use crate::claims::Claim;
 use crate::core::Context;
 use crate::fence::Change;
-use crate::memory::footprint;
+use crate::lifecycle::{Answer, Gate};
 use crate::pace::Cost;
 use crate::reservations::UnderWay;
 use crate::transport::Transport;
@@ -161,53 +161,53 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts the data transfer of a half: small, so it does not wait for buffers.
-    pub(super) fn start_half(&mut self, cx: &mut Context, slot: SlotId, command: &IoCommand) {
+    /// Whether a second command fits its first.
+    pub(super) fn check_pair(&mut self, slot: SlotId, write: &IoCommand) -> Result<(), Status> {
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(slot));
-        let first = pair.filter(|pair| pair.second == slot).map(|pair| pair.first);
-        if let Some(first) = first
-            && let Work::Io(compare) = self.request(first).work
-            && !IoCommand::can_be_fused(&compare, command)
-        {
-            return self.respond(slot, Status::INVALID_FIELD.with_dnr(), 0);
-        }
-        let bytes = self.buffer_bytes(command);
-        if !cx.memory.has_room(footprint(bytes)) {
-            return self.respond(slot, Status::COMMAND_INTERRUPTED, 0);
-        }
-        self.hold(cx, slot, bytes);
-        let pointer = command.data_from_host().expect("both bring data");
-        if let Err(status) = self.pull(cx, slot, pointer) {
-            self.respond_and_release(cx, slot, status, 0);
+        let first = pair.map(|pair| pair.first);
+        match first.map(|first| self.request(first).work) {
+            Some(Work::Io(compare)) if !IoCommand::can_be_fused(&compare, write) => {
+                Err(Status::INVALID_FIELD.with_dnr())
+            }
+            _ => Ok(()),
         }
     }
 
-    /// A half has its data or need not wait any more: once both are ready, the pair continues.
-    pub(super) fn go_on_fused(&mut self, cx: &mut Context, slot: SlotId) {
-        let Some(fused) = &mut self.fused else { return };
-        let Some(pair) = fused.pair_of(slot) else { return };
+    /// A half has its data. The first one continues for both, once the other has its data, too.
+    pub(super) fn meet_partner(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
+        let Some(fused) = &mut self.fused else { return Answer::Wait };
+        let Some(pair) = fused.pair_of(slot).filter(|pair| !pair.broken) else {
+            return Answer::Wait;
+        };
         let (first, second) = (pair.first, pair.second);
-        if pair.broken || pair.stage != Stage::Waiting {
-            return;
+        let other = if slot == first { second } else { first };
+        if !self.request(other).life.waits_at(Gate::Partner) {
+            return Answer::Wait;
         }
-        let is_here = |slot: SlotId| {
-            let request = &self.requests[usize::from(slot.0)];
-            !request.awaited && request.buffer.is_some()
-        };
-        if !is_here(first) || !is_here(second) {
-            return;
+        if slot == first {
+            return Answer::Pass;
         }
-        let (Work::Io(compare), Work::Io(write)) =
-            (self.request(first).work, self.request(second).work)
-        else {
-            unreachable!("both are commands")
-        };
-        if self.holds_back(cx, first, &compare) || self.is_fenced(first, &write) {
-            return;
-        }
-        let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
-        pair.expect("found above").stage = Stage::InLine;
+        self.wake(cx, first, Gate::Partner);
+        Answer::Wait
+    }
+
+    /// A pair's first half waits for its claim.
+    pub(super) fn line_up(&mut self, cx: &mut Context, first: SlotId) -> Answer {
+        self.set_stage(first, Stage::InLine);
         self.claim_next(cx);
+        Answer::Wait
+    }
+
+    /// The command that changes blocks: a pair's second, or else the command itself.
+    pub(super) fn changing_command(&mut self, slot: SlotId) -> Option<IoCommand> {
+        let pair = match self.request(slot).life.is_fused() {
+            true => self.fused.as_mut().and_then(|fused| fused.pair_of(slot)),
+            false => None,
+        };
+        match self.requests[usize::from(pair.map_or(slot, |pair| pair.second).0)].work {
+            Work::Io(command) => Some(command),
+            _ => None,
+        }
     }
 
     /// The write and read costs of a pair.
@@ -258,47 +258,39 @@ impl<T: Transport> Session<T> {
         let pair = fused.pair_of(second).filter(|pair| !pair.broken);
         let first = pair.filter(|pair| !pair.ended[0]).map(|pair| pair.first);
         match first.filter(|_| self.is_serving()) {
-            Some(first) => self.compare_fused(cx, (first, second), claim),
+            Some(first) => self.wake(cx, first, Gate::Claim),
             None => self.give_up_claim(cx),
         }
         self.list(cx);
     }
 
-    /// Reads the data for the first command's compare.
-    fn compare_fused(
-        &mut self,
-        cx: &mut Context,
-        (first, second): (SlotId, SlotId),
-        claim: &Claim,
-    ) {
-        let Work::Io(compare) = self.request(first).work else { unreachable!("it is a Compare") };
-        let IoCommand::Compare { namespace, lba, blocks, data, .. } = compare else {
+    /// Reads the data for the first command's compare: its claim is granted.
+    pub(super) fn compare_fused(&mut self, cx: &mut Context, first: SlotId) -> Result<(), Status> {
+        let Work::Io(IoCommand::Compare { namespace, lba, blocks, data, .. }) =
+            self.request(first).work
+        else {
             unreachable!("it is a Compare")
         };
-        let Work::Io(write) = self.request(second).work else { unreachable!("it is a Write") };
-        let allowed = [(first, compare), (second, write)];
-        let allowed = allowed.iter().find_map(|(slot, command)| {
-            self.check_access(*slot, command).err().map(|status| (*slot, status))
-        });
+        let Some((claim, second)) = self.fused.as_ref().and_then(|fused| fused.claim.clone())
+        else {
+            unreachable!("granted just now")
+        };
+        if let Err(status) = self.check_access(second) {
+            // The pair is settled at the end of the tick, the first half with it.
+            self.respond_and_release(cx, second, status, 0);
+            return Ok(());
+        }
         let is_same = matches!(&self.queue, Queue::Io(queue)
             if queue.backings.find(namespace).is_some_and(|it| it.id == claim.backing));
-        let volume = match (allowed, is_same) {
-            (Some(refused), _) => Err(refused),
-            (None, false) => Err((first, Status::INVALID_NAMESPACE.with_dnr())),
-            (None, true) => self.volume(cx, namespace).map_err(|status| (first, status)),
-        };
-        match volume {
-            Ok(volume) => {
-                let buffer = cx.reactor.buffers().take(data.length() as usize);
-                let op = Op::read(lba.0, blocks.0, buffer, self.token(first));
-                self.submit(cx, first, volume, op);
-                self.set_stage(second, Stage::Comparing);
-            }
-            Err((slot, status)) => {
-                self.respond_and_release(cx, slot, status, 0);
-                self.give_up_claim(cx);
-            }
+        if !is_same {
+            return Err(Status::INVALID_NAMESPACE.with_dnr());
         }
+        let volume = self.volume(cx, namespace)?;
+        let buffer = cx.reactor.buffers().take(data.length() as usize);
+        let op = Op::read(lba.0, blocks.0, buffer, self.token(first));
+        self.submit(cx, first, volume, op);
+        self.set_stage(second, Stage::Comparing);
+        Ok(())
     }
 
     fn set_stage(&mut self, slot: SlotId, stage: Stage) {
@@ -342,29 +334,23 @@ impl<T: Transport> Session<T> {
             Status::SUCCESS if !is_equal => Status::COMPARE_FAILURE.with_dnr(),
             status => status,
         };
-        let written = match status {
-            Status::SUCCESS => self.write_fused(cx, first, second),
-            failed => Err((first, failed)),
-        };
-        if let Err((slot, status)) = written {
-            self.respond_and_release(cx, slot, status, 0);
-            self.give_up_claim(cx);
+        if status.is_success() {
+            self.wake(cx, second, Gate::Partner);
+        } else {
+            self.respond_and_release(cx, first, status, 0);
         }
     }
 
-    fn write_fused(
-        &mut self,
-        cx: &mut Context,
-        first: SlotId,
-        second: SlotId,
-    ) -> Result<(), (SlotId, Status)> {
-        let Work::Io(write) = self.request(second).work else { unreachable!("it is a Write") };
-        let failed = |status: Status| (second, status);
-        self.check_access(second, &write).map_err(failed)?;
-        let IoCommand::Write { namespace, lba, blocks, fua, .. } = write else {
+    /// The second half writes: the comparison succeeded.
+    pub(super) fn write_fused(&mut self, cx: &mut Context, second: SlotId) -> Result<(), Status> {
+        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
+            self.request(second).work
+        else {
             unreachable!("it is a Write")
         };
-        let volume = self.volume(cx, namespace).map_err(failed)?;
+        let volume = self.volume(cx, namespace)?;
+        let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(second));
+        let first = pair.expect("it was compared for this").first;
         // From here on, the write executes even if the connection closes.
         self.respond_and_release(cx, first, Status::SUCCESS, 0);
         self.set_stage(second, Stage::Writing);

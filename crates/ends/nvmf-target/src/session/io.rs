@@ -3,15 +3,14 @@
 use super::{Queue, Session, SessionRequest, Work, token};
 use crate::core::Context;
 use crate::events::Event;
-use crate::fence::{Change, EndingId, FenceAnswer};
-use crate::limits;
-use crate::memory::footprint;
+use crate::fence::{Change, EndingId};
+use crate::lifecycle::{Gate, Lifecycle, Path};
 use crate::notices::NoticeKind;
 use crate::status;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
 use farblock_block::{BlockError, Op};
-use farblock_proto::capsule::{DataPointer, SlotId};
+use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_reactor::{Buffer, os};
@@ -43,67 +42,28 @@ impl<T: Transport> Session<T> {
                 return;
             }
         };
-        let allowed = match &command {
+        let checked = match &command {
             IoCommand::Copy { plan, .. } => self.check_copy(plan),
+            _ if fuse == Fuse::Second => self.check_pair(slot, &command),
             _ => Ok(()),
         };
-        if let Err(status) = allowed.and_then(|()| self.check_access(slot, &command)) {
+        if let Err(status) = checked {
             self.respond(slot, status, 0);
             return;
         }
-        self.request(slot).work = Work::Io(command);
+        let request = self.request(slot);
+        request.work = Work::Io(command);
+        request.life = Lifecycle::new(Path::of(&command, fuse));
         if cx.shares.is_shared() {
-            self.take_share(cx, &command);
+            self.take_share(cx, slot);
         }
-        if fuse != Fuse::Alone {
-            return self.start_half(cx, slot, &command);
-        }
-        // In-capsule data cannot wait; all other commands keep their turn.
-        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
-        if in_capsule || !self.holds_back(cx, slot, &command) {
-            self.start_in_turn(cx, slot, command);
-        }
-    }
-
-    /// Starts a command after those that wait for buffers.
-    pub(super) fn start_in_turn(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
-        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
-        let waits = !in_capsule && !self.waiting.for_buffers.is_empty();
-        if waits || !self.start_io(cx, slot, command) {
-            self.waiting.for_buffers.push_back(slot);
-            self.park(cx);
-        }
-    }
-
-    /// Starts a command: its data transfer if it has data from the host, else its block operations.
-    /// False if it must wait for buffers.
-    pub(super) fn start_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> bool {
-        let from_host = command.data_from_host();
-        let bytes = self.buffer_bytes(&command);
-        if from_host.is_some_and(DataPointer::is_in_capsule) {
-            if !cx.memory.has_room(footprint(bytes)) {
-                // In-capsule data cannot wait. A retry succeeds once others have released memory.
-                self.respond_and_release(cx, slot, Status::COMMAND_INTERRUPTED, 0);
-                return true;
-            }
-            self.hold(cx, slot, bytes);
-        } else if bytes > 0 && !self.admit(cx, slot, bytes) {
-            return false;
-        }
-        match from_host {
-            None => self.submit_io(cx, slot, command),
-            Some(pointer) => {
-                if let Err(status) = self.pull(cx, slot, pointer) {
-                    self.respond_and_release(cx, slot, status, 0);
-                }
-            }
-        }
-        true
+        self.admit(cx, slot);
     }
 
     /// Bytes of buffers that a command needs until its response.
-    pub(super) fn buffer_bytes(&self, command: &IoCommand) -> usize {
-        let bytes = match *command {
+    pub(super) fn buffer_bytes(&mut self, slot: SlotId) -> usize {
+        let Work::Io(command) = &self.request(slot).work else { return 0 };
+        let bytes = match command {
             IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
             IoCommand::Deallocate { data, .. } | IoCommand::Copy { data, .. } => data.length(),
             IoCommand::Compare { data, .. } => data.length() * 2,
@@ -113,51 +73,15 @@ impl<T: Transport> Session<T> {
         bytes as usize
     }
 
-    /// Submits a command whose data have arrived to the namespace.
-    pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
-        if self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone {
-            return self.go_on_fused(cx, slot);
-        }
-        // Commands with requested data passed the limits before their transfer, and do not start
-        // again.
-        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
-        if in_capsule && self.holds_back(cx, slot, &command) {
-            return;
-        }
-        if self.is_fenced(slot, &command) {
-            return;
-        }
-        if let Err(status) = self.try_submit(cx, slot, command) {
-            self.respond_and_release(cx, slot, status, 0);
-        }
-    }
-
-    /// Whether the fence holds a command. Removes a fence that holds nothing any more.
-    pub(super) fn is_fenced(&mut self, slot: SlotId, command: &IoCommand) -> bool {
-        let Some(fence) = &mut self.fence else { return false };
-        let answer = fence.admit(slot, command);
-        if answer == FenceAnswer::Open {
-            self.fence = None;
-        }
-        answer == FenceAnswer::Held
-    }
-
-    fn try_submit(
+    /// Submits an admitted command to its namespace. Returns the path of one with gates left.
+    pub(super) fn submit_io(
         &mut self,
         cx: &mut Context,
         slot: SlotId,
         command: IoCommand,
-    ) -> Result<(), Status> {
-        if !os::has_mistake("target: what waited for its data is not fenced") {
-            self.check_access(slot, &command)?;
-        }
+    ) -> Result<Option<Path>, Status> {
         match command {
-            IoCommand::Read { namespace, lba, .. } => {
-                let volume = self.volume(cx, namespace)?;
-                cx.volumes.expect_read(volume, lba.0);
-                self.waiting.for_a_moment.push_back((slot, volume));
-                self.read_expected(cx, limits::READS_AHEAD);
-            }
+            IoCommand::Read { .. } => return Ok(Some(Path::Read)),
             IoCommand::Write { namespace, lba, blocks, fua, .. } => {
                 let volume = self.volume(cx, namespace)?;
                 let buffer = self.request(slot).buffer.take().expect("pulled into a buffer");
@@ -165,46 +89,36 @@ impl<T: Transport> Session<T> {
                 let op = Op { fua, ..Op::write(lba.0, blocks.0, buffer, self.token(slot)) };
                 self.submit(cx, slot, volume, op);
             }
-            IoCommand::Compare { namespace, .. }
-            | IoCommand::Verify { namespace, .. }
-            | IoCommand::WriteZeroes { namespace, .. } => {
-                self.wait_for_turn(cx, slot, namespace)?;
-            }
+            IoCommand::Compare { .. }
+            | IoCommand::Verify { .. }
+            | IoCommand::WriteZeroes { .. } => return Ok(Some(Path::Step)),
             IoCommand::Flush { namespace } => self.flush(cx, slot, namespace)?,
             IoCommand::Deallocate { namespace, ranges, .. } => {
-                self.prepare_deallocation(cx, slot, namespace, ranges)?;
+                return self.prepare_deallocation(cx, slot, namespace, ranges);
             }
-            IoCommand::Copy { plan, .. } => self.prepare_copy(cx, slot, &plan)?,
+            IoCommand::Copy { plan, .. } => return self.prepare_copy(cx, slot, &plan),
             IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
             IoCommand::Reserve { namespace, command, .. } => {
                 self.reserve(cx, slot, namespace, command)?;
             }
             IoCommand::Fabrics => unreachable!("answered when it arrived"),
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Executes the longest deferred reads until `left` remain.
-    pub(crate) fn read_expected(&mut self, cx: &mut Context, left: usize) {
-        while self.waiting.for_a_moment.len() > left
-            && let Some((slot, volume)) = self.waiting.for_a_moment.pop_front()
-        {
-            if let Err(status) = self.read(cx, slot, volume) {
-                self.respond_and_release(cx, slot, status, 0);
-            }
-        }
-    }
-
-    fn read(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) -> Result<(), Status> {
-        let Work::Io(IoCommand::Read { lba, blocks, fua, data, .. }) = self.request(slot).work
+    /// Reads from `volume`, or looks it up.
+    pub(super) fn read(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        volume: Option<VolumeId>,
+    ) -> Result<(), Status> {
+        let Work::Io(IoCommand::Read { namespace, lba, blocks, fua, data }) =
+            self.request(slot).work
         else {
             unreachable!("only reads are expected")
         };
-        if self.limits.is_some()
-            && let Work::Io(command) = self.request(slot).work
-        {
-            self.check_access(slot, &command)?;
-        }
+        let volume = volume.map_or_else(|| self.volume(cx, namespace), Ok)?;
         if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
             return self.answer_lent(cx, slot, data.length(), result);
         }
@@ -234,16 +148,14 @@ impl<T: Transport> Session<T> {
 
     /// Executes a write and responds, if the namespace can do that at once: this saves a copy into
     /// a buffer. False if it cannot.
-    pub(super) fn write_inline(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
-        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
-            self.request(slot).work
-        else {
-            return false;
-        };
-        let is_fused = self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone;
-        if self.fence.is_some() || self.limits.is_some() || self.is_paced() || is_fused {
-            return false;
-        }
+    pub(super) fn write_inline(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: &IoCommand,
+        data: &[u8],
+    ) -> bool {
+        let IoCommand::Write { namespace, lba, blocks, fua, .. } = *command else { return false };
         let Ok(volume) = self.volume(cx, namespace) else { return false };
         let Some(result) = cx.volumes.store(volume, lba.0, blocks.0, fua, data) else {
             return false;
@@ -431,8 +343,8 @@ impl<T: Transport> Session<T> {
     /// Handles news of an earlier queue: starts the commands that waited only for that.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
-        for (slot, command) in fence.on_notice(news) {
-            self.submit_io(cx, slot, command);
+        for (slot, _) in fence.on_notice(news) {
+            self.wake(cx, slot, Gate::Fence);
         }
         self.read_expected(cx, 0);
         self.list(cx);

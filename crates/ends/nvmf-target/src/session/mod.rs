@@ -20,6 +20,7 @@ mod copy;
 mod counts;
 mod data;
 mod fused;
+mod gates;
 mod io;
 mod namespaces;
 mod paced;
@@ -34,6 +35,7 @@ use crate::backings::Backings;
 use crate::by_namespace::ByNamespace;
 use crate::core::Context;
 use crate::fence::Fence;
+use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::losses::Losses;
 use crate::memory::HolderId;
@@ -172,8 +174,8 @@ struct SessionRequest {
     status: Status,
     /// The loss record of the one namespace that a Flush is for.
     losses: Option<Arc<Losses>>,
-    /// Whether it has passed the rate limits.
-    has_passed: bool,
+    /// Where an I/O command stands.
+    life: Lifecycle,
     /// The progress of a command in steps.
     progress: turns::Progress,
 }
@@ -194,7 +196,7 @@ impl SessionRequest {
             held_bytes: 0,
             operations: 0,
             status: Status::SUCCESS,
-            has_passed: false,
+            life: Lifecycle::ANSWERED,
             progress: turns::Progress::default(),
         }
     }
@@ -434,9 +436,9 @@ impl<T: Transport> Session<T> {
 
     /// Charges a command to its host's share.
     #[cold]
-    fn take_share(&self, cx: &mut Context, command: &IoCommand) {
+    fn take_share(&mut self, cx: &mut Context, slot: SlotId) {
         if let Some(share) = self.share {
-            cx.shares.take(share, self.buffer_bytes(command));
+            cx.shares.take(share, self.buffer_bytes(slot));
         }
     }
 

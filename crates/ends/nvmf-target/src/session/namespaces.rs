@@ -94,18 +94,6 @@ impl<T: Transport> Session<T> {
         self.respond_and_release(cx, slot, status, 0);
     }
 
-    /// Removes a command from every queue in which it may wait.
-    pub(super) fn withdraw(&mut self, cx: &mut Context, slot: SlotId) {
-        self.waiting.for_buffers.retain(|waits| *waits != slot);
-        if let Some(line) = self.turns.withdraw(slot) {
-            cx.in_place.leave(line, self.route.key);
-        }
-        self.withdraw_paced(cx, slot);
-        if let Some(fence) = &mut self.fence {
-            fence.withdraw(slot);
-        }
-    }
-
     fn judge(
         &mut self,
         slot: SlotId,

@@ -1,14 +1,15 @@
 //! Commands that wait for the rate limits of their host or namespace. They wait before their data
 //! are requested, and hold no memory; only in-capsule data hold some.
 
-use super::{Queue, Session, SessionState, Work};
+use super::{Queue, Session, Work};
 use crate::backings::Backings;
 use crate::core::Context;
+use crate::lifecycle::{Answer, Gate};
 use crate::meter::Wait;
 use crate::pace::{Cost, Pace};
 use crate::transport::Transport;
-use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_proto::controller::{Fuse, IoCommand};
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::IoCommand;
 use farblock_proto::ids::NamespaceId;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,55 +58,43 @@ pub(super) struct Paced {
 }
 
 impl<T: Transport> Session<T> {
-    /// Whether any rate limit applies.
-    pub(super) fn is_paced(&self) -> bool {
-        matches!(&self.queue, Queue::Io(queue) if queue.backings.is_paced() || queue.pace.is_some())
-    }
-
-    /// Whether a command must wait; it continues later on its own.
-    pub(super) fn holds_back(
-        &mut self,
-        cx: &mut Context,
-        slot: SlotId,
-        command: &IoCommand,
-    ) -> bool {
-        let finishes = self.state == SessionState::Draining;
-        if !self.is_paced() || self.request(slot).has_passed || finishes {
-            return false;
-        }
-        self.request(slot).has_passed = true;
-        let Some(booking) = self.booking(slot, command) else { return false };
+    /// Books a command with its rate limits.
+    pub(super) fn pace_command(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
+        let Some(booking) = self.booking(slot) else { return Answer::Pass };
         let whose = |booking: Booking| (booking.cost.namespace, booking.cost.kind);
         let is_it = |lane: &&mut Lane| whose(lane.booked) == whose(booking);
         let now = cx.now();
         if let Some(index) = self.paced.lanes.iter_mut().position(|mut lane| is_it(&mut lane)) {
             self.count_lane(index, now);
             self.paced.lanes[index].slots.push_back(slot);
-            return true;
+            return Answer::Wait;
         }
         let Some((start, by)) = self.book(booking, now).filter(|(start, _)| *start > now) else {
-            return false;
+            return Answer::Pass;
         };
         let slots = [slot].into();
         self.paced.lanes.push(Lane { booked: booking, start, by, counted: now, slots });
         cx.deadlines.set(start, self.route.key);
-        true
+        Answer::Wait
     }
 
-    fn cost(&mut self, slot: SlotId, command: &IoCommand) -> Option<Cost> {
-        if matches!(command, IoCommand::Copy { .. }) {
-            return Some(self.copy_costs(slot)?.0);
-        }
-        let namespace = NamespaceId(self.request(slot).sqe.nsid.get());
-        Cost::of(command, self.namespace_info(namespace)?.block_size)
-    }
-
-    fn booking(&mut self, slot: SlotId, command: &IoCommand) -> Option<Booking> {
-        if let Some((cost, read)) = self.fused_costs(slot, command) {
+    fn booking(&mut self, slot: SlotId) -> Option<Booking> {
+        let Work::Io(command) = self.request(slot).work else {
+            unreachable!("only I/O commands are paced")
+        };
+        let life = self.request(slot).life;
+        if life.is_fused() {
+            let (cost, read) = self.fused_costs(slot, &command)?;
             return Some(Booking { cost, read: Some(read) });
         }
-        let read = self.copy_costs(slot).map(|(_, read)| read);
-        Some(Booking { cost: self.cost(slot, command)?, read })
+        if let IoCommand::Copy { .. } = command {
+            // Its steps are paced one by one, once its ranges are known.
+            let (cost, read) = self.copy_costs(slot)?;
+            return Some(Booking { cost, read: Some(read) });
+        }
+        let namespace = NamespaceId(self.request(slot).sqe.nsid.get());
+        let cost = Cost::of(&command, self.namespace_info(namespace)?.block_size)?;
+        Some(Booking { cost, read: None })
     }
 
     /// When a command may start and by which limit; `None`: no limit.
@@ -179,10 +168,7 @@ impl<T: Transport> Session<T> {
     /// Books the first command of a lane.
     fn book_first(&mut self, index: usize, now: Instant) {
         let Some(&first) = self.paced.lanes[index].slots.front() else { return };
-        let Work::Io(command) = self.request(first).work else {
-            unreachable!("only I/O commands are paced")
-        };
-        let booking = self.booking(first, &command);
+        let booking = self.booking(first);
         let start = booking.and_then(|booking| self.book(booking, now));
         let lane = &mut self.paced.lanes[index];
         let (start, by) = start.unwrap_or((now, lane.by));
@@ -193,8 +179,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn end_forbidden(&mut self, cx: &mut Context) {
         let slots = self.paced.lanes.iter().flat_map(|lane| &lane.slots);
         for slot in slots.copied().collect::<Vec<_>>() {
-            let Work::Io(command) = self.request(slot).work else { continue };
-            if let Err(status) = self.check_access(slot, &command) {
+            if let Err(status) = self.check_access(slot) {
                 self.withdraw_paced(cx, slot);
                 self.respond_and_release(cx, slot, status, 0);
                 self.list(cx);
@@ -246,7 +231,7 @@ impl<T: Transport> Session<T> {
             }
         }
         self.paced.lanes.retain(|lane| !lane.slots.is_empty());
-        free.into_iter().for_each(|slot| self.pass(cx, slot));
+        free.into_iter().for_each(|slot| self.wake(cx, slot, Gate::Pace));
         self.list(cx);
     }
 
@@ -267,15 +252,7 @@ impl<T: Transport> Session<T> {
         };
         for lane in self.paced.lanes.extract_if(.., changed).collect::<Vec<_>>() {
             lane.booked.costs().for_each(|cost| self.give_back_unchanged(before, cost));
-            for slot in lane.slots {
-                let Work::Io(command) = self.request(slot).work else {
-                    unreachable!("only I/O commands are paced")
-                };
-                self.request(slot).has_passed = false;
-                if !self.holds_back(cx, slot, &command) {
-                    self.pass(cx, slot);
-                }
-            }
+            lane.slots.into_iter().for_each(|slot| self.admit(cx, slot));
         }
     }
 
@@ -295,25 +272,7 @@ impl<T: Transport> Session<T> {
     /// The target stops: accepted commands start without waiting.
     pub(super) fn wait_no_longer(&mut self, cx: &mut Context) {
         for lane in std::mem::take(&mut self.paced.lanes) {
-            lane.slots.into_iter().for_each(|slot| self.pass(cx, slot));
-        }
-    }
-
-    /// Starts a command that need not wait any more.
-    fn pass(&mut self, cx: &mut Context, slot: SlotId) {
-        let Work::Io(command) = self.request(slot).work else {
-            unreachable!("only I/O commands are paced")
-        };
-        if self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone {
-            self.go_on_fused(cx, slot);
-        } else if self.request(slot).progress.copying.is_some() {
-            if let Err(status) = self.wait_to_copy(cx, slot) {
-                self.respond_and_release(cx, slot, status, 0);
-            }
-        } else if command.data_from_host().is_some_and(DataPointer::is_in_capsule) {
-            self.submit_io(cx, slot, command);
-        } else {
-            self.start_in_turn(cx, slot, command);
+            lane.slots.into_iter().for_each(|slot| self.wake(cx, slot, Gate::Pace));
         }
     }
 }

@@ -5,9 +5,7 @@ use crate::core::Context;
 use crate::reservations::UnderWay;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::{
-    AccessChange, AccessKind, IoCommand, KeyedCommand, ReservationCommand,
-};
+use farblock_proto::controller::{AccessChange, AccessKind, KeyedCommand, ReservationCommand};
 use farblock_proto::ids::{NamespaceId, QueueId};
 use farblock_reactor::os;
 use farblock_wire::Status;
@@ -75,20 +73,6 @@ impl<T: Transport> Session<T> {
             None => self.respond_and_release(cx, slot, status, 0),
         }
         self.list(cx);
-    }
-
-    /// Whether reservations allow a command to access its namespace.
-    pub(super) fn check_access(&mut self, slot: SlotId, command: &IoCommand) -> Result<(), Status> {
-        let aborted = self.request(slot).status;
-        let Some(limits) = &self.limits else { return Ok(()) };
-        // A command that a Preempt and Abort ended reports that, although it now conflicts as well.
-        if !aborted.is_success() {
-            return Err(aborted);
-        }
-        limits.check(command, |namespace| match &self.queue {
-            Queue::Io(queue) => queue.table.find(namespace).is_some(),
-            _ => true,
-        })
     }
 
     /// Applies a reservation change to the host's rights. Commands that it forbids or aborts do not

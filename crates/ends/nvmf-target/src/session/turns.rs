@@ -12,6 +12,7 @@
 use super::copy::Copying;
 use super::{ConnectionKey, Session, SessionRequest, Work};
 use crate::core::Context;
+use crate::lifecycle::{Gate, Lifecycle, Path};
 use crate::limits;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
@@ -185,19 +186,8 @@ impl SessionRequest {
 }
 
 impl<T: Transport> Session<T> {
-    /// Queues a command that executes in steps.
-    pub(super) fn wait_for_turn(
-        &mut self,
-        cx: &mut Context,
-        slot: SlotId,
-        nsid: NamespaceId,
-    ) -> Result<(), Status> {
-        let line = self.volume(cx, nsid)?;
-        self.wait_in_line(cx, slot, line);
-        Ok(())
-    }
-
-    fn wait_in_line(&mut self, cx: &mut Context, slot: SlotId, line: VolumeId) {
+    /// Puts a command in a line, where [`Self::schedule`] finds it.
+    pub(super) fn wait_in_line(&mut self, cx: &mut Context, slot: SlotId, line: VolumeId) {
         self.request(slot).progress.line = Some(line);
         if self.turns.push(line, slot) {
             cx.in_place.join(line, self.route.key);
@@ -210,17 +200,17 @@ impl<T: Transport> Session<T> {
         if more {
             cx.in_place.join(line, self.route.key);
         }
-        let Work::Io(command) = self.request(slot).work else {
-            unreachable!("only I/O commands take turns")
-        };
-        if let Err(status) = self.step(cx, slot, command) {
-            self.respond_and_release(cx, slot, status, 0);
-        }
+        self.wake(cx, slot, Gate::Turn);
         self.list(cx);
     }
 
-    fn step(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> Result<(), Status> {
-        self.check_access(slot, &command)?;
+    /// Starts a step of a command.
+    pub(super) fn step(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: IoCommand,
+    ) -> Result<(), Status> {
         match command {
             IoCommand::Compare { namespace, lba, blocks, data, .. } => {
                 let volume = self.volume(cx, namespace)?;
@@ -241,7 +231,7 @@ impl<T: Transport> Session<T> {
                 self.verify(cx, slot, namespace, lba, blocks)
             }
             IoCommand::Deallocate { namespace, .. } => self.deallocate(cx, slot, namespace),
-            IoCommand::Copy { .. } => self.read_to_copy(cx, slot, &command),
+            IoCommand::Copy { .. } => self.read_to_copy(cx, slot),
             _ => unreachable!("it does not take turns"),
         }
     }
@@ -272,18 +262,12 @@ impl<T: Transport> Session<T> {
         // A waiting command holds no memory.
         let spent = request.buffer.take_if(|_| goes_on);
         spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
-        if goes_on && request.progress.copying.is_some() {
-            self.request(slot).has_passed = false;
-            return self.wait_to_copy(cx, slot).map_err(|status| self.fail(slot, status)).is_ok();
-        }
         if goes_on {
-            self.wait_in_line(cx, slot, line);
+            let request = self.request(slot);
+            request.life = Lifecycle::new(request.life.path());
+            self.admit(cx, slot);
         }
         goes_on
-    }
-
-    fn fail(&mut self, slot: SlotId, status: Status) {
-        self.request(slot).status = status;
     }
 
     /// Reads the next part of a Verify.
@@ -313,14 +297,14 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Parses the ranges to deallocate, and queues the command.
+    /// Parses the ranges to deallocate.
     pub(super) fn prepare_deallocation(
         &mut self,
         cx: &mut Context,
         slot: SlotId,
         nsid: NamespaceId,
         ranges: u16,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Path>, Status> {
         let info = self.namespace_info(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         let list = self.request(slot).buffer.take().expect("pulled into a buffer");
         let parsed = DeallocateRanges::parse(&list, ranges, &info);
@@ -328,11 +312,10 @@ impl<T: Transport> Session<T> {
         let ranges = parsed?;
         if ranges.is_empty() {
             self.respond_and_release(cx, slot, Status::SUCCESS, 0);
-        } else {
-            self.request(slot).progress.ranges = ranges;
-            self.wait_for_turn(cx, slot, nsid)?;
+            return Ok(None);
         }
-        Ok(())
+        self.request(slot).progress.ranges = ranges;
+        Ok(Some(Path::Step))
     }
 
     /// Deallocates the next part of a command's ranges.

@@ -1,0 +1,250 @@
+//! The lifecycle of an I/O command, from parsing to its response. This module decides which gate a
+//! command asks next; its [`Gates`] keep those that wait, and do the work.
+//!
+//! ```text
+//!              +------------ wake: the gate lets it pass ---------+
+//!              v                                                  |
+//!   Parsed --> asks the next gate of its path --- waits ---> Waiting(gate)
+//!              |     |                                            |
+//!              |     | has passed them all                        |
+//!              |     v                                            |
+//!              |  Admitted: starts, and may follow another path   |
+//!              |     |                                            |
+//!              +-----+---------- refused, aborted, done ----------+
+//!                                        v
+//!                                     Answered
+//! ```
+//!
+//! A command that waits for its data is `Waiting(Gate::Data)`. An admitted command is submitted: it
+//! has operations at its namespace, until the last of them ends.
+
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{Fuse, IoCommand};
+use farblock_wire::Status;
+
+/// What a command must pass before it starts. [`Path::gates`] has the order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Gate {
+    /// Reservations of other hosts. Asked again after each wait, since they may have changed.
+    Access,
+    /// The rate limits of its host and namespaces.
+    Pace,
+    /// Room for its buffers.
+    Memory,
+    /// Its data from the host.
+    Data,
+    /// The other half of its fused pair.
+    Partner,
+    /// Changes that earlier queues of its host left under way.
+    Fence,
+    /// The blocks of its fused pair, alone.
+    Claim,
+    /// The other reads of the same round, so that the namespace can prefetch.
+    Round,
+    /// Its turn among the commands in steps.
+    Turn,
+}
+
+/// The gates of a command, or of a step of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Path {
+    /// It brings no data.
+    Plain,
+    /// The target requests its data, so it may wait before they come.
+    Requested,
+    /// Its data arrive with it, and cannot wait for memory.
+    InCapsule,
+    /// The Compare of a fused pair. It passes the gates for both.
+    First,
+    /// The Write of a fused pair.
+    Second,
+    /// A read at its namespace.
+    Read,
+    /// A step of a command in steps.
+    Step,
+    /// A step of a Copy.
+    CopyStep,
+}
+
+impl Path {
+    /// Every path, for tests.
+    #[cfg(test)]
+    const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::Requested,
+        Self::InCapsule,
+        Self::First,
+        Self::Second,
+        Self::Read,
+        Self::Step,
+        Self::CopyStep,
+    ];
+
+    /// The path of a new command.
+    pub(crate) fn of(command: &IoCommand, fuse: Fuse) -> Self {
+        match (fuse, command.data_from_host()) {
+            (Fuse::First, _) => Self::First,
+            (Fuse::Second, _) => Self::Second,
+            (_, None) => Self::Plain,
+            (_, Some(pointer)) if pointer.is_in_capsule() => Self::InCapsule,
+            (_, Some(_)) => Self::Requested,
+        }
+    }
+
+    /// The gates in their order: the one table of admission.
+    const fn gates(self) -> &'static [Gate] {
+        use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Round, Turn};
+        match self {
+            Self::Plain => &[Access, Pace, Memory, Fence, Access],
+            Self::Requested => &[Access, Pace, Memory, Data, Fence, Access],
+            Self::InCapsule => &[Access, Memory, Data, Pace, Fence, Access],
+            Self::First => &[Access, Memory, Data, Partner, Pace, Fence, Claim, Access],
+            Self::Second => &[Access, Memory, Data, Partner, Access],
+            Self::Read => &[Round, Access],
+            Self::Step => &[Turn, Access],
+            Self::CopyStep => &[Pace, Turn, Access],
+        }
+    }
+
+    /// Whether a command may wait for memory. Data of fused pairs are small, so these are refused
+    /// instead, as are commands whose data have come already.
+    pub(crate) fn may_wait_for_memory(self) -> bool {
+        matches!(self, Self::Plain | Self::Requested)
+    }
+
+    fn is_fused(self) -> bool {
+        matches!(self, Self::First | Self::Second)
+    }
+}
+
+/// The state of a command; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Parsed,
+    Waiting(Gate),
+    Admitted,
+    Answered,
+}
+
+/// The place of a command in its lifecycle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifecycle {
+    path: Path,
+    /// How many gates of the path it has passed.
+    passed: u8,
+    state: State,
+}
+
+impl Lifecycle {
+    /// The end of a lifecycle, or a slot that had no I/O command yet.
+    pub(crate) const ANSWERED: Self = Self { path: Path::Plain, passed: 0, state: State::Answered };
+
+    /// A command, or a step of one, that has passed no gate yet.
+    pub(crate) const fn new(path: Path) -> Self {
+        Self { path, passed: 0, state: State::Parsed }
+    }
+
+    pub(crate) fn path(self) -> Path {
+        self.path
+    }
+
+    pub(crate) fn waits_at(self, gate: Gate) -> bool {
+        self.state == State::Waiting(gate)
+    }
+
+    /// The gate at which it waits.
+    pub(crate) fn waits(self) -> Option<Gate> {
+        match self.state {
+            State::Waiting(gate) => Some(gate),
+            State::Parsed | State::Admitted | State::Answered => None,
+        }
+    }
+
+    /// Whether it has passed a gate of this path.
+    pub(crate) fn has_passed_one(self) -> bool {
+        self.passed > 0
+    }
+
+    pub(crate) fn is_fused(self) -> bool {
+        self.path.is_fused()
+    }
+
+    /// Moves to the next gate; `None`: it has passed them all, and is admitted.
+    #[inline]
+    fn ask(&mut self) -> Option<Gate> {
+        let next = self.path.gates().get(usize::from(self.passed)).copied();
+        self.state = next.map_or(State::Admitted, State::Waiting);
+        next
+    }
+
+    fn pass(&mut self) {
+        self.passed += 1;
+        self.state = State::Parsed;
+    }
+}
+
+/// The answer of a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    Pass,
+    /// The gate has kept the command, and wakes it later.
+    Wait,
+    /// The command ends with this status.
+    Refuse(Status),
+}
+
+impl From<Result<(), Status>> for Answer {
+    fn from(result: Result<(), Status>) -> Self {
+        result.map_or_else(Self::Refuse, |()| Self::Pass)
+    }
+}
+
+/// The gates of a queue, and the work behind them.
+pub(crate) trait Gates {
+    /// The lifecycle of the command in a slot.
+    fn life(&mut self, slot: SlotId) -> &mut Lifecycle;
+
+    /// Asks a gate. It may wake other commands before it answers, but not this one.
+    fn ask(&mut self, gate: Gate, slot: SlotId) -> Answer;
+
+    /// Keeps what a command has only borrowed, since it waits.
+    fn keep(&mut self, slot: SlotId);
+
+    /// Starts a command that has passed its path, which may then follow another.
+    fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status>;
+
+    /// Ends a command with an error.
+    fn refuse(&mut self, slot: SlotId, status: Status);
+}
+
+/// Lets a command ask its gates, from the one where it stands, until it waits, ends or has started.
+#[inline]
+pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
+    loop {
+        let Some(gate) = gates.life(slot).ask() else {
+            match gates.start(slot) {
+                Ok(None) => return,
+                Ok(Some(path)) => *gates.life(slot) = Lifecycle::new(path),
+                Err(status) => return gates.refuse(slot, status),
+            }
+            continue;
+        };
+        match gates.ask(gate, slot) {
+            Answer::Pass => gates.life(slot).pass(),
+            Answer::Wait => return gates.keep(slot),
+            Answer::Refuse(status) => return gates.refuse(slot, status),
+        }
+    }
+}
+
+/// The gate lets a command pass that it has kept.
+#[inline]
+pub(crate) fn wake(gates: &mut impl Gates, slot: SlotId, gate: Gate) {
+    let life = gates.life(slot);
+    debug_assert!(life.waits_at(gate), "{life:?} is woken at {gate:?}");
+    life.pass();
+    admit(gates, slot);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Every order of answers, wakes and ends, for every path.
+
+use super::*;
+
+/// Answers that are still to be tried: a depth-first search over all sequences of choices.
+#[derive(Default)]
+struct Choices {
+    taken: Vec<(usize, usize)>,
+    next: usize,
+}
+
+impl Choices {
+    /// One of `count` possibilities.
+    fn choose(&mut self, count: usize) -> usize {
+        if self.next == self.taken.len() {
+            self.taken.push((0, count));
+        }
+        let (choice, possible) = self.taken[self.next];
+        assert_eq!(possible, count, "the same choices lead to the same question");
+        self.next += 1;
+        choice
+    }
+
+    /// Moves to the next sequence; false after the last.
+    fn advance(&mut self) -> bool {
+        self.next = 0;
+        while let Some((choice, count)) = self.taken.pop() {
+            if choice + 1 < count {
+                self.taken.push((choice + 1, count));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// How often a command waits in one run, so that each run ends.
+const WAITS: usize = 3;
+
+/// One command at gates whose answers are chosen.
+struct Model<'a> {
+    choices: &'a mut Choices,
+    life: Lifecycle,
+    /// The gates passed on the present path.
+    passed: Vec<Gate>,
+    /// Paths that it has followed to their end.
+    followed: Vec<Path>,
+    /// The gate that keeps it.
+    kept_at: Option<Gate>,
+    /// Whether its data are only borrowed.
+    borrows: bool,
+    waits: usize,
+    refusals: usize,
+    is_started: bool,
+}
+
+impl<'a> Model<'a> {
+    fn new(choices: &'a mut Choices, path: Path) -> Self {
+        Self {
+            choices,
+            life: Lifecycle::new(path),
+            passed: Vec::new(),
+            followed: Vec::new(),
+            kept_at: None,
+            borrows: true,
+            waits: 0,
+            refusals: 0,
+            is_started: false,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_started || self.refusals > 0
+    }
+}
+
+const SLOT: SlotId = SlotId(7);
+
+impl Gates for Model<'_> {
+    fn life(&mut self, slot: SlotId) -> &mut Lifecycle {
+        assert_eq!(slot, SLOT);
+        &mut self.life
+    }
+
+    fn ask(&mut self, gate: Gate, _: SlotId) -> Answer {
+        assert!(!self.is_over(), "an ended command asks {gate:?}");
+        assert_eq!(self.kept_at, None, "it waits in two places");
+        assert!(self.life.waits_at(gate), "a gate can wake it before it answers");
+        assert_eq!(Some(&gate), self.life.path().gates().get(self.passed.len()), "out of order");
+        match self.choices.choose(if self.waits < WAITS { 3 } else { 2 }) {
+            0 => {
+                self.passed.push(gate);
+                Answer::Pass
+            }
+            1 => Answer::Refuse(Status::INVALID_FIELD),
+            _ => {
+                self.waits += 1;
+                self.kept_at = Some(gate);
+                Answer::Wait
+            }
+        }
+    }
+
+    fn keep(&mut self, _: SlotId) {
+        assert!(self.kept_at.is_some());
+        self.borrows = false;
+    }
+
+    fn start(&mut self, _: SlotId) -> Result<Option<Path>, Status> {
+        assert_eq!(self.passed, self.life.path().gates(), "it skipped a gate");
+        assert_eq!(self.life.waits(), None);
+        self.followed.push(self.life.path());
+        self.passed.clear();
+        let next = match self.life.path() {
+            Path::Plain => [None, Some(Path::Read), Some(Path::Step)],
+            Path::Requested | Path::InCapsule => [None, Some(Path::Step), Some(Path::CopyStep)],
+            Path::First | Path::Second | Path::Read | Path::Step | Path::CopyStep => [None; 3],
+        };
+        match self.choices.choose(4) {
+            3 => Err(Status::INVALID_NAMESPACE),
+            choice => {
+                self.is_started = next[choice].is_none();
+                Ok(next[choice])
+            }
+        }
+    }
+
+    fn refuse(&mut self, _: SlotId, _: Status) {
+        assert!(!self.is_over(), "it is answered twice");
+        self.refusals += 1;
+        self.life = Lifecycle::ANSWERED;
+    }
+}
+
+/// One run: the command waits, is woken, asks anew, or is withdrawn, until it is over.
+fn run(choices: &mut Choices, path: Path) {
+    let mut model = Model::new(choices, path);
+    admit(&mut model, SLOT);
+    while !model.is_over() {
+        let gate = model.kept_at.take().expect("it is neither over nor kept");
+        assert_eq!(model.life.waits(), Some(gate), "withdrawal looks elsewhere");
+        assert!(!model.borrows, "it waits with borrowed data");
+        match model.choices.choose(3) {
+            // Limits have changed.
+            0 => admit(&mut model, SLOT),
+            1 => {
+                model.passed.push(gate);
+                wake(&mut model, SLOT, gate);
+            }
+            // An Abort, a removed namespace, or the end of its pair.
+            _ => model.refuse(SLOT, Status::ABORT_REQUESTED),
+        }
+    }
+    assert!(model.is_started != (model.refusals == 1), "it is started or refused, once");
+    assert_eq!(model.kept_at, None);
+    let ends = if model.is_started { State::Admitted } else { State::Answered };
+    assert_eq!(model.life.state, ends);
+}
+
+#[test]
+fn every_order_of_answers_ends_each_command_once_and_skips_no_gate() {
+    let mut runs = 0;
+    for path in Path::ALL {
+        let mut choices = Choices::default();
+        loop {
+            run(&mut choices, path);
+            runs += 1;
+            if !choices.advance() {
+                break;
+            }
+        }
+    }
+    assert!(runs > 10_000, "{runs} runs");
+}
+
+#[test]
+fn reservations_are_asked_first_and_again_after_every_wait() {
+    for path in Path::ALL {
+        assert_eq!(path.gates().last(), Some(&Gate::Access), "{path:?}");
+    }
+    for path in [Path::Plain, Path::Requested, Path::InCapsule, Path::First, Path::Second] {
+        assert_eq!(path.gates().first(), Some(&Gate::Access), "{path:?}");
+    }
+}
+
+#[test]
+fn every_new_command_passes_memory_limits_and_the_fence() {
+    for path in [Path::Plain, Path::Requested, Path::InCapsule, Path::First] {
+        for gate in [Gate::Memory, Gate::Pace, Gate::Fence] {
+            let asked = path.gates().iter().filter(|asked| **asked == gate);
+            assert_eq!(asked.count(), 1, "{gate:?} of {path:?}");
+        }
+    }
+}
+
+#[test]
+fn commands_hold_no_memory_while_their_limits_make_them_wait() {
+    for path in [Path::Plain, Path::Requested] {
+        let place = |gate| path.gates().iter().position(|asked| *asked == gate);
+        assert!(place(Gate::Pace) < place(Gate::Memory), "{path:?}");
+        assert!(path.may_wait_for_memory());
+    }
+}
