@@ -9,85 +9,21 @@
 mod backlog;
 
 use crate::config::Subsystem;
+use crate::host_keys::HostKeys;
+use crate::mailbox::Message;
 use crate::notices::origin;
 use crate::recent_addresses::RecentAddresses;
-use crate::shared::{Message, Route, TargetShared};
+use crate::route::Route;
 use backlog::{Backlog, Origin};
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::HostChannel;
 use farblock_reactor::os;
-use farblock_secure::{
-    Concatenation, Controller, ControllerTerms, Cost, Demand, Group, Hash, Secret, TlsKey,
-};
+use farblock_secure::{Concatenation, Controller, ControllerTerms, Cost, Demand, Secret};
 use farblock_wire::auth::{CommonMessage, MessageHead, MessageType, Negotiate};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
-
-/// How a host of a subsystem must prove its identity.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HostKeys {
-    /// DH-HMAC-CHAP secrets, of which the host must use one: two while a key is being rotated.
-    /// Empty if TLS alone proves the identity.
-    pub host: Vec<Secret>,
-    /// The controller's secret, if hosts may authenticate the controller as well.
-    pub controller: Option<Secret>,
-    /// Accepted hash functions, best first.
-    pub hashes: Vec<Hash>,
-    /// Accepted Diffie-Hellman groups, best first.
-    pub groups: Vec<Group>,
-    /// The host identifier (HOSTID) that this host must use and no other host may: reservations
-    /// identify hosts by it.
-    pub id: Option<[u8; 16]>,
-    /// TLS keys, of which the host must use one: two while a key is being rotated.
-    pub tls: Vec<TlsKey>,
-    /// A further requirement: mutual authentication, or a secure channel.
-    pub demand: Demand,
-}
-
-impl HostKeys {
-    /// One secret, with every hash function and group.
-    #[must_use]
-    pub fn new(host: Secret) -> Self {
-        Self { host: vec![host], ..Self::of_tls(Vec::new()) }
-    }
-
-    /// TLS keys alone.
-    #[must_use]
-    pub fn of_tls(tls: Vec<TlsKey>) -> Self {
-        let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
-        let demand = Demand::Authentication;
-        Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls, demand }
-    }
-
-    /// Whether the host must authenticate.
-    fn authenticates(&self) -> bool {
-        !self.host.is_empty()
-    }
-
-    /// The channel that the host must use.
-    pub(crate) fn channel(&self) -> HostChannel {
-        match self.demand {
-            _ if !self.tls.is_empty() => HostChannel::Tls,
-            Demand::SecureChannel if self.authenticates() => HostChannel::Concatenated,
-            _ => HostChannel::Plain,
-        }
-    }
-
-    fn terms(&self, subsystem: &str, host: &str) -> ControllerTerms {
-        ControllerTerms {
-            host_nqn: host.to_owned(),
-            subsystem_nqn: subsystem.to_owned(),
-            host_secrets: self.host.clone(),
-            controller_secret: self.controller.clone(),
-            hashes: self.hashes.clone(),
-            groups: self.groups.clone(),
-            demand: self.demand,
-        }
-    }
-}
 
 /// A message for the authentication thread.
 pub(crate) struct Job {
@@ -250,18 +186,23 @@ impl Authenticator {
         self.known.lock().expect("no holder panics").insert(origin(peer));
     }
 
-    /// Queues the job of this peer. The reply is [`Message::Authenticated`].
+    /// Queues the job of this peer. The thread hands the reply, a [`Message::Authenticated`] to a
+    /// core, to `post`, which returns whether the target still runs.
     ///
     /// # Errors
     /// If the system cannot start the thread.
-    pub(crate) fn submit(shared: &Arc<TargetShared>, peer: IpAddr, job: Job) -> io::Result<()> {
-        let this = &shared.authenticator;
+    pub(crate) fn submit(
+        &self,
+        peer: IpAddr,
+        job: Job,
+        post: impl Fn(usize, Message) -> bool + Send + 'static,
+    ) -> io::Result<()> {
         let address = origin(peer);
-        let is_known = this.known.lock().expect("no holder panics").contains(address);
-        let mut jobs = this.jobs.lock().expect("no holder panics");
+        let is_known = self.known.lock().expect("no holder panics").contains(address);
+        let mut jobs = self.jobs.lock().expect("no holder panics");
         let sender = match &mut *jobs {
             Some(sender) => sender,
-            none => none.insert(start(shared)?),
+            none => none.insert(start(post)?),
         };
         // If the thread has ended, the target has stopped and needs no answer.
         let _ = sender.send((Origin { address, is_known }, job));
@@ -269,16 +210,18 @@ impl Authenticator {
     }
 }
 
-/// Starts the thread at first use. It ends once `shared` has no owners.
-fn start(shared: &Arc<TargetShared>) -> io::Result<Sender<(Origin, Job)>> {
+/// Starts the thread at first use. It ends with the target.
+fn start(
+    post: impl Fn(usize, Message) -> bool + Send + 'static,
+) -> io::Result<Sender<(Origin, Job)>> {
     let (sender, jobs) = mpsc::channel();
-    let weak = Arc::downgrade(shared);
     os::spawn("farblock-auth".to_owned(), move || {
         let mut backlog = Backlog::new(os::now());
         while let Some(job) = next(&jobs, &mut backlog) {
             let Some((route, done)) = job.work() else { continue };
-            let Some(shared) = weak.upgrade() else { break };
-            shared.mailboxes()[route.core].post(done);
+            if !post(route.core, done) {
+                break;
+            }
         }
     })?;
     Ok(sender)
@@ -308,7 +251,7 @@ fn fill(bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::ConnectionKey;
+    use crate::route::ConnectionKey;
 
     #[test]
     fn nothing_is_calculated_for_who_is_gone() {

@@ -1,9 +1,11 @@
 //! Changes by a [`Control`] to everything except namespaces, and its reports.
 
-use crate::authentication::HostKeys;
+use crate::change_error::ChangeError;
 use crate::config::{Subsystem, TlsPolicy};
-use crate::control::{ChangeError, Control, Removal};
+use crate::control::Control;
 use crate::events::Observer;
+use crate::host_keys::HostKeys;
+use crate::removal::Removal;
 use crate::shared::{Report, Stats};
 use crate::target;
 use farblock_proto::controller::{PortAccess, Referral};

@@ -14,25 +14,15 @@
 //! Without claims, each write costs one branch.
 
 use crate::backings::BackingId;
-use crate::shared::{Mailbox, Message, Route};
+use crate::claim::Claim;
+use crate::mailbox::{Mailbox, Message};
+use crate::route::Route;
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// A range of blocks that only one connection may change.
-#[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Claim {
-    id: u64,
-    pub(crate) backing: BackingId,
-    pub(crate) subsystem: SubsystemId,
-    pub(crate) namespace: NamespaceId,
-    pub(crate) blocks: Range<u64>,
-    /// The connection that holds it.
-    route: Route,
-}
 
 /// A namespace's claims; the first is active.
 #[derive(Default)]

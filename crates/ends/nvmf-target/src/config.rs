@@ -1,6 +1,6 @@
 //! Configuration of a target, and the errors that keep it from starting.
 
-use crate::authentication::HostKeys;
+use crate::host_keys::HostKeys;
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, PortAccess, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::control::Sharing;
 use crate::identity;
 use crate::pace::Rates;
 use crate::reservations::ReservationStore;
+use crate::sharing::Sharing;
 
 /// A namespace that a subsystem shares.
 #[derive(Clone)]

@@ -1,12 +1,13 @@
 //! A core's connections: sessions, each on its transport.
 
 use crate::backings::Backings;
-use crate::claims::Claim;
-use crate::core::Context;
+use crate::claim::Claim;
+use crate::context::Context;
 use crate::fence::EndingId;
 use crate::reservations::UnderWay;
-use crate::session::{Asking, Session};
-use crate::shared::Route;
+use crate::route::Asking;
+use crate::route::Route;
+use crate::session::Session;
 #[cfg(test)]
 use crate::transport::memory::Memory;
 use crate::transport::tcp::Tcp;

@@ -1,20 +1,15 @@
 //! Changes to a running target, from any thread except its cores.
 
+use crate::change_error::ChangeError;
 use crate::config::Export;
 use crate::pace::Rates;
+use crate::removal::Removal;
 use crate::reservations::ReservationStore;
 use crate::shared::TargetShared;
-use farblock_block::Namespace;
-use farblock_proto::controller::{ConfigError, NamespaceInfo, USUAL_ANA_GROUP};
+use crate::sharing::Sharing;
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::os;
-use farblock_tls::TlsError;
 use std::collections::BTreeSet;
-use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::Duration;
 
 /// Changes a running target, from any thread. Hosts learn of every change by the events that they
 /// enabled.
@@ -208,149 +203,3 @@ impl Control {
         self.shared.refresh_namespace(nqn, nsid)
     }
 }
-
-/// How a namespace is shared.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sharing {
-    /// Its ANA group.
-    pub ana_group: u32,
-    /// The hosts that see it, by name; `None`: all allowed hosts.
-    pub visible_to: Option<BTreeSet<String>>,
-    /// Its NGUID, if not derived from its identity.
-    pub nguid: Option<[u8; 16]>,
-    /// Its EUI-64, if not derived from its identity.
-    pub eui64: Option<[u8; 8]>,
-    /// The number of shared blocks; `None`: all.
-    pub blocks: Option<u64>,
-    /// Whether it is write-protected, even if its store is writable.
-    pub read_only: bool,
-    /// Its rate limits over all hosts.
-    pub rates: Rates,
-}
-
-impl Default for Sharing {
-    /// All blocks, the default ANA group, all hosts, no limits.
-    fn default() -> Self {
-        Self {
-            ana_group: USUAL_ANA_GROUP,
-            visible_to: None,
-            nguid: None,
-            eui64: None,
-            blocks: None,
-            read_only: false,
-            rates: Rates::default(),
-        }
-    }
-}
-
-impl Sharing {
-    /// The properties that hosts see of a namespace with the properties `info`.
-    pub(crate) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
-        NamespaceInfo {
-            ana_group: self.ana_group,
-            nguid: self.nguid.unwrap_or(info.nguid),
-            eui64: self.eui64.unwrap_or(info.eui64),
-            blocks: self.blocks.map_or(info.blocks, |most| most.min(info.blocks)),
-            read_only: info.read_only || self.read_only,
-            ..info
-        }
-    }
-}
-
-/// A core's handle on a [`Removal`]; dropped when the core has closed its queue.
-pub(crate) type Share = Sender<Infallible>;
-
-/// A namespace that is being removed: its last operations complete.
-///
-/// Once every core has closed its queue into it, and this value is dropped or [waited](Self::wait)
-/// for, its file closes and unlocks, unless it has other owners. Closing may take long, so do not
-/// drop this on a core: keep it until it [is over](Self::is_over).
-#[must_use = "the namespace is in use until this is over"]
-pub struct Removal {
-    shares: Receiver<Infallible>,
-    namespace: Arc<dyn Namespace>,
-}
-
-impl Removal {
-    pub(crate) fn new(shares: Receiver<Infallible>, namespace: Arc<dyn Namespace>) -> Self {
-        Self { shares, namespace }
-    }
-
-    /// Whether the target has released the namespace.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.shares.try_recv() == Err(TryRecvError::Disconnected)
-    }
-
-    /// Waits until the target has released the namespace, and drops it.
-    ///
-    /// # Errors
-    /// Returns itself after `timeout`: a slow disk takes unbounded time.
-    pub fn wait(self, timeout: Duration) -> Result<(), Self> {
-        match os::recv_timeout(&self.shares, timeout) {
-            Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => Err(self),
-            Ok(never) => match never {},
-        }
-    }
-}
-
-impl fmt::Debug for Removal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "removal of {}", self.namespace.describe())
-    }
-}
-
-/// Why a change to a running target failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ChangeError {
-    /// The target has no subsystem with this name.
-    NoSubsystem(String),
-    /// The subsystem cannot be shared, or changed, like this.
-    Subsystem(String, ConfigError),
-    /// The address cannot be added, referred to or removed, and why.
-    Address(String, String),
-    /// The namespace cannot be shared, or changed, like this.
-    Namespace(NamespaceId, ConfigError),
-    /// The namespace has fewer blocks than requested.
-    TooFewBlocks {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// Requested blocks.
-        wanted: u64,
-        /// Existing blocks.
-        blocks: u64,
-    },
-    /// The stored reservations of the namespace cannot be used, and why.
-    Reservations(NamespaceId, String),
-    /// Hosts would have to use TLS, and there is no TLS library.
-    Tls(TlsError),
-    /// The target is stopping.
-    Stopping,
-}
-
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSubsystem(nqn) => write!(f, "the target shares no subsystem {nqn}"),
-            Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
-            Self::Address(address, sentence) => write!(f, "{address}: {sentence}"),
-            Self::Namespace(NamespaceId(nsid), error) => write!(f, "namespace {nsid}: {error}"),
-            Self::TooFewBlocks { namespace: NamespaceId(nsid), wanted, blocks } => write!(
-                f,
-                "namespace {nsid} has {blocks} blocks, so {wanted} cannot be shared: enlarge what \
-                 stores it first"
-            ),
-            Self::Reservations(NamespaceId(nsid), why) => write!(
-                f,
-                "the reservations of namespace {nsid} that were kept cannot be taken up, and who \
-                 was fenced would get in: {why}"
-            ),
-            Self::Tls(error) => write!(f, "hosts would have to use TLS, and {error}"),
-            Self::Stopping => f.write_str("the target is stopping"),
-        }
-    }
-}
-
-impl std::error::Error for ChangeError {}

@@ -6,109 +6,30 @@
 use crate::admissions::Reason;
 use crate::affinity;
 use crate::backings::Backings;
-use crate::claims::Claim;
+use crate::claim::Claim;
 use crate::connection::Connection;
-use crate::deadlines::Deadlines;
+use crate::context::Context;
 use crate::limits;
-use crate::memory::{Account, HolderId};
+use crate::mailbox::{Message, Scope};
 use crate::notices::NoticeKind;
 use crate::reservations::Barriers;
-use crate::session::{Asking, ConnectionKey, InPlace, Session, token_owner};
-use crate::shared::{Message, Route, Scope, TargetShared};
-use crate::shares::Shares;
+use crate::route::Route;
+use crate::route::{Asking, ConnectionKey, token_owner};
+use crate::session::Session;
+use crate::shared::TargetShared;
+use crate::shared::is_entrance;
 use crate::slots::Refusal;
 use crate::transport::tcp::{Guard, Tcp};
-use crate::volumes::Volumes;
 use farblock_block::Completion;
 use farblock_proto::controller::AccessChange;
 use farblock_proto::ids::{CommandId, NamespaceId};
 use farblock_reactor::os::{self, ListenSocket, Socket};
-use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId, TaskMap};
-use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use farblock_reactor::{Event, Reactor, TaskId, TaskMap};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// The parts of a core that its connections use.
-pub(crate) struct Context {
-    pub(crate) index: usize,
-    pub(crate) reactor: Reactor,
-    pub(crate) shared: Arc<TargetShared>,
-    pub(crate) volumes: Volumes,
-    /// Whether command latency is measured.
-    pub(crate) measures_latency: bool,
-    /// The time of this tick, once read.
-    now: Cell<Option<Instant>>,
-    /// Memory that peers make this core hold.
-    pub(crate) memory: Account,
-    /// Commands executed in place, by turns.
-    pub(crate) in_place: InPlace,
-    /// Host shares of this core.
-    pub(crate) shares: Shares,
-    /// Timers of connections.
-    pub(crate) deadlines: Deadlines,
-    /// Buffers that a namespace lends to one command; empty in between.
-    pub(crate) lent: Vec<Buffer>,
-    /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
-    /// may name a closed connection, and so keeps a table of marks. Here each mark is in its
-    /// connection, which every command has at hand, so no lookup is needed.
-    listed: Vec<ConnectionKey>,
-    /// Connections that wait for buffers or have stopped receiving.
-    parked: VecDeque<ConnectionKey>,
-    /// Whether buffers were released in this tick.
-    released: bool,
-    /// Zeroes that pad log pages.
-    zeroes: Option<Arc<SharedBuffer>>,
-}
-
-impl Context {
-    /// The time, read at most once per tick.
-    pub(crate) fn now(&self) -> Instant {
-        let now = self.now.get().unwrap_or_else(os::now);
-        self.now.set(Some(now));
-        now
-    }
-
-    /// Logs a notice about a peer, or counts it once there are many.
-    pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
-        if self.shared.notices.say(kind, peer, self.now(), log) {
-            // Core 0 runs the timers.
-            self.shared.mailboxes()[0].wake();
-        }
-    }
-
-    /// Schedules the connection's `finish_tick`. `listed` is the connection's own mark.
-    pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
-        if !std::mem::replace(listed, true) {
-            self.listed.push(key);
-        }
-    }
-
-    /// Buffers with `bytes` zeroes in all, without a new allocation.
-    pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
-        let zeroes = self
-            .zeroes
-            .get_or_insert_with(|| Arc::new(SharedBuffer::new(Buffer::new(limits::ZEROES_BYTES))));
-        let zeroes = Arc::clone(zeroes);
-        let starts = (0..bytes).step_by(limits::ZEROES_BYTES);
-        starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
-    }
-
-    /// Releases memory of this many buffer bytes.
-    pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
-        self.memory.release(holder, bytes);
-        self.released = true;
-    }
-
-    /// Lists the connection again once buffers are released. `parked` is its own mark.
-    pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
-        if !std::mem::replace(parked, true) {
-            self.parked.push_back(key);
-        }
-    }
-}
 
 /// A core and its connections.
 pub(crate) struct Core {
@@ -146,25 +67,8 @@ impl Core {
         task: TaskId,
         shared: Arc<TargetShared>,
     ) -> Self {
-        let memory = Account::new(shared.budget.core_bytes());
         Self {
-            cx: Context {
-                index,
-                reactor,
-                shared,
-                volumes: Volumes::default(),
-                measures_latency: false,
-                now: Cell::new(None),
-                memory,
-                in_place: InPlace::default(),
-                shares: Shares::default(),
-                deadlines: Deadlines::default(),
-                lent: Vec::new(),
-                listed: Vec::new(),
-                parked: VecDeque::new(),
-                released: false,
-                zeroes: None,
-            },
+            cx: Context::new(index, reactor, shared),
             task,
             listeners: Vec::new(),
             entrances: HashMap::new(),
@@ -236,7 +140,7 @@ impl Core {
         while !self.is_over() {
             let timeout = more.then_some(Duration::ZERO);
             self.cx.reactor.poll(timeout, &mut ready)?;
-            self.cx.now.set(None);
+            self.cx.begin_tick();
             self.cx.measures_latency = self.cx.shared.meters.measures_latency();
             self.begin_round();
             for task in ready.drain(..) {
@@ -712,19 +616,4 @@ impl Core {
             Connection::Memory(crate::transport::memory::session(route, task, wire))
         });
     }
-}
-
-/// Whether a connection to `local` was accepted by a listener on `address`. An accepted socket has
-/// its listener's address family: an IPv4 wildcard listener accepts no IPv6.
-pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
-    let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
-    // Two interfaces may have the same link-local address.
-    let zones = match (address, local) {
-        (SocketAddr::V6(one), SocketAddr::V6(other)) => [one.scope_id(), other.scope_id()],
-        _ => [0, 0],
-    };
-    let is_zone = zones.contains(&0) || zones[0] == zones[1];
-    address.port() == local.port()
-        && is_zone
-        && (is_any || address.ip().to_canonical() == local.ip().to_canonical())
 }

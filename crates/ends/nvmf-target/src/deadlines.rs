@@ -1,6 +1,6 @@
 //! Timers of a core's connections.
 
-use crate::session::ConnectionKey;
+use crate::route::ConnectionKey;
 use std::collections::BTreeSet;
 use std::time::Instant;
 

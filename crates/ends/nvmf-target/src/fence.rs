@@ -16,7 +16,7 @@
 //! remains of its closed queues, and only fenced queues with waiting commands receive news. A
 //! command waits for its latest obstacle: the last to start mostly ends last.
 
-use crate::shared::Route;
+use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Instance, IoCommand};
 use farblock_proto::ids::{ControllerId, NamespaceId};
@@ -383,7 +383,7 @@ fn own_key((key, _): (&Arc<HostKey>, &Host)) -> Arc<HostKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::ConnectionKey;
+    use crate::route::ConnectionKey;
     use farblock_proto::ids::{BlockCount, Lba};
 
     fn change(namespace: u32, blocks: Range<u64>) -> Change {

@@ -7,14 +7,13 @@
 //! See decision 23.
 
 use crate::by_namespace::ByNamespace;
-use crate::session::ConnectionKey;
-use crate::shared::{Message, Route, TargetShared};
+use crate::route::ConnectionKey;
+use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, AccessKind, HostId, IoCommand, KeyedCommand, Registry, ReservationRequest,
-    Reservations, Rights, SubsystemId, Ticket,
+    AccessKind, HostId, IoCommand, Registry, Reservations, Rights, SubsystemId, Ticket,
 };
-use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
+use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os::{self, JoinHandle};
 use farblock_wire::Status;
 use std::collections::HashMap;
@@ -45,11 +44,11 @@ pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn Reservation
 /// Pending requests to the registry, and changes that cores have yet to apply.
 #[derive(Default)]
 pub(crate) struct Desk {
-    next_ticket: u64,
+    pub(crate) next_ticket: u64,
     /// The commands that wait for an answer.
-    tickets: HashMap<Ticket, (Route, SlotId)>,
+    pub(crate) tickets: HashMap<Ticket, (Route, SlotId)>,
     /// Changes that some cores have not applied, and the number of those cores.
-    spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
+    pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
 /// A request to the keeper thread.
@@ -122,7 +121,7 @@ impl Keeper {
     }
 
     /// Queues a save; false if the namespace has no store.
-    fn post(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
+    pub(crate) fn post(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         let keeping = self.lock();
         let (Some(store), Some(sender)) = (keeping.stores.get(&key), &keeping.sender) else {
             return false;
@@ -130,112 +129,35 @@ impl Keeper {
         sender.send(Save { key, serial, text, store: Arc::clone(store) }).is_ok()
     }
 
+    /// Starts the thread, if it is not running. It tells `saved` of each text: whose it is, its
+    /// serial number, and whether it is durable.
+    pub(crate) fn start(
+        &self,
+        saved: impl Fn((SubsystemId, NamespaceId), u64, bool) + Send + 'static,
+    ) -> io::Result<()> {
+        let Some(receiver) = self.lock().receiver.take() else { return Ok(()) };
+        let thread = os::spawn("reservations".to_owned(), move || {
+            while let Ok(Save { key, serial, text, store }) = os::recv(&receiver) {
+                let result = match os::has_mistake("target: reservations are not kept") {
+                    true => Ok(()),
+                    false => store.save(&text),
+                };
+                if let Err(error) = &result {
+                    let NamespaceId(nsid) = key.1;
+                    tracing::error!(namespace = nsid, "reservations cannot be kept: {error}");
+                }
+                saved(key, serial, result.is_ok());
+            }
+        })?;
+        self.lock().thread = Some(thread);
+        Ok(())
+    }
+
     /// Lets the thread finish its queue, and returns it to be joined.
     pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
         let mut keeping = self.lock();
         keeping.sender.take();
         keeping.thread.take()
-    }
-}
-
-impl TargetShared {
-    /// Starts the thread, if it is not running.
-    pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
-        let Some(receiver) = self.keeper.lock().receiver.take() else { return Ok(()) };
-        let shared = Arc::clone(self);
-        let thread = os::spawn("reservations".to_owned(), move || {
-            while let Ok(Save { key, serial, text, store }) = os::recv(&receiver) {
-                let saved = match os::has_mistake("target: reservations are not kept") {
-                    true => Ok(()),
-                    false => store.save(&text),
-                };
-                if let Err(error) = &saved {
-                    let NamespaceId(nsid) = key.1;
-                    tracing::error!(namespace = nsid, "reservations cannot be kept: {error}");
-                }
-                shared.saved(key, serial, saved.is_ok());
-            }
-        })?;
-        self.keeper.lock().thread = Some(thread);
-        Ok(())
-    }
-}
-
-impl TargetShared {
-    /// Submits a reservation command. Unless it fails at once, the answer arrives as a message.
-    pub(crate) fn reserve(
-        &self,
-        (route, slot): (Route, SlotId),
-        (controller, queue): (ControllerId, QueueId),
-        namespace: NamespaceId,
-        request: KeyedCommand,
-    ) -> Result<(), Status> {
-        let mut management = self.lock();
-        let desk = &mut management.desk;
-        let ticket = Ticket(desk.next_ticket);
-        desk.next_ticket += 1;
-        desk.tickets.insert(ticket, (route, slot));
-        let asked = ReservationRequest { ticket, controller, queue, namespace, request };
-        let done = management.registry.reserve(&asked);
-        if done.is_err() {
-            management.desk.tickets.remove(&ticket);
-        }
-        self.act(&mut management);
-        done
-    }
-
-    /// Drops the pending answers of a closed queue.
-    pub(crate) fn forget_tickets(desk: &mut Desk, route: Route) {
-        desk.tickets.retain(|_, (waiting, _)| *waiting != route);
-    }
-
-    /// Answers a reservation command.
-    pub(crate) fn answer(
-        &self,
-        desk: &mut Desk,
-        ticket: Ticket,
-        status: Status,
-        report: Option<Vec<u8>>,
-    ) {
-        if let Some((route, slot)) = desk.tickets.remove(&ticket) {
-            let message = Message::Reserved { route, slot, status, report };
-            self.mailboxes()[route.core].post(message);
-        }
-    }
-
-    /// Sends a change to every core.
-    pub(crate) fn spread(&self, desk: &mut Desk, change: &Arc<AccessChange>) {
-        let cores = self.mailboxes().len();
-        desk.spreading.insert(change.serial, (cores, change.subsystem, change.namespace));
-        for mailbox in self.mailboxes() {
-            mailbox.post(Message::Access(Arc::clone(change)));
-        }
-    }
-
-    /// A core has applied a change, and the commands that it forbids have ended there.
-    pub(crate) fn applied(&self, serial: u64) {
-        let mut management = self.lock();
-        let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
-            return;
-        };
-        *left -= 1;
-        let key = (*subsystem, *namespace);
-        if *left == 0 {
-            management.desk.spreading.remove(&serial);
-            management.registry.access_spread(key.0, key.1, serial);
-            self.act(&mut management);
-        }
-    }
-
-    /// Stores a namespace's reservations.
-    pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
-        self.keeper.post(key, serial, text)
-    }
-
-    fn saved(&self, (subsystem, namespace): (SubsystemId, NamespaceId), serial: u64, done: bool) {
-        let mut management = self.lock();
-        management.registry.reservations_saved(subsystem, namespace, serial, done);
-        self.act(&mut management);
     }
 }
 

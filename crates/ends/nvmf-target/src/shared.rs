@@ -8,10 +8,11 @@ mod listeners;
 mod namespaces;
 mod nesting;
 mod report;
+mod reservations;
 mod stats;
 mod subsystems;
 
-pub(crate) use listeners::{Listening, entry};
+pub(crate) use listeners::{Listening, entry, is_entrance};
 pub(crate) use namespaces::{Exports, describe};
 pub(crate) use nesting::nest;
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
@@ -19,156 +20,45 @@ pub use stats::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
 pub(crate) use subsystems::warn_of_same_serial;
 
 use crate::admissions::{Admissions, Reason};
-use crate::authentication::Authenticator;
+use crate::authentication::{Authenticator, Job};
 use crate::backings::{BackingId, Backings};
 use crate::budget::Budget;
-use crate::claims::{Claim, Claims};
-use crate::control::Share;
+use crate::claim::Claim;
+use crate::claims::Claims;
 use crate::core_states::CoreStates;
 use crate::discoveries::Discoveries;
 use crate::events::{Observed, Visitor};
-use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
+use crate::fence::{Change, Fence, HostKey, News, Queues};
 use crate::heap_trim::HeapTrim;
+use crate::mailbox::{Mailbox, Message};
 use crate::meters::Meters;
 use crate::notices::Notices;
 use crate::reservations::{Desk, Keeper};
-use crate::session::{Asking, ConnectionKey};
+use crate::route::Asking;
+use crate::route::Route;
 use crate::slots::Slots;
 use crate::store_errors::StoreErrors;
 use crate::tls::TlsTerms;
-use farblock_proto::capsule::{RemoteForm, SlotId};
+use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{
-    AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
-    NamespaceTable, QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, QueueKind, Refusal,
+    Registry, SmartCounters, SubsystemId, Teardown,
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
-use farblock_reactor::os::{self, ListenSocket, Socket};
-use farblock_reactor::{Polling, Waker};
-use farblock_secure::{Concatenation, Controller, ControllerTerms, Demand};
+use farblock_reactor::Polling;
+use farblock_reactor::os::{self};
+use farblock_secure::{Concatenation, ControllerTerms, Demand};
 use farblock_tls::Named;
 use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-
-/// The place of a connection. The serial number distinguishes it from a later one with this key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Route {
-    pub(crate) core: usize,
-    pub(crate) key: ConnectionKey,
-    pub(crate) serial: u64,
-}
-
-/// A message to a core.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// A new connection, with its serial number.
-    Accepted(Socket, SocketAddr, u64),
-    /// A host in this process, with its serial number.
-    #[cfg(test)]
-    Joined(Arc<crate::transport::memory::Wire>, u64),
-    /// Close this connection.
-    Close(Route),
-    /// A queue of this admin connection's controller is gone: it may be drained now.
-    Look(Route),
-    /// Complete a held command of this connection.
-    Complete { route: Route, command: CommandId, status: Status, result: u64 },
-    /// Drop a held command of this connection without a response.
-    Forget { route: Route, command: CommandId },
-    /// A message of this connection's host was handled; see [`crate::authentication`].
-    Authenticated { route: Route, slot: SlotId, machine: Box<Controller> },
-    /// The answer to a reservation command of this connection.
-    Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
-    /// Abort this command of this connection, and report whether that succeeded.
-    Abort { route: Route, command: CommandId, asking: Asking },
-    /// The answer to an Abort command of this connection.
-    Aborted { route: Route, slot: SlotId, aborted: bool },
-    /// Apply a reservation change to this subsystem's connections.
-    Access(Arc<AccessChange>),
-    /// This subsystem's connections use this table and these stores from now on.
-    Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
-    /// Park changes of these blocks; report when none is under way.
-    Claimed(Arc<Claim>),
-    /// This connection now holds its claim.
-    Granted(Route, Arc<Claim>),
-    /// Stop parking changes of these blocks.
-    Unclaimed(Arc<Claim>),
-    /// Release this store: no list older than this message is used any more.
-    Retire(BackingId, Share),
-    /// News of an earlier queue for the waiting commands of this fenced connection.
-    Ended(Route, EndingId),
-    /// Listen on this socket, too, and report the result.
-    Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
-    /// Stop listening there, and close the connections accepted there.
-    Unlisten(SocketAddr),
-    /// Close the connections accepted there that may not stay.
-    CloseAt(SocketAddr, Scope),
-    /// Complete what was accepted, close all connections and end.
-    Stop,
-}
-
-/// The connections to close.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Scope {
-    All,
-    WithoutTls,
-}
-
-/// A core's mailbox.
-pub(crate) struct Mailbox {
-    messages: Mutex<Vec<Message>>,
-    waker: Waker,
-}
-
-impl Mailbox {
-    pub(crate) fn new(waker: Waker) -> Self {
-        Self { messages: Mutex::new(Vec::new()), waker }
-    }
-
-    pub(crate) fn post(&self, message: Message) {
-        self.messages.lock().expect("no holder panics").push(message);
-        self.waker.wake();
-    }
-
-    /// Posts a subsystem's namespaces. A list that the core has not read yet is outdated, so the
-    /// new one replaces it: after any number of changes, a core reads one list. Stores retired
-    /// after that message are not in the new list either.
-    fn post_namespaces(
-        &self,
-        subsystem: SubsystemId,
-        table: Arc<NamespaceTable>,
-        backings: Arc<Backings>,
-    ) {
-        let mut messages = self.messages.lock().expect("no holder panics");
-        let older = messages.iter_mut().find(|message| match message {
-            Message::Namespaces(other, ..) => *other == subsystem,
-            _ => false,
-        });
-        let news = Message::Namespaces(subsystem, table, backings);
-        match older {
-            Some(older) => *older = news,
-            None => messages.push(news),
-        }
-        drop(messages);
-        self.waker.wake();
-    }
-
-    /// Wakes the core.
-    pub(crate) fn wake(&self) {
-        self.waker.wake();
-    }
-
-    pub(crate) fn take(&self) -> Vec<Message> {
-        std::mem::take(&mut self.messages.lock().expect("no holder panics"))
-    }
-}
 
 pub(crate) struct Management {
     pub(crate) registry: Registry,
@@ -311,6 +201,17 @@ impl TargetShared {
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {
         self.mailboxes.get().expect("set before any core runs")
+    }
+
+    /// Lets the authentication thread do a job of this peer.
+    ///
+    /// # Errors
+    /// If the system cannot start the thread.
+    pub(crate) fn authenticate(self: &Arc<Self>, peer: IpAddr, job: Job) -> std::io::Result<()> {
+        let shared = Arc::downgrade(self);
+        self.authenticator.submit(peer, job, move |core, message| {
+            shared.upgrade().map(|shared| shared.mailboxes()[core].post(message)).is_some()
+        })
     }
 
     pub(crate) fn next_serial(&self) -> u64 {

@@ -9,7 +9,7 @@
 //! A core that only one host uses has no rounds. It costs one comparison per receive, and one per
 //! command.
 
-use crate::session::ConnectionKey;
+use crate::route::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
 use std::collections::{HashMap, VecDeque};
 

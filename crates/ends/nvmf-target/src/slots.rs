@@ -13,7 +13,7 @@
 use crate::limits;
 use crate::notices::origin;
 use crate::recent_addresses::RecentAddresses;
-use crate::shared::Route;
+use crate::route::Route;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
@@ -162,7 +162,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::ConnectionKey;
+    use crate::route::ConnectionKey;
 
     fn peer(number: u32) -> IpAddr {
         std::net::Ipv4Addr::from_bits(number).into()

@@ -5,8 +5,9 @@ use crate::config::{Export, StartError, Subsystem, TargetConfig};
 use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
+use crate::mailbox::Mailbox;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, Mailbox, TargetShared, describe, entry, nest, warn_of_same_serial};
+use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
@@ -154,7 +155,7 @@ impl Target {
         let serial = self.shared.next_serial();
         let mailboxes = self.shared.mailboxes();
         let core = serial as usize % mailboxes.len();
-        mailboxes[core].post(crate::shared::Message::Joined(wire, serial));
+        mailboxes[core].post(crate::mailbox::Message::Joined(wire, serial));
     }
 
     fn stop_threads(&mut self) -> io::Result<()> {

@@ -3,8 +3,8 @@
 //! operation.
 
 use crate::backings::{Backing, BackingId};
-use crate::claims::Claim;
-use crate::control::Share;
+use crate::claim::Claim;
+use crate::removal::Share;
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
 use std::collections::HashMap;

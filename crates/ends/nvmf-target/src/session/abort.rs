@@ -6,20 +6,14 @@
 //! way.
 
 use super::{Session, Work};
-use crate::core::Context;
-use crate::shared::{Message, Route};
+use crate::context::Context;
+use crate::mailbox::Message;
+use crate::route::Asking;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::limits::ABORT_COMMANDS;
 use farblock_proto::ids::{CommandId, ControllerId, QueueId};
 use farblock_wire::Status;
-
-/// The source of an Abort command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking {
-    pub(crate) route: Route,
-    pub(crate) slot: SlotId,
-}
 
 /// Pending Abort commands for this queue's commands.
 #[derive(Default)]

@@ -11,8 +11,8 @@
 //! ```
 
 use super::{IoQueue, Queue, Session, SessionState, Work};
-use crate::authentication::{Authenticator, Job};
-use crate::core::Context;
+use crate::authentication::Job;
+use crate::context::Context;
 use crate::events::Event;
 use crate::limits;
 use crate::notices::NoticeKind;
@@ -264,7 +264,7 @@ impl<T: Transport> Session<T> {
         }
         let job = Job::new((self.route, slot), machine, message, &authentication.waits);
         self.release(cx, slot);
-        if let Err(error) = Authenticator::submit(&cx.shared, self.peer.ip(), job) {
+        if let Err(error) = cx.shared.authenticate(self.peer.ip(), job) {
             tracing::error!("cannot start the thread for authentication: {error}");
             self.respond(slot, Status::INTERNAL_ERROR, 0);
             self.close_after_sending(cx);

@@ -3,7 +3,7 @@
 use super::{IoQueue, Queue, Session, SessionState, Submission, Work};
 use crate::backings::Backings;
 use crate::by_namespace::ByNamespace;
-use crate::core::Context;
+use crate::context::Context;
 use crate::events::Event;
 use crate::limits;
 use crate::meters::QueueMeters;

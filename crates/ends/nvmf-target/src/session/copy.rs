@@ -11,7 +11,7 @@
 //! namespace closes, the step is charged where its operation is.
 
 use super::{Queue, Session, Work};
-use crate::core::Context;
+use crate::context::Context;
 use crate::lifecycle::Path;
 use crate::limits;
 use crate::pace::{Cost, PaceKind};

@@ -2,7 +2,7 @@
 
 use super::{Session, SessionRequest, SessionState, Submission, Work};
 use crate::admissions::Reason;
-use crate::core::Context;
+use crate::context::Context;
 use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::memory::{HolderId, footprint};

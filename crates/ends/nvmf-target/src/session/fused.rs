@@ -14,8 +14,8 @@
 //! a time; see [`crate::claims`].
 
 use super::{Queue, Session, Work};
-use crate::claims::Claim;
-use crate::core::Context;
+use crate::claim::Claim;
+use crate::context::Context;
 use crate::fence::Change;
 use crate::lifecycle::{Answer, Gate};
 use crate::pace::Cost;

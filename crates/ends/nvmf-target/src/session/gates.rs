@@ -1,7 +1,7 @@
 //! The gates of a session; [`crate::lifecycle`] has their order.
 
 use super::{Queue, Session, SessionState, Work};
-use crate::core::Context;
+use crate::context::Context;
 use crate::fence::FenceAnswer;
 use crate::lifecycle::{self, Answer, Gate, Gates, Lifecycle, Path};
 use crate::limits;

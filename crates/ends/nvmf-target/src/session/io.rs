@@ -1,11 +1,12 @@
 //! I/O commands: from the wire to block operations and back.
 
-use super::{Queue, Session, SessionRequest, Work, token};
-use crate::core::Context;
+use super::{Queue, Session, SessionRequest, Work};
+use crate::context::Context;
 use crate::events::Event;
 use crate::fence::{Change, EndingId};
 use crate::lifecycle::{Gate, Lifecycle, Path};
 use crate::notices::NoticeKind;
+use crate::route::token;
 use crate::status;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;

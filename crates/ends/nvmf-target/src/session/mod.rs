@@ -27,13 +27,10 @@ mod paced;
 mod reserve;
 mod turns;
 
-pub(crate) use abort::Asking;
-pub(crate) use turns::InPlace;
-
 use crate::admissions::Reason;
 use crate::backings::Backings;
 use crate::by_namespace::ByNamespace;
-use crate::core::Context;
+use crate::context::Context;
 use crate::fence::Fence;
 use crate::lifecycle::Lifecycle;
 use crate::limits;
@@ -44,7 +41,7 @@ use crate::meters::QueueMeters;
 use crate::notices::NoticeKind;
 use crate::pace::Pace;
 use crate::reservations::{Limits, Owner};
-use crate::shared::Route;
+use crate::route::Route;
 use crate::shares::ShareId;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
@@ -59,23 +56,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A connection of a core, by number; the core reuses numbers only after the connection is freed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct ConnectionKey(pub(crate) u32);
-
-/// Bits of a block operation's token that hold the slot; the rest holds the connection.
-const TOKEN_SLOT_BITS: u32 = 16;
-
-/// The token of the operations of `slot` of connection `key`.
-fn token(key: ConnectionKey, slot: SlotId) -> u64 {
-    u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
-}
-
-/// The owner of the operation with `token`.
-pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
-    (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
-}
 
 /// State of a session; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

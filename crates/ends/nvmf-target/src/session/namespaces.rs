@@ -2,7 +2,7 @@
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
-use crate::core::Context;
+use crate::context::Context;
 use crate::status;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;

@@ -3,7 +3,7 @@
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
-use crate::core::Context;
+use crate::context::Context;
 use crate::lifecycle::{Answer, Gate};
 use crate::meter::Wait;
 use crate::pace::{Cost, Pace};

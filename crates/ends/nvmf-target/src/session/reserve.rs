@@ -1,7 +1,7 @@
 //! Reservations: commands to the registry and back, and their restrictions.
 
 use super::{Queue, Session, Work};
-use crate::core::Context;
+use crate::context::Context;
 use crate::reservations::UnderWay;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;

@@ -10,8 +10,8 @@
 //! cannot stop the others by using up all the room.
 
 use super::copy::Copying;
-use super::{ConnectionKey, Session, SessionRequest, Work};
-use crate::core::Context;
+use super::{Session, SessionRequest, Work};
+use crate::context::Context;
 use crate::lifecycle::{Gate, Lifecycle, Path};
 use crate::limits;
 use crate::transport::Transport;
@@ -21,7 +21,7 @@ use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{DeallocateRanges, IoCommand};
 use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_wire::Status;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Progress of a command in steps.
 #[derive(Default)]
@@ -79,95 +79,6 @@ impl Turns {
             self.waiting.swap_remove(place);
         }
         slot.map(|slot| (slot, more))
-    }
-}
-
-/// Connections that wait for a turn at one namespace.
-#[derive(Default)]
-struct Line {
-    queue: VecDeque<ConnectionKey>,
-    /// Bytes charged for its steps under way.
-    under_way_bytes: usize,
-}
-
-/// Waiting connections of a core, and its steps under way.
-#[derive(Default)]
-pub(crate) struct InPlace {
-    lines: HashMap<VolumeId, Line>,
-    /// Lines with waiting connections, in order of turns.
-    turns: VecDeque<VolumeId>,
-    /// Bytes charged for all steps under way.
-    under_way_bytes: usize,
-    /// Bytes charged for steps started in this tick.
-    begun_bytes: usize,
-}
-
-impl InPlace {
-    /// Starts a tick.
-    pub(crate) fn tick(&mut self) {
-        self.begun_bytes = 0;
-    }
-
-    fn join(&mut self, line: VolumeId, key: ConnectionKey) {
-        let queue = &mut self.lines.entry(line).or_default().queue;
-        if queue.is_empty() {
-            self.turns.push_back(line);
-        }
-        queue.push_back(key);
-    }
-
-    /// Removes a connection without commands left in a line: its next command gets a new place at
-    /// the end.
-    pub(super) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
-        let Some(left) = self.lines.get_mut(&line) else { return };
-        left.queue.retain(|waits| *waits != key);
-        if left.queue.is_empty() {
-            self.turns.retain(|waiting| *waiting != line);
-        }
-    }
-
-    fn has_room(&self, line: VolumeId) -> bool {
-        let is_idle = || self.lines.get(&line).is_none_or(|line| line.under_way_bytes == 0);
-        self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
-    }
-
-    /// The connection and line whose turn it is, if there is room for a step.
-    pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
-        // The common case first: a target that only reads and writes.
-        if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {
-            return None;
-        }
-        let place = self.turns.iter().position(|line| self.has_room(*line))?;
-        let id = self.turns.remove(place).expect("found just now");
-        let line = self.lines.get_mut(&id).expect("somebody waits in it");
-        let key = line.queue.pop_front()?;
-        if !line.queue.is_empty() {
-            self.turns.push_back(id);
-        }
-        Some((id, key))
-    }
-
-    /// Whether some connection only waits for the next tick.
-    pub(crate) fn is_put_off(&self) -> bool {
-        !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
-    }
-
-    /// Removes an idle line whose volume has closed.
-    pub(crate) fn forget(&mut self, line: VolumeId) {
-        let left = self.lines.remove(&line);
-        debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");
-        self.turns.retain(|waiting| *waiting != line);
-    }
-
-    fn begin(&mut self, line: VolumeId, bytes: usize) {
-        self.under_way_bytes += bytes;
-        self.begun_bytes += bytes;
-        self.lines.entry(line).or_default().under_way_bytes += bytes;
-    }
-
-    fn end(&mut self, line: VolumeId, bytes: usize) {
-        self.under_way_bytes -= bytes;
-        self.lines.entry(line).or_default().under_way_bytes -= bytes;
     }
 }
 
@@ -346,6 +257,8 @@ impl<T: Transport> Session<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_place::InPlace;
+    use crate::route::ConnectionKey;
 
     #[test]
     fn who_withdraws_and_asks_again_has_one_place_in_the_line() {
@@ -358,7 +271,7 @@ mod tests {
             assert_eq!(turns.withdraw(SlotId(slot)), Some(line));
             core.leave(line, greedy);
         }
-        assert!(core.turns.is_empty() && core.lines[&line].queue.is_empty());
+        assert_eq!(core.next(), None);
         assert!(turns.push(line, SlotId(0)) && !turns.push(line, SlotId(1)));
         core.join(line, greedy);
         core.join(line, modest);

@@ -1,11 +1,11 @@
 //! Listeners added and removed while the target runs. Core 0 accepts on all of them.
 
-use super::{Message, Scope, TargetShared};
+use super::TargetShared;
+use crate::change_error::ChangeError;
 use crate::config::TlsPolicy;
-use crate::control::ChangeError;
-use crate::core::is_entrance;
 use crate::events::Event;
 use crate::limits;
+use crate::mailbox::{Message, Scope};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
@@ -232,6 +232,21 @@ impl TargetShared {
         self.observed.log_change(&Event::ListenerRemoved(address));
         Ok(())
     }
+}
+
+/// Whether a connection to `local` was accepted by a listener on `address`. An accepted socket has
+/// its listener's address family: an IPv4 wildcard listener accepts no IPv6.
+pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
+    let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
+    // Two interfaces may have the same link-local address.
+    let zones = match (address, local) {
+        (SocketAddr::V6(one), SocketAddr::V6(other)) => [one.scope_id(), other.scope_id()],
+        _ => [0, 0],
+    };
+    let is_zone = zones.contains(&0) || zones[0] == zones[1];
+    address.port() == local.port()
+        && is_zone
+        && (is_any || address.ip().to_canonical() == local.ip().to_canonical())
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! The shared namespaces, and changes to them while the target runs.
 
 use super::nesting::{contents, nest};
-use super::{Management, Message, TargetShared};
+use super::{Management, TargetShared};
 use crate::backings::{Backing, BackingId, Backings, HostTerms};
+use crate::change_error::ChangeError;
 use crate::config::Export;
-use crate::control::{ChangeError, Removal, Sharing};
 use crate::events::Event;
 use crate::identity;
+use crate::mailbox::Message;
 use crate::pace::{Pace, Rates};
+use crate::removal::Removal;
 use crate::reservations::{self, ReservationStore};
 use crate::shares::DEFAULT_WEIGHT;
+use crate::sharing::Sharing;
 use farblock_block::{Change, Geometry, Namespace, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;

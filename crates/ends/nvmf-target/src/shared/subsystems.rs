@@ -1,10 +1,11 @@
 //! Subsystems, hosts and referrals added and removed while the target runs.
 
 use super::{Management, TargetShared};
-use crate::authentication::HostKeys;
+use crate::change_error::ChangeError;
 use crate::config::Subsystem;
-use crate::control::{ChangeError, Removal};
 use crate::events::Event;
+use crate::host_keys::HostKeys;
+use crate::removal::Removal;
 use farblock_proto::controller::{
     ConfigError, ControllerSummary, HostChannel, Referral, Registry, SubsystemConfig, SubsystemId,
     Teardown,

@@ -21,7 +21,7 @@
 pub(crate) mod memory;
 pub(crate) mod tcp;
 
-use crate::core::Context;
+use crate::context::Context;
 use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;

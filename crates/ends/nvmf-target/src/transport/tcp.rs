@@ -6,7 +6,7 @@ mod guard;
 pub(crate) use guard::Guard;
 
 use super::Transport;
-use crate::core::Context;
+use crate::context::Context;
 use crate::limits;
 use crate::memory::footprint;
 use crate::notices::NoticeKind;

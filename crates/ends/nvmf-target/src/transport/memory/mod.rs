@@ -19,7 +19,7 @@ mod reserving;
 mod scripted;
 
 use super::Transport;
-use crate::core::Context;
+use crate::context::Context;
 use crate::limits;
 use crate::session::Session;
 pub(crate) use farblock_host::memory::Wire;
@@ -255,7 +255,7 @@ impl Session<Memory> {
 
 /// A session on a wire.
 pub(crate) fn session(
-    route: crate::shared::Route,
+    route: crate::route::Route,
     task: TaskId,
     wire: Arc<Wire>,
 ) -> Session<Memory> {

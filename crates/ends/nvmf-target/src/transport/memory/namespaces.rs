@@ -302,7 +302,7 @@ fn a_file_that_grows_is_told_to_hosts() {
 fn what_cannot_be_changed_says_why() {
     let target = target([memory(BLOCK)]);
     let control: Control = target.control();
-    let say = |result: Result<(), crate::control::ChangeError>| match result {
+    let say = |result: Result<(), crate::change_error::ChangeError>| match result {
         Ok(()) => "done".to_owned(),
         Err(error) => error.to_string(),
     };

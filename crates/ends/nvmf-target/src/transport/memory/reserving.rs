@@ -3,9 +3,9 @@
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer};
 use crate::config::{Export, Subsystem, TargetConfig};
-use crate::control::Sharing;
 use crate::pace::{Rate, Rates};
 use crate::reservations::ReservationStore;
+use crate::sharing::Sharing;
 use crate::target::Target;
 use farblock_backends::mem::Mem;
 use farblock_block::Command as Operation;

@@ -18,7 +18,7 @@
 use super::Tcp;
 use crate::admissions::Reason;
 use crate::config::TlsPolicy;
-use crate::core::Context;
+use crate::context::Context;
 use crate::events::Event;
 use crate::limits;
 use crate::memory::footprint;

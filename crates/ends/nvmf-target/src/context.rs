@@ -1,0 +1,122 @@
+//! What a core offers its connections.
+
+use crate::deadlines::Deadlines;
+use crate::in_place::InPlace;
+use crate::limits;
+use crate::memory::{Account, HolderId};
+use crate::notices::NoticeKind;
+use crate::route::ConnectionKey;
+use crate::shared::TargetShared;
+use crate::shares::Shares;
+use crate::volumes::Volumes;
+use farblock_reactor::{Buffer, Reactor, SharedBuffer, os};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The parts of a core that its connections use.
+pub(crate) struct Context {
+    pub(crate) index: usize,
+    pub(crate) reactor: Reactor,
+    pub(crate) shared: Arc<TargetShared>,
+    pub(crate) volumes: Volumes,
+    /// Whether command latency is measured.
+    pub(crate) measures_latency: bool,
+    /// The time of this tick, once read.
+    now: Cell<Option<Instant>>,
+    /// Memory that peers make this core hold.
+    pub(crate) memory: Account,
+    /// Commands executed in place, by turns.
+    pub(crate) in_place: InPlace,
+    /// Host shares of this core.
+    pub(crate) shares: Shares,
+    /// Timers of connections.
+    pub(crate) deadlines: Deadlines,
+    /// Buffers that a namespace lends to one command; empty in between.
+    pub(crate) lent: Vec<Buffer>,
+    /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
+    /// may name a closed connection, and so keeps a table of marks. Here each mark is in its
+    /// connection, which every command has at hand, so no lookup is needed.
+    pub(crate) listed: Vec<ConnectionKey>,
+    /// Connections that wait for buffers or have stopped receiving.
+    pub(crate) parked: VecDeque<ConnectionKey>,
+    /// Whether buffers were released in this tick.
+    pub(crate) released: bool,
+    /// Zeroes that pad log pages.
+    zeroes: Option<Arc<SharedBuffer>>,
+}
+
+impl Context {
+    pub(crate) fn new(index: usize, reactor: Reactor, shared: Arc<TargetShared>) -> Self {
+        let memory = Account::new(shared.budget.core_bytes());
+        Self {
+            index,
+            reactor,
+            shared,
+            volumes: Volumes::default(),
+            measures_latency: false,
+            now: Cell::new(None),
+            memory,
+            in_place: InPlace::default(),
+            shares: Shares::default(),
+            deadlines: Deadlines::default(),
+            lent: Vec::new(),
+            listed: Vec::new(),
+            parked: VecDeque::new(),
+            released: false,
+            zeroes: None,
+        }
+    }
+
+    /// The time moves on.
+    pub(crate) fn begin_tick(&self) {
+        self.now.set(None);
+    }
+
+    /// The time, read at most once per tick.
+    pub(crate) fn now(&self) -> Instant {
+        let now = self.now.get().unwrap_or_else(os::now);
+        self.now.set(Some(now));
+        now
+    }
+
+    /// Logs a notice about a peer, or counts it once there are many.
+    pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
+        if self.shared.notices.say(kind, peer, self.now(), log) {
+            // Core 0 runs the timers.
+            self.shared.mailboxes()[0].wake();
+        }
+    }
+
+    /// Schedules the connection's `finish_tick`. `listed` is the connection's own mark.
+    pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
+        if !std::mem::replace(listed, true) {
+            self.listed.push(key);
+        }
+    }
+
+    /// Buffers with `bytes` zeroes in all, without a new allocation.
+    pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
+        let zeroes = self
+            .zeroes
+            .get_or_insert_with(|| Arc::new(SharedBuffer::new(Buffer::new(limits::ZEROES_BYTES))));
+        let zeroes = Arc::clone(zeroes);
+        let starts = (0..bytes).step_by(limits::ZEROES_BYTES);
+        starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
+    }
+
+    /// Releases memory of this many buffer bytes.
+    pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
+        self.memory.release(holder, bytes);
+        self.released = true;
+    }
+
+    /// Lists the connection again once buffers are released. `parked` is its own mark.
+    pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
+        if !std::mem::replace(parked, true) {
+            self.parked.push_back(key);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a host needs to prove its identity.
+
+use farblock_proto::controller::HostChannel;
+use farblock_secure::{ControllerTerms, Demand, Group, Hash, Secret, TlsKey};
+
+/// How a host of a subsystem must prove its identity.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostKeys {
+    /// DH-HMAC-CHAP secrets, of which the host must use one: two while a key is being rotated.
+    /// Empty if TLS alone proves the identity.
+    pub host: Vec<Secret>,
+    /// The controller's secret, if hosts may authenticate the controller as well.
+    pub controller: Option<Secret>,
+    /// Accepted hash functions, best first.
+    pub hashes: Vec<Hash>,
+    /// Accepted Diffie-Hellman groups, best first.
+    pub groups: Vec<Group>,
+    /// The host identifier (HOSTID) that this host must use and no other host may: reservations
+    /// identify hosts by it.
+    pub id: Option<[u8; 16]>,
+    /// TLS keys, of which the host must use one: two while a key is being rotated.
+    pub tls: Vec<TlsKey>,
+    /// A further requirement: mutual authentication, or a secure channel.
+    pub demand: Demand,
+}
+
+impl HostKeys {
+    /// One secret, with every hash function and group.
+    #[must_use]
+    pub fn new(host: Secret) -> Self {
+        Self { host: vec![host], ..Self::of_tls(Vec::new()) }
+    }
+
+    /// TLS keys alone.
+    #[must_use]
+    pub fn of_tls(tls: Vec<TlsKey>) -> Self {
+        let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
+        let demand = Demand::Authentication;
+        Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls, demand }
+    }
+
+    /// Whether the host must authenticate.
+    pub(crate) fn authenticates(&self) -> bool {
+        !self.host.is_empty()
+    }
+
+    /// The channel that the host must use.
+    pub(crate) fn channel(&self) -> HostChannel {
+        match self.demand {
+            _ if !self.tls.is_empty() => HostChannel::Tls,
+            Demand::SecureChannel if self.authenticates() => HostChannel::Concatenated,
+            _ => HostChannel::Plain,
+        }
+    }
+
+    pub(crate) fn terms(&self, subsystem: &str, host: &str) -> ControllerTerms {
+        ControllerTerms {
+            host_nqn: host.to_owned(),
+            subsystem_nqn: subsystem.to_owned(),
+            host_secrets: self.host.clone(),
+            controller_secret: self.controller.clone(),
+            hashes: self.hashes.clone(),
+            groups: self.groups.clone(),
+            demand: self.demand,
+        }
+    }
+}

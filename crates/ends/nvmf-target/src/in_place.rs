@@ -1,0 +1,96 @@
+//! Connections of a core that wait for a turn to execute a command in steps, and the steps under
+//! way.
+
+use crate::limits;
+use crate::route::ConnectionKey;
+use crate::volumes::VolumeId;
+use std::collections::{HashMap, VecDeque};
+
+/// Connections that wait for a turn at one namespace.
+#[derive(Default)]
+struct Line {
+    queue: VecDeque<ConnectionKey>,
+    /// Bytes charged for its steps under way.
+    under_way_bytes: usize,
+}
+
+/// Waiting connections of a core, and its steps under way.
+#[derive(Default)]
+pub(crate) struct InPlace {
+    lines: HashMap<VolumeId, Line>,
+    /// Lines with waiting connections, in order of turns.
+    turns: VecDeque<VolumeId>,
+    /// Bytes charged for all steps under way.
+    under_way_bytes: usize,
+    /// Bytes charged for steps started in this tick.
+    begun_bytes: usize,
+}
+
+impl InPlace {
+    /// Starts a tick.
+    pub(crate) fn tick(&mut self) {
+        self.begun_bytes = 0;
+    }
+
+    pub(crate) fn join(&mut self, line: VolumeId, key: ConnectionKey) {
+        let queue = &mut self.lines.entry(line).or_default().queue;
+        if queue.is_empty() {
+            self.turns.push_back(line);
+        }
+        queue.push_back(key);
+    }
+
+    /// Removes a connection without commands left in a line: its next command gets a new place at
+    /// the end.
+    pub(crate) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
+        let Some(left) = self.lines.get_mut(&line) else { return };
+        left.queue.retain(|waits| *waits != key);
+        if left.queue.is_empty() {
+            self.turns.retain(|waiting| *waiting != line);
+        }
+    }
+
+    fn has_room(&self, line: VolumeId) -> bool {
+        let is_idle = || self.lines.get(&line).is_none_or(|line| line.under_way_bytes == 0);
+        self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
+    }
+
+    /// The connection and line whose turn it is, if there is room for a step.
+    pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
+        // The common case first: a target that only reads and writes.
+        if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {
+            return None;
+        }
+        let place = self.turns.iter().position(|line| self.has_room(*line))?;
+        let id = self.turns.remove(place).expect("found just now");
+        let line = self.lines.get_mut(&id).expect("somebody waits in it");
+        let key = line.queue.pop_front()?;
+        if !line.queue.is_empty() {
+            self.turns.push_back(id);
+        }
+        Some((id, key))
+    }
+
+    /// Whether some connection only waits for the next tick.
+    pub(crate) fn is_put_off(&self) -> bool {
+        !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
+    }
+
+    /// Removes an idle line whose volume has closed.
+    pub(crate) fn forget(&mut self, line: VolumeId) {
+        let left = self.lines.remove(&line);
+        debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");
+        self.turns.retain(|waiting| *waiting != line);
+    }
+
+    pub(crate) fn begin(&mut self, line: VolumeId, bytes: usize) {
+        self.under_way_bytes += bytes;
+        self.begun_bytes += bytes;
+        self.lines.entry(line).or_default().under_way_bytes += bytes;
+    }
+
+    pub(crate) fn end(&mut self, line: VolumeId, bytes: usize) {
+        self.under_way_bytes -= bytes;
+        self.lines.entry(line).or_default().under_way_bytes -= bytes;
+    }
+}

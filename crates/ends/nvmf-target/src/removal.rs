@@ -1,0 +1,53 @@
+//! The end of a namespace: it is released when every core has closed its queue into it.
+
+use farblock_block::Namespace;
+use farblock_reactor::os;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::Duration;
+
+/// A core's handle on a [`Removal`]; dropped when the core has closed its queue.
+pub(crate) type Share = Sender<Infallible>;
+
+/// A namespace that is being removed: its last operations complete.
+///
+/// Once every core has closed its queue into it, and this value is dropped or [waited](Self::wait)
+/// for, its file closes and unlocks, unless it has other owners. Closing may take long, so do not
+/// drop this on a core: keep it until it [is over](Self::is_over).
+#[must_use = "the namespace is in use until this is over"]
+pub struct Removal {
+    shares: Receiver<Infallible>,
+    namespace: Arc<dyn Namespace>,
+}
+
+impl Removal {
+    pub(crate) fn new(shares: Receiver<Infallible>, namespace: Arc<dyn Namespace>) -> Self {
+        Self { shares, namespace }
+    }
+
+    /// Whether the target has released the namespace.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shares.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    /// Waits until the target has released the namespace, and drops it.
+    ///
+    /// # Errors
+    /// Returns itself after `timeout`: a slow disk takes unbounded time.
+    pub fn wait(self, timeout: Duration) -> Result<(), Self> {
+        match os::recv_timeout(&self.shares, timeout) {
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => Err(self),
+            Ok(never) => match never {},
+        }
+    }
+}
+
+impl fmt::Debug for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "removal of {}", self.namespace.describe())
+    }
+}

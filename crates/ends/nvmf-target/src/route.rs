@@ -1,0 +1,35 @@
+//! Names of connections, and of their commands, that cores give each other.
+
+use farblock_proto::capsule::SlotId;
+
+/// A connection of a core, by number; the core reuses numbers only after the connection is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ConnectionKey(pub(crate) u32);
+
+/// Bits of a block operation's token that hold the slot; the rest holds the connection.
+const TOKEN_SLOT_BITS: u32 = 16;
+
+/// The token of the operations of `slot` of connection `key`.
+pub(crate) fn token(key: ConnectionKey, slot: SlotId) -> u64 {
+    u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
+}
+
+/// The owner of the operation with `token`.
+pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
+    (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
+}
+
+/// The place of a connection. The serial number distinguishes it from a later one with this key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) core: usize,
+    pub(crate) key: ConnectionKey,
+    pub(crate) serial: u64,
+}
+
+/// The source of an Abort command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    pub(crate) route: Route,
+    pub(crate) slot: SlotId,
+}

@@ -1,0 +1,100 @@
+//! Reservation commands on their way to the registry and back.
+
+use super::TargetShared;
+use crate::mailbox::Message;
+use crate::reservations::Desk;
+use crate::route::Route;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{
+    AccessChange, KeyedCommand, ReservationRequest, SubsystemId, Ticket,
+};
+use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
+use farblock_wire::Status;
+use std::io;
+use std::sync::Arc;
+
+impl TargetShared {
+    /// Starts the thread, if it is not running.
+    pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        self.keeper.start(move |key, serial, is_saved| shared.saved(key, serial, is_saved))
+    }
+}
+
+impl TargetShared {
+    /// Submits a reservation command. Unless it fails at once, the answer arrives as a message.
+    pub(crate) fn reserve(
+        &self,
+        (route, slot): (Route, SlotId),
+        (controller, queue): (ControllerId, QueueId),
+        namespace: NamespaceId,
+        request: KeyedCommand,
+    ) -> Result<(), Status> {
+        let mut management = self.lock();
+        let desk = &mut management.desk;
+        let ticket = Ticket(desk.next_ticket);
+        desk.next_ticket += 1;
+        desk.tickets.insert(ticket, (route, slot));
+        let asked = ReservationRequest { ticket, controller, queue, namespace, request };
+        let done = management.registry.reserve(&asked);
+        if done.is_err() {
+            management.desk.tickets.remove(&ticket);
+        }
+        self.act(&mut management);
+        done
+    }
+
+    /// Drops the pending answers of a closed queue.
+    pub(crate) fn forget_tickets(desk: &mut Desk, route: Route) {
+        desk.tickets.retain(|_, (waiting, _)| *waiting != route);
+    }
+
+    /// Answers a reservation command.
+    pub(crate) fn answer(
+        &self,
+        desk: &mut Desk,
+        ticket: Ticket,
+        status: Status,
+        report: Option<Vec<u8>>,
+    ) {
+        if let Some((route, slot)) = desk.tickets.remove(&ticket) {
+            let message = Message::Reserved { route, slot, status, report };
+            self.mailboxes()[route.core].post(message);
+        }
+    }
+
+    /// Sends a change to every core.
+    pub(crate) fn spread(&self, desk: &mut Desk, change: &Arc<AccessChange>) {
+        let cores = self.mailboxes().len();
+        desk.spreading.insert(change.serial, (cores, change.subsystem, change.namespace));
+        for mailbox in self.mailboxes() {
+            mailbox.post(Message::Access(Arc::clone(change)));
+        }
+    }
+
+    /// A core has applied a change, and the commands that it forbids have ended there.
+    pub(crate) fn applied(&self, serial: u64) {
+        let mut management = self.lock();
+        let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
+            return;
+        };
+        *left -= 1;
+        let key = (*subsystem, *namespace);
+        if *left == 0 {
+            management.desk.spreading.remove(&serial);
+            management.registry.access_spread(key.0, key.1, serial);
+            self.act(&mut management);
+        }
+    }
+
+    /// Stores a namespace's reservations.
+    pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
+        self.keeper.post(key, serial, text)
+    }
+
+    fn saved(&self, (subsystem, namespace): (SubsystemId, NamespaceId), serial: u64, done: bool) {
+        let mut management = self.lock();
+        management.registry.reservations_saved(subsystem, namespace, serial, done);
+        self.act(&mut management);
+    }
+}
