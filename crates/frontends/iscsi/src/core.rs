@@ -7,160 +7,18 @@
 
 use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
+use crate::context::{Abort, Action, Barrier, Context, Management};
 use crate::limits;
-use crate::login::Initiator;
 use crate::scsi::Sense;
 use crate::shared::{Message, PortalShared};
-use crate::task::Slot;
-use crate::unit::Unit;
-use farblock_block::{BlockError, Completion, Op, Queue};
-use farblock_frontend::{
-    Complaints, ConnectionKey, Connections, Core, Line, Seat, TickContext, Turns,
-};
+use farblock_block::{BlockError, Completion};
+use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Line, Seat, Turns};
 use farblock_reactor::os::Socket;
-use farblock_reactor::{Event, ListenerId, Reactor, TaskId};
+use farblock_reactor::{Event, ListenerId, TaskId};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// An action that a session requests from the core, and that concerns other sessions.
-#[derive(Debug)]
-pub(crate) enum Action {
-    /// A login is complete, but must wait for the sessions that it replaces.
-    Admit(ConnectionKey),
-    /// Abort tasks, and answer the request with this tag once they have ended.
-    Manage(ConnectionKey, Management),
-    /// Notify this initiator.
-    Notice(Initiator, Sense),
-    /// A connection with operations in flight may be gone now.
-    Departed,
-}
-
-/// A request to abort tasks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Management {
-    /// The initiator's name for the request.
-    pub(crate) tag: u32,
-    /// The tasks to abort, and the reason.
-    pub(crate) what: Abort,
-    /// The task for [`Abort::Task`].
-    pub(crate) task: u32,
-}
-
-/// A set of tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Abort {
-    /// One task.
-    Task,
-    /// All tasks of the session.
-    Session,
-    /// All tasks of all sessions.
-    Everything,
-    /// All tasks of the session, which then ends.
-    Logout,
-}
-
-/// A request that is answered once its tasks have ended.
-struct Barrier {
-    id: u32,
-    from: ConnectionKey,
-    request: Management,
-    waiting: usize,
-}
-
-/// The state of the core that its connections use.
-pub(crate) struct Context {
-    // The queue goes first: dropping it may deregister it from the reactor.
-    queue: Box<dyn Queue>,
-    pub(crate) reactor: Reactor,
-    pub(crate) unit: Unit,
-    /// Start of the tick. All work of a tick uses this one clock reading.
-    pub(crate) now: Instant,
-    pub(crate) is_stopping: bool,
-    /// An initiator that logs in again may know an old size.
-    pub(crate) resized: bool,
-    /// Something may have completed since the queue was polled.
-    dirty: bool,
-    pub(crate) turns: Turns,
-    actions: Vec<Action>,
-    barriers: Vec<Barrier>,
-    next_barrier: u32,
-    next_session: u16,
-    complaints: Complaints,
-    /// Tasks that run alone.
-    alone: Alone<(ConnectionKey, Slot)>,
-}
-
-impl Context {
-    /// Logs a warning about an initiator, unless there were many.
-    pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
-        self.complaints.say(kind, &peer.to_string(), log);
-    }
-
-    /// Submits an operation to the namespace, once no exclusive task runs there.
-    pub(crate) fn submit(&mut self, op: Op) {
-        if let Some(op) = self.alone.enter(op) {
-            self.submit_alone(op);
-        }
-    }
-
-    /// Submits an operation of the exclusive task.
-    pub(crate) fn submit_alone(&mut self, op: Op) {
-        self.queue.submit(op);
-        self.dirty = true;
-    }
-
-    /// Queues a task until no change of another task is in flight.
-    pub(crate) fn wait_alone(&mut self, key: ConnectionKey, slot: Slot) {
-        self.alone.wait((key, slot));
-    }
-
-    /// Records that a change that was not exclusive has completed.
-    pub(crate) fn changed(&mut self) {
-        self.alone.leave();
-    }
-
-    /// Ends the exclusive task.
-    pub(crate) fn end_alone(&mut self) {
-        for op in self.alone.end() {
-            self.submit_alone(op);
-        }
-    }
-
-    /// Makes the core do something before it parses more of the connection's input.
-    pub(crate) fn ask(&mut self, action: Action) {
-        self.actions.push(action);
-    }
-
-    /// True if the core has actions to do first.
-    pub(crate) fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
-    }
-
-    /// Records that a task with these barriers has ended.
-    pub(crate) fn passed(&mut self, barriers: &[u32]) {
-        for barrier in self.barriers.iter_mut().filter(|barrier| barriers.contains(&barrier.id)) {
-            barrier.waiting -= 1;
-        }
-    }
-
-    /// The target's part of a session identifier; never 0.
-    pub(crate) fn session_number(&mut self) -> u16 {
-        self.next_session = self.next_session.checked_add(1).unwrap_or(1);
-        self.next_session
-    }
-}
-
-impl TickContext for Context {
-    fn turns(&mut self) -> &mut Turns {
-        &mut self.turns
-    }
-
-    fn reactor(&self) -> &Reactor {
-        &self.reactor
-    }
-}
 
 /// The sessions of a target.
 pub(crate) struct Sessions {

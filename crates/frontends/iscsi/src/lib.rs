@@ -31,6 +31,7 @@
 
 mod alone;
 mod connection;
+mod context;
 mod core;
 pub mod initiator;
 pub mod limits;

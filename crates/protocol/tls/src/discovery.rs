@@ -7,8 +7,8 @@
 //! Each round through all keys starts at a secret position, so that a stranger who uses up turns
 //! does not know which keys it leaves to the host.
 
-use crate::keys::Named;
 use crate::limits;
+use crate::named::Named;
 use farblock_random::Random;
 use farblock_secure::TlsKey;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,23 +2,11 @@
 
 use crate::discovery::{DISCOVERY_NQN, ForDiscovery, Places};
 use crate::limits;
+use crate::named::Named;
 use farblock_secure::{TlsKey, TlsPsk};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// A pre-shared key, and its host and subsystem.
-#[derive(Debug)]
-pub struct Named {
-    /// The key.
-    pub psk: TlsPsk,
-    /// The configured key that it was derived from; `None` if an authentication generated it.
-    pub made_of: Option<TlsKey>,
-    /// The host.
-    pub host: String,
-    /// The subsystem.
-    pub subsystem: String,
-}
 
 /// The keys that a server knows, by their hosts. The server derives the key for a subsystem when a
 /// host offers an identity, which contains the names.

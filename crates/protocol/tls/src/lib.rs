@@ -40,12 +40,14 @@ mod discovery;
 mod hello;
 mod keys;
 pub mod limits;
+mod named;
 mod openssl;
 mod portions;
 mod records;
 mod secrets;
 
-pub use keys::{Named, ServerKeys};
+pub use keys::ServerKeys;
+pub use named::Named;
 #[cfg(all(feature = "sim", unix))]
 pub use openssl::draw_from;
 pub use openssl::{available, client, server};

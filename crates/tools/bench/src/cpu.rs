@@ -13,16 +13,11 @@ use std::time::Duration;
 use cpu_time::ProcessTime;
 use serde::{Deserialize, Serialize};
 
+pub use crate::cpu_source::CpuSource;
 #[cfg(target_os = "linux")]
 pub use crate::proc_fs::{OtherProcess, ThreadGroup, resident_memory_bytes};
 #[cfg(windows)]
 pub use crate::windows::{OtherProcess, ThreadGroup, resident_memory_bytes};
-
-/// A source of processor time, which never decreases.
-pub trait CpuSource: Send + Sync {
-    /// Processor time used so far, by user code and by the kernel on its behalf.
-    fn cpu_time(&self) -> Duration;
-}
 
 /// This process with all threads, including those that have ended. Works on every system.
 #[derive(Clone, Copy, Debug, Default)]

@@ -42,6 +42,7 @@ mod addresses;
 mod bottleneck;
 mod compare;
 pub mod cpu;
+mod cpu_source;
 mod error;
 pub mod floor;
 mod format;
@@ -69,6 +70,7 @@ pub mod verdict;
 #[cfg(windows)]
 #[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]
 mod windows;
+mod wrap;
 
 pub use compare::compare;
 pub use cpu::{CpuSource, CpuUse, Meters};

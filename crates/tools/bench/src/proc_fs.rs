@@ -12,7 +12,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use crate::cpu::CpuSource;
+use crate::cpu_source::CpuSource;
 
 /// Ticks per second in `/proc/PID/stat`: the same on every architecture that Rust knows.
 const TICKS_PER_SECOND: u64 = 100;

@@ -7,6 +7,7 @@ use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
 use crate::result::{Figures, PatternReport, Percent, Report};
 use crate::verdict::{ratio_interval, spread_percent};
+pub use crate::wrap::wrap;
 
 /// Spaces between two columns.
 const GAP: &str = "  ";
@@ -250,26 +251,6 @@ fn spread(pattern: &PatternReport) -> Option<String> {
          of 95 %: {verdict}); the {} runs of the local disk alone differ by up to {own:.0} %",
         local.len()
     ))
-}
-
-/// Wraps a line at spaces, with further lines indented. A word longer than a line stays whole,
-/// since it may be a name to copy.
-#[must_use]
-pub fn wrap(line: &str, indent: usize, columns: usize) -> String {
-    let mut wrapped = String::new();
-    let mut width = 0;
-    for word in line.split_inclusive(' ') {
-        let wide = word.trim_end().chars().count();
-        if width + wide > columns && width > indent {
-            wrapped.truncate(wrapped.trim_end().len());
-            wrapped.push('\n');
-            wrapped.push_str(&" ".repeat(indent));
-            width = indent;
-        }
-        wrapped.push_str(word);
-        width += word.chars().count();
-    }
-    wrapped
 }
 
 /// Aligned columns: first words on the left, as many as named at the start, then numbers on the

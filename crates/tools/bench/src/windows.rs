@@ -20,7 +20,7 @@ use windows_sys::Win32::System::Threading::{
     PROCESS_QUERY_LIMITED_INFORMATION, THREAD_QUERY_LIMITED_INFORMATION,
 };
 
-use crate::cpu::CpuSource;
+use crate::cpu_source::CpuSource;
 
 /// Another process with all threads, including those that have ended.
 #[derive(Debug)]

@@ -182,7 +182,7 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
-    /// Asks the fence, for a fused pair with its write. Removes a fence that holds nothing any more.
+    /// Asks the fence, for a fused pair with its write. Removes a fence that has nothing left.
     fn ask_fence(&mut self, slot: SlotId) -> Answer {
         let Some(command) = self.changing_command(slot) else { return Answer::Pass };
         let Some(fence) = &mut self.fence else { return Answer::Pass };

@@ -1,7 +1,7 @@
 //! Sends headers and data with their digests, and the answers to SCSI commands.
 
 use super::Connection;
-use crate::core::Context;
+use crate::context::Context;
 use crate::scsi::{Failure, Sense, sense, status};
 use crate::task::Slot;
 use crate::wire::{DataIn, NO_TAG, R2t, ScsiResponse, flag, length, padding, response};

@@ -12,7 +12,6 @@ mod receive;
 mod requests;
 mod tasks;
 
-use super::core::{Context, Management};
 use super::limits;
 use super::login::{Answer, Initiator, Login, Parameters};
 use super::scsi::Sense;
@@ -20,6 +19,7 @@ use super::task::{Slot, Task, TaskState, Window};
 use super::text::Pieces;
 use super::wire::{AsyncMessage, BHS_BYTES, Bhs, EVENT_LOGOUT, LoginRequest, NO_TAG, flag};
 use super::wire::{before, response};
+use crate::context::{Action, Context, Management};
 use farblock_frontend::{ConnectionKey, Line, TickConnection};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use receive::Phase;
@@ -357,7 +357,7 @@ impl Connection {
             }
         }
         tracing::debug!(peer = %self.peer, initiator = %self.initiator.name, "an initiator left");
-        cx.ask(super::core::Action::Departed);
+        cx.ask(Action::Departed);
     }
 
     /// Answers a request to abort tasks.

@@ -1,7 +1,7 @@
 //! From bytes to PDUs: header, additional segments, digest, data, padding, digest.
 
 use super::{Connection, Session, SessionState};
-use crate::core::Context;
+use crate::context::Context;
 use crate::limits;
 use crate::task::Slot;
 use crate::wire::{BHS_BYTES, DIGEST_BYTES, data_bytes, padding};

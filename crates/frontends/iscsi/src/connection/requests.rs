@@ -2,7 +2,7 @@
 
 use super::receive::Destination;
 use super::{Connection, Session, SessionState};
-use crate::core::{Abort, Action, Context, Management};
+use crate::context::{Abort, Action, Context, Management};
 use crate::limits;
 use crate::login::{Answer, Login, Status};
 use crate::scsi::Sense;

@@ -2,7 +2,7 @@
 
 use super::receive::Destination;
 use super::{Connection, SessionState, token};
-use crate::core::{Action, Context};
+use crate::context::{Action, Context};
 use crate::limits;
 use crate::scsi::{Command, Extent, Failure, Sense};
 use crate::task::{Slot, Task, TaskState, Window};

@@ -2,8 +2,9 @@
 
 use super::library::{Callbacks, Digest, Functions, Ssl, SslSession, VERSION};
 use crate::hello;
-use crate::keys::{Named, ServerKeys};
+use crate::keys::ServerKeys;
 use crate::limits;
+use crate::named::Named;
 use crate::secrets::Secrets;
 use farblock_secure::{Hash, TlsPsk};
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};

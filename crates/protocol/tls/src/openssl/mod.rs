@@ -7,7 +7,8 @@ mod library;
 #[cfg(all(feature = "sim", unix))]
 mod seeded;
 
-use crate::keys::{Named, ServerKeys};
+use crate::keys::ServerKeys;
+use crate::named::Named;
 use crate::records::Records;
 use crate::{Tls, TlsError, hello, limits};
 use callbacks::{CALLBACKS, Side, State};

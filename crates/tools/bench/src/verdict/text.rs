@@ -2,7 +2,7 @@
 
 use super::{Change, Comparison, Metric, Verdict, signed};
 use crate::format;
-use crate::table::wrap;
+use crate::wrap::wrap;
 
 /// Tables are always narrow; sentences are wrapped at this width.
 pub fn render_within(comparison: &Comparison, columns: usize) -> String {

@@ -1,0 +1,16 @@
+//! A key with its names.
+
+use farblock_secure::{TlsKey, TlsPsk};
+
+/// A pre-shared key, and its host and subsystem.
+#[derive(Debug)]
+pub struct Named {
+    /// The key.
+    pub psk: TlsPsk,
+    /// The configured key that it was derived from; `None` if an authentication generated it.
+    pub made_of: Option<TlsKey>,
+    /// The host.
+    pub host: String,
+    /// The subsystem.
+    pub subsystem: String,
+}
