@@ -35,7 +35,7 @@ pub(crate) struct Context {
     /// Timers of connections.
     pub(crate) deadlines: Deadlines,
     /// Buffers that a namespace lends to one command; empty in between.
-    pub(crate) lent: Vec<Buffer>,
+    pub(crate) borrowed: Vec<Buffer>,
     /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
     /// may name a closed connection, and so keeps a table of marks. Here each mark is in its
     /// connection, which every command has at hand, so no lookup is needed.
@@ -62,7 +62,7 @@ impl Context {
             in_place: InPlace::default(),
             shares: Shares::default(),
             deadlines: Deadlines::default(),
-            lent: Vec::new(),
+            borrowed: Vec::new(),
             listed: Vec::new(),
             parked: VecDeque::new(),
             released: false,

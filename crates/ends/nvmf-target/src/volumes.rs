@@ -124,18 +124,18 @@ impl Volumes {
     }
 
     /// Reads at once and without a copy, if the namespace can: appends the buffers.
-    pub(crate) fn lend(
+    pub(crate) fn read_borrowed(
         &mut self,
         id: VolumeId,
         lba: u64,
         blocks: u32,
         into: &mut Vec<Buffer>,
     ) -> Option<Result<(), BlockError>> {
-        self.at(id).queue.lend(lba, blocks, into)
+        self.at(id).queue.read_borrowed(lba, blocks, into)
     }
 
     /// Writes at once from the data's place, if the namespace can.
-    pub(crate) fn store(
+    pub(crate) fn write_inline(
         &mut self,
         id: VolumeId,
         lba: u64,
@@ -149,7 +149,7 @@ impl Volumes {
                 return None;
             }
         }
-        self.at(id).queue.store(lba, blocks, fua, data)
+        self.at(id).queue.write_inline(lba, blocks, fua, data)
     }
 
     /// Notes that `task` is ready; false if it belongs to no queue.

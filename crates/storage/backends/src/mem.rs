@@ -14,7 +14,7 @@
 //! per 64 KiB (some 20 ns, against microseconds for the copy), and threads contend only within a
 //! chunk.
 //!
-//! A read may borrow the chunks' own memory ([`Queue::lend`]). A write to a chunk on loan replaces
+//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a chunk on loan replaces
 //! it with a changed copy, so that no reader sees half a block. The new chunk is then not lent for
 //! a while, so that blocks with many reads and writes do not cause a 64 KiB copy each time.
 //! Replaced chunks are reused or freed once their readers have finished; while there are many of
@@ -207,7 +207,7 @@ impl Queue for MemQueue {
         }
     }
 
-    fn lend(
+    fn read_borrowed(
         &mut self,
         lba: u64,
         blocks: u32,
@@ -225,7 +225,7 @@ impl Queue for MemQueue {
         lent.then_some(Ok(()))
     }
 
-    fn store(
+    fn write_inline(
         &mut self,
         lba: u64,
         blocks: u32,

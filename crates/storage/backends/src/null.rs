@@ -64,7 +64,7 @@ impl Queue for NullQueue {
         self.done.push(op.complete(result));
     }
 
-    fn lend(
+    fn read_borrowed(
         &mut self,
         lba: u64,
         blocks: u32,
@@ -80,7 +80,7 @@ impl Queue for NullQueue {
         Some(result)
     }
 
-    fn store(
+    fn write_inline(
         &mut self,
         lba: u64,
         blocks: u32,

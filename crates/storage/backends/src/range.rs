@@ -188,16 +188,16 @@ impl Queue for RangeQueue {
         }
     }
 
-    fn lend(
+    fn read_borrowed(
         &mut self,
         lba: u64,
         blocks: u32,
         into: &mut Vec<Buffer>,
     ) -> Option<Result<(), BlockError>> {
-        self.queue.lend(self.at(lba, blocks)?, blocks, into)
+        self.queue.read_borrowed(self.at(lba, blocks)?, blocks, into)
     }
 
-    fn store(
+    fn write_inline(
         &mut self,
         lba: u64,
         blocks: u32,
@@ -206,7 +206,7 @@ impl Queue for RangeQueue {
     ) -> Option<Result<(), BlockError>> {
         // A submitted write would be refused, too.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
-        self.queue.store(at, blocks, fua, data)
+        self.queue.write_inline(at, blocks, fua, data)
     }
 
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {

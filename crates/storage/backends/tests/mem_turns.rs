@@ -11,7 +11,7 @@ fn a_small_range_does_not_wait_for_a_large_one() {
     let reactor = Reactor::new(&Config::default()).unwrap();
     let mut queue = mem.open(&reactor, reactor.add_task()).unwrap();
     for lba in (0..u64::from(BLOCKS)).step_by(2048) {
-        queue.store(lba, 2048, false, &[1; 2048 * 512]).unwrap().unwrap();
+        queue.write_inline(lba, 2048, false, &[1; 2048 * 512]).unwrap().unwrap();
     }
     queue.submit(Op::write_zeroes(0, BLOCKS, false, 1));
     queue.submit(Op::write_zeroes(7, 1, false, 2));

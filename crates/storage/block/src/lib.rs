@@ -34,8 +34,8 @@
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
 //! and new blocks.
 //!
-//! **At once.** A namespace that need not wait may lend a read's data ([`Queue::lend`]) and store a
-//! write's ([`Queue::store`]) in the call itself. Both follow the same rules of range, order and
+//! **At once.** A namespace that need not wait may lend a read's data ([`Queue::read_borrowed`]) and store a
+//! write's ([`Queue::write_inline`]) in the call itself. Both follow the same rules of range, order and
 //! durability as operations, and are complete when the call returns: they are never in flight, and
 //! wake no task. Lent data stays as it was at the call, whatever is written or deallocated
 //! afterwards, even after queue and namespace are dropped. Read it and drop it soon. After an error
@@ -158,7 +158,7 @@ pub trait Queue {
     /// Reads at once and without a copy, where the namespace can: appends buffers that together
     /// hold the blocks, for the caller to read and then drop. Later writes do not change them.
     /// `None`, and nothing appended, if it cannot: then submit a read.
-    fn lend(
+    fn read_borrowed(
         &mut self,
         _lba: u64,
         _blocks: u32,
@@ -170,7 +170,7 @@ pub trait Queue {
     /// Writes at once, straight from `data`, where the namespace can: durably, with `fua`. `data`
     /// has exactly [`Geometry::bytes`] of `blocks`. `None`, and nothing written, if it cannot: then
     /// submit a write.
-    fn store(
+    fn write_inline(
         &mut self,
         _lba: u64,
         _blocks: u32,

@@ -120,8 +120,8 @@ impl<T: Transport> Session<T> {
             unreachable!("only reads are expected")
         };
         let volume = volume.map_or_else(|| self.volume(cx, namespace), Ok)?;
-        if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
-            return self.answer_lent(cx, slot, data.length(), result);
+        if let Some(result) = cx.volumes.read_borrowed(volume, lba.0, blocks.0, &mut cx.borrowed) {
+            return self.answer_borrowed(cx, slot, data.length(), result);
         }
         self.tick.bytes += data.length() as usize;
         let buffer = cx.reactor.buffers().take(data.length() as usize);
@@ -131,7 +131,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Responds to a read that the namespace completed at once, with data or an error.
-    fn answer_lent(
+    fn answer_borrowed(
         &mut self,
         cx: &mut Context,
         slot: SlotId,
@@ -139,11 +139,11 @@ impl<T: Transport> Session<T> {
         result: Result<(), BlockError>,
     ) -> Result<(), Status> {
         if result.is_err() {
-            assert!(cx.lent.is_empty(), "something is lent with an error");
+            assert!(cx.borrowed.is_empty(), "something is borrowed with an error");
             self.note_result(cx, slot, result);
             return Err(status::of_result(result));
         }
-        self.push(slot, length, cx.lent.drain(..), Status::SUCCESS, 0);
+        self.push(slot, length, cx.borrowed.drain(..), Status::SUCCESS, 0);
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl<T: Transport> Session<T> {
     ) -> bool {
         let IoCommand::Write { namespace, lba, blocks, fua, .. } = *command else { return false };
         let Ok(volume) = self.volume(cx, namespace) else { return false };
-        let Some(result) = cx.volumes.store(volume, lba.0, blocks.0, fua, data) else {
+        let Some(result) = cx.volumes.write_inline(volume, lba.0, blocks.0, fua, data) else {
             return false;
         };
         self.note_result(cx, slot, result);

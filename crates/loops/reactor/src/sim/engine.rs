@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::threads::Whom;
+use super::threads::WaitsFor;
 use super::{Listener, Medium, Stream, WorldState, block_until, pass, try_with_state, with_state};
 use crate::batch::{Cursor, SendBatch};
 use crate::engine::{Context, Wait, recv_bytes};
@@ -136,7 +136,7 @@ impl Sim {
         };
         if !cx.tasks.has_ready() {
             let shared = Arc::clone(&self.shared);
-            block_until(until, Whom::Engine(self.number), || {
+            block_until(until, WaitsFor::Engine(self.number), || {
                 self.attempt(cx);
                 cx.tasks.has_ready() || shared.is_notified()
             });

@@ -49,7 +49,7 @@ pub use serving::Service;
 use disk::Media;
 use engine::News;
 use net::Net;
-use threads::{Marks, Threads, Whom};
+use threads::{Marks, Threads, WaitsFor};
 
 thread_local! {
     static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
@@ -489,21 +489,21 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
 /// Lets the others run until the condition holds, which any thread may cause, or the deadline has
 /// passed.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
-    block_until(deadline, Whom::Anybody, holds);
+    block_until(deadline, WaitsFor::Anybody, holds);
 }
 
 /// Lets the others run until the deadline.
 pub(crate) fn sleep_until(deadline: Option<Instant>) {
-    block_until(deadline, Whom::Nobody, || false);
+    block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets the others run until the condition holds or the deadline has passed. `whom` may cause the
+/// Lets the others run until the condition holds or the deadline has passed. `waits_for` may cause the
 /// condition.
-fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() -> bool) {
+fn block_until(deadline: Option<Instant>, waits_for: WaitsFor, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
     while !result && deadline.is_none_or(|at| at > world.local_now()) && !std::thread::panicking() {
-        world.threads.park(&world, deadline, whom);
+        world.threads.park(&world, deadline, waits_for);
         result = holds();
     }
     world.threads.got_on();

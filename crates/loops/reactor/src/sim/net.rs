@@ -13,7 +13,7 @@ pub use breaks::Break;
 use breaks::next_try;
 
 use super::serving::{Service, Serving};
-use super::threads::Whom;
+use super::threads::WaitsFor;
 use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
 /// Bytes of a direction, in flight or unread, beyond which a sender waits.
@@ -564,7 +564,7 @@ impl Stream {
     pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         let stream = Stream::start(address);
         let mut result = None;
-        block_until(crate::os::now().checked_add(timeout), Whom::Anybody, || {
+        block_until(crate::os::now().checked_add(timeout), WaitsFor::Anybody, || {
             result = with_state(|state| state.connected(&stream));
             result.is_some()
         });
@@ -619,7 +619,7 @@ impl Stream {
     ) -> io::Result<usize> {
         let deadline = timeout.and_then(|timeout| crate::os::now().checked_add(timeout));
         let mut result = Err(ErrorKind::TimedOut.into());
-        block_until(deadline, Whom::Anybody, || {
+        block_until(deadline, WaitsFor::Anybody, || {
             match with_state(|state| call(state, self)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 other => result = other,

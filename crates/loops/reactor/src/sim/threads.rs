@@ -24,7 +24,7 @@ type Suspend = Yielder<(), Waits>;
 
 /// The source of a thread's progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whom {
+pub(super) enum WaitsFor {
     /// Any thread: each round polls it.
     Anybody,
     /// Events of this engine.
@@ -37,7 +37,7 @@ pub(super) enum Whom {
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,
-    whom: Whom,
+    waits_for: WaitsFor,
 }
 
 struct Thread {
@@ -262,7 +262,7 @@ impl Threads {
     }
 
     /// Lets others run; returns after a round of them, or later.
-    pub(super) fn park(&self, world: &Inner, until: Option<Instant>, whom: Whom) {
+    pub(super) fn park(&self, world: &Inner, until: Option<Instant>, waits_for: WaitsFor) {
         let running = self.running.get();
         let until = until.map(|until| world.world_time(until));
         if running.is_null() {
@@ -271,7 +271,7 @@ impl Threads {
         let machine = self.machine.get();
         // SAFETY: it is in the coroutine's first frame, which lives for as long as the coroutine
         // runs. Every switch sets the pointer, so it belongs to the running coroutine.
-        unsafe { &*running }.suspend(Waits { until, whom });
+        unsafe { &*running }.suspend(Waits { until, waits_for });
         self.running.set(running);
         self.go_to(machine);
     }
@@ -331,7 +331,7 @@ impl Threads {
         self.go_to(thread.machine);
         let result = thread.coroutine.resume(());
         self.running.set(ptr::null());
-        let CoroutineResult::Yield(Waits { until, whom }) = result else {
+        let CoroutineResult::Yield(Waits { until, waits_for }) = result else {
             thread.has_ended = true;
             thread.deadline = None;
             self.progress.set(true);
@@ -343,8 +343,8 @@ impl Threads {
             self.deadlines.borrow_mut().extend(entry);
         }
         let mut state = world.state.borrow_mut();
-        state.marks.ask(place, whom == Whom::Anybody);
-        if let Whom::Engine(engine) = whom {
+        state.marks.ask(place, waits_for == WaitsFor::Anybody);
+        if let WaitsFor::Engine(engine) = waits_for {
             state.serve(engine, thread.id);
         }
         false

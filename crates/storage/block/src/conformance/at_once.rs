@@ -14,7 +14,7 @@ const BLOCKS: u32 = 600;
 fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Option<Vec<Buffer>> {
     let mut views = Vec::new();
     driver.queue(0).expect_read(lba);
-    let result = driver.queue(0).lend(lba, blocks, &mut views);
+    let result = driver.queue(0).read_borrowed(lba, blocks, &mut views);
     let Some(result) = result else {
         assert!(views.is_empty(), "something is lent, and it is not said");
         return None;
@@ -68,7 +68,7 @@ pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
     let mut driver = context.driver_of(&namespace);
     for (lba, blocks, fua) in [(0, 1, false), (100, BLOCKS, true), (127, 3, false)] {
         let data = context.filled(geometry, blocks);
-        let Some(result) = driver.queue(0).store(lba, blocks, fua, &data) else { continue };
+        let Some(result) = driver.queue(0).write_inline(lba, blocks, fua, &data) else { continue };
         assert_eq!(result, Ok(()));
         let read = driver.read(0, geometry, lba, blocks);
         context.expect(&read, &data, "what was stored");
@@ -83,10 +83,10 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
     for lba in [geometry.blocks - 1, geometry.blocks, u64::MAX - 1, u64::MAX] {
         let mut views = Vec::new();
         driver.queue(0).expect_read(lba);
-        let lent = driver.queue(0).lend(lba, 2, &mut views);
+        let lent = driver.queue(0).read_borrowed(lba, 2, &mut views);
         assert!(lent.is_none_or(|result| result == Err(BlockError::OutOfRange)), "{lba}: {lent:?}");
         assert!(views.is_empty(), "lent from beyond the end, at {lba}");
-        let stored = driver.queue(0).store(lba, 2, false, &data);
+        let stored = driver.queue(0).write_inline(lba, 2, false, &data);
         let refused = stored.is_none_or(|result| result == Err(BlockError::OutOfRange));
         assert!(refused, "{lba}: {stored:?}");
     }
@@ -97,6 +97,6 @@ pub(super) fn read_only_stores_nothing(context: &mut Context<'_>) {
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
     let data = context.filled(geometry, 1);
-    let stored = driver.queue(0).store(0, 1, false, &data);
+    let stored = driver.queue(0).write_inline(0, 1, false, &data);
     assert!(stored.is_none_or(|result| result == Err(BlockError::ReadOnly)), "{stored:?}");
 }
