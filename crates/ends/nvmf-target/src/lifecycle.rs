@@ -22,7 +22,7 @@ use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_wire::Status;
 
-/// What a command must pass before it starts. [`Path::gates`] has the order.
+/// A condition that a command must meet before it starts. [`Path::gates`] has the order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Gate {
     /// Reservations of other hosts. Asked again after each wait, since they may have changed.

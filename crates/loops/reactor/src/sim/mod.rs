@@ -497,8 +497,8 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets the others run until the condition holds or the deadline has passed. `waits_for` may cause the
-/// condition.
+/// Lets the others run until the condition holds or the deadline has passed. Only progress of
+/// `waits_for` can make it hold.
 fn block_until(deadline: Option<Instant>, waits_for: WaitsFor, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
