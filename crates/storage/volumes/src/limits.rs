@@ -31,7 +31,8 @@ pub const LATE: Duration = Duration::from_secs(90);
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest interval between retries of a leg.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Generations that a record remembers: a leg that is older is copied in full.
+/// Generations that a record remembers. A leg with an older record is copied in full if it certainly
+/// wrote nothing alone; otherwise the mirror refuses it.
 pub const HISTORY: usize = 400;
 /// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);

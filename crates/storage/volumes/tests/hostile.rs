@@ -84,6 +84,65 @@ fn an_older_copy_of_a_leg_is_not_let_in_while_the_mirror_is_used() {
     assert!(read(&legs[1], DATA_BYTES).iter().all(|&byte| byte == 2));
 }
 
+/// The generation of the newest record on a leg.
+fn generation(leg: &Mem) -> u64 {
+    let end = read(leg, LEG_BYTES).split_off(DATA_BYTES as usize);
+    let of_slot = |at: usize| u64::from_le_bytes(end[at + 48..at + 56].try_into().unwrap());
+    of_slot(0).max(of_slot(64 << 10))
+}
+
+/// Starts the mirror without the other leg until its record is newer by more generations than a
+/// record remembers. Each time, it writes this byte.
+fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
+    let until = generation(&legs[at]) + limits::HISTORY as u64 + 20;
+    let mut alone = [None; 2];
+    alone[at] = Some(&legs[at]);
+    let mut starts = 0;
+    while generation(&legs[at]) < until {
+        let mirror = try_open(&alone, &lasting(), |options| options.degraded = true).unwrap();
+        let lba = starts % 8 * limits::MIN_REGION_BYTES / 512;
+        Blocking::new(&mirror).unwrap().write(lba, &[byte; 512]).unwrap();
+        starts += 1;
+    }
+    assert!(starts > 30, "restarts are meant");
+}
+
+#[test]
+fn a_leg_that_was_out_for_longer_than_the_history_is_filled() {
+    for at in 0..2 {
+        let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
+        write(&create(&legs.each_ref().map(Some)), 1);
+        restart_alone(&legs, at, 2);
+        let mirror = open(&legs.each_ref().map(Some));
+        assert_eq!(read_all(&mirror)[..513], [[2; 512].as_slice(), &[1]].concat());
+        drop(mirror);
+        let [one, other] = legs.each_ref().map(|leg| read(leg, DATA_BYTES));
+        assert!(one == other && one[..512] == [2; 512]);
+    }
+}
+
+#[test]
+fn legs_that_were_written_alone_are_refused_after_any_number_of_restarts() {
+    for more in [None, Some(0), Some(1)] {
+        let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
+        write(&create(&legs.each_ref().map(Some)), 1);
+        restart_alone(&legs, 0, 2);
+        restart_alone(&legs, 1, 3);
+        // Now the record of one is older than the history of the other.
+        more.into_iter().for_each(|at| restart_alone(&legs, at, 4));
+        let before = legs.each_ref().map(|leg| read(leg, LEG_BYTES));
+        for order in [[0, 1], [1, 0]] {
+            let named = order.map(|at| Some(&legs[at]));
+            for degraded in [false, true] {
+                let opened = try_open(&named, &lasting(), |options| options.degraded = degraded);
+                let error = opened.map(drop).unwrap_err();
+                assert!(error.contains("were each written without the other"), "{more:?}: {error}");
+            }
+        }
+        assert!(before == legs.each_ref().map(|leg| read(leg, LEG_BYTES)), "nothing was written");
+    }
+}
+
 #[test]
 fn legs_in_another_order_are_the_same_mirror() {
     let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];

@@ -107,9 +107,7 @@ pub(crate) fn assemble(
 fn newest(found: &[Found]) -> Option<&Record> {
     let mut records: Vec<&Record> = found.iter().filter_map(record).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.generation));
-    let follows =
-        |newest: &Record, other: &Record| newest.descends_from(other) || newest.went_past(other);
-    let of_all = |newest: &&&Record| records.iter().all(|other| follows(newest, other));
+    let of_all = |newest: &&&Record| records.iter().all(|other| newest.supersedes(other));
     records.iter().find(of_all).or(records.first()).copied()
 }
 
@@ -280,13 +278,11 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
     }
 }
 
-/// Requires every leg to be at a point of the newest leg's history.
+/// Requires every leg to be at a point of the newest leg's history, or before it.
 fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
     for leg in found {
-        if record(leg)
-            .is_some_and(|record| !newest.descends_from(record) && !newest.went_past(record))
-        {
+        if record(leg).is_some_and(|record| !newest.supersedes(record)) {
             return refuse(format!("{of_newest} and {} {TWO_HISTORIES}", leg.name));
         }
     }

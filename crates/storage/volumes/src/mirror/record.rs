@@ -220,6 +220,31 @@ impl Record {
             && go_on.all(lack_it)
     }
 
+    /// Whether the other record is older than the history, and its leg has written nothing alone.
+    ///
+    /// A leg that writes without others first calls them behind, and it gets two records more when
+    /// it takes one of them back. So the leg wrote nothing alone if it still calls a leg in sync that
+    /// is in sync here. Neither did it if it got no record after the last one that it is known to
+    /// have had here, or if it is behind itself.
+    pub(crate) fn outlived(&self, other: &Record) -> bool {
+        let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
+        let had = self.had.get(other.leg).copied().unwrap_or(0);
+        let is_together = |leg| {
+            // One record may not have been confirmed here.
+            other.standings.get(leg) == Some(&Standing::InSync)
+                && other.had.get(leg).is_none_or(|its| *its <= had + 1)
+        };
+        let mut go_on = (0..self.standings.len()).filter(|&leg| !self.is_behind(leg));
+        is_forgotten
+            && self.is_behind(other.leg)
+            && (other.generation <= had || other.is_behind(other.leg) || go_on.any(is_together))
+    }
+
+    /// Whether no data are lost if this mirror continues without the other record.
+    pub(crate) fn supersedes(&self, other: &Record) -> bool {
+        self.descends_from(other) || self.went_past(other) || self.outlived(other)
+    }
+
     /// Whether the other record, of this mirror, is on an older copy of its leg: the changes that
     /// the copy lacks are unknown.
     pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
@@ -358,6 +383,56 @@ mod tests {
         assert!(!here.went_past(&alone), "it went on alone as well");
         let unrelated = Record { history: vec![1, 2, 3], ..beside };
         assert!(!here.went_past(&unrelated));
+    }
+
+    /// A mirror of two legs: its first leg without the second, and the second leg's last record.
+    fn long_alone() -> (Record, Record) {
+        let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
+        (before.generation, before.history, before.had) = (9, vec![5; 9], vec![8, 8]);
+        let other = Record { leg: 1, ..before.clone() };
+        before.standings[1] = Standing::Behind;
+        (0..2 * HISTORY as u64).for_each(|number| before.advance(number));
+        (before, other)
+    }
+
+    #[test]
+    fn a_leg_that_was_out_for_longer_than_the_history_is_outlived() {
+        let (here, other) = long_alone();
+        assert!(!here.descends_from(&other) && here.outlived(&other) && here.supersedes(&other));
+        assert!(!other.supersedes(&here));
+        // It got the last record of the two, or the one that made it a leg in sync.
+        assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
+        // It was behind, too, or the record calls another leg behind that was filled since.
+        let standings = vec![Standing::InSync, Standing::Behind];
+        assert!(here.outlived(&Record { standings, had: vec![99, 0], ..other.clone() }));
+        let mut three = here.clone();
+        three.standings.push(Standing::InSync);
+        let standings = vec![Standing::InSync, Standing::InSync, Standing::Behind];
+        assert!(three.outlived(&Record { standings, had: vec![8, 8, 0], ..other.clone() }));
+        let older = Record { generation: 7, ..other.clone() };
+        assert!(here.outlived(&older) && here.is_newer_than_leg(&older), "another advice");
+        let recent = Record { generation: here.generation - 1, ..other };
+        assert!(!here.outlived(&recent), "the history tells more");
+    }
+
+    #[test]
+    fn a_leg_that_wrote_alone_is_not_outlived_however_long_ago() {
+        let (here, other) = long_alone();
+        let in_sync_here = Record { standings: vec![Standing::InSync; 2], ..here.clone() };
+        assert!(!in_sync_here.outlived(&other), "its data are needed");
+        let mut alone = other;
+        alone.standings[0] = Standing::Behind;
+        (60..62).for_each(|number| alone.advance(number));
+        assert!(!here.supersedes(&alone) && !alone.supersedes(&here));
+        let long_after = (0..2000).fold(alone.clone(), |mut alone, number| {
+            alone.advance(number + 1000);
+            alone
+        });
+        assert!(!here.supersedes(&long_after) && !long_after.supersedes(&here));
+        // In place of the leg here it got another one, which is in sync there.
+        let again =
+            Record { standings: vec![Standing::InSync; 2], had: vec![10, 11], ..alone.clone() };
+        assert!(!here.supersedes(&again));
     }
 
     #[test]

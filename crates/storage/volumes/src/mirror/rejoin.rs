@@ -42,7 +42,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
             }
             keeper.slots[leg] = read.slot;
             let lacks = find::marked(&read.bitmap.bits, keeper.shared.regions.len());
-            match keeper.misleads(leg) {
+            match keeper.misleads(leg) || keeper.record.outlived(record) {
                 true => (0..keeper.shared.regions.len()).collect(),
                 false => lacks.collect(),
             }
@@ -81,8 +81,7 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
     let legs = 0..keeper.record.standings.len();
     let in_sync = legs.into_iter().find(|&leg| !keeper.record.is_behind(leg)).unwrap_or(0);
-    let is_of_us = keeper.record.descends_from(record) || keeper.record.went_past(record);
-    match is_of_us {
+    match keeper.record.supersedes(record) {
         true if keeper.record.is_newer_than_leg(record) => Err(format!("it {OLDER_COPY}")),
         true => Ok(()),
         false => Err(format!("it and {} {TWO_HISTORIES}", keeper.shared.legs[in_sync].name)),
