@@ -67,7 +67,9 @@ mod ui;
 
 pub use confinement::Confinement;
 pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
-pub use live::{Cause, Disks, Keys, NotOpened, Open, Opened, access, rates, sharing, tls_policy};
+pub use live::{
+    Announcement, Cause, Disks, Keys, NotOpened, Open, Opened, access, rates, sharing, tls_policy,
+};
 pub use metrics::{as_plain_text, render as render_metrics};
 pub use patience::{Aside, Patience};
 pub use stats::{

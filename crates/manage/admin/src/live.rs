@@ -12,6 +12,7 @@ use farblock_target::{
     Control, DEFAULT_BURST, DEFAULT_WEIGHT, Export, HostKeys, Rate, Rates, Removal,
     ReservationStore, Sharing, Subsystem, TlsPolicy,
 };
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -35,9 +36,20 @@ pub struct Opened {
     pub legs: Option<Legs>,
     /// Where its reservations persist, if they can.
     pub reservations: Option<Arc<dyn ReservationStore>>,
+    /// Tells other processes that this disk is open. It ends with the last clone.
+    pub announcement: Option<Announcement>,
 }
 
+/// The opener's own value, which an open disk keeps until it closes.
+pub type Announcement = Arc<dyn Any + Send + Sync>;
+
 impl Opened {
+    /// Storage that is not a file, and has no reservations that persist.
+    pub fn alone(namespace: Arc<dyn Store>, identity: String) -> Opened {
+        let (file, legs, reservations, announcement) = (None, None, None, None);
+        Opened { namespace, file, identity, legs, reservations, announcement }
+    }
+
     /// Whether it has to be opened anew before it can be written.
     pub(crate) fn is_opened_to_read(&self) -> bool {
         match &self.file {

@@ -22,18 +22,12 @@ impl Open for Opener {
         let Some(path) = namespace.path.strip_prefix("file:") else {
             let memory = Mem::new(namespace.block_size, MEM_BYTES);
             let namespace = Arc::new(memory.map_err(|error| error.to_string())?);
-            return Ok(Opened { namespace, file: None, identity, legs: None, reservations: None });
+            return Ok(Opened::alone(namespace, identity));
         };
         let file = FileDisk::open(path, &FileOptions::new(namespace.block_size));
         let file = file.map_err(|error| NotOpened::new(&error, error.to_string()))?;
         let file = Arc::new(file);
-        Ok(Opened {
-            namespace: file.clone(),
-            file: Some(file),
-            identity,
-            legs: None,
-            reservations: None,
-        })
+        Ok(Opened { file: Some(file.clone()), ..Opened::alone(file, identity) })
     }
 
     fn keys(&self, _: &str, _: &str, _: &Host) -> Result<Option<HostKeys>, String> {

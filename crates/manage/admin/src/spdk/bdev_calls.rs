@@ -361,8 +361,7 @@ fn striped(asked: &RaidCreate, strip_kib: u32, bases: Vec<Bdev>) -> Result<Bdev,
     };
     let namespace_of = Arc::new(stripe);
     let identity = uuid.to_string();
-    let opened =
-        Opened { namespace: namespace_of, file: None, identity, legs: None, reservations: None };
+    let opened = Opened::alone(namespace_of, identity);
     Ok(Bdev {
         name: asked.name.clone(),
         kind: BdevKind::Raid,

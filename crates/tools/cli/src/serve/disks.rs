@@ -2,7 +2,7 @@
 
 use super::{identity, mirrored, reserved};
 use crate::{ceph, elsewhere, slow};
-use farblock_admin::Opened;
+use farblock_admin::{Announcement, Opened};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
@@ -63,54 +63,54 @@ fn open_now(
     note: &mut dyn FnMut(String),
 ) -> Result<Opened, OpenError> {
     let whole = |namespace: Arc<dyn Namespace>| Opened {
-        namespace,
-        file: None,
-        identity: String::new(),
-        legs: None,
         reservations: reservations(spec, given),
+        ..Opened::alone(namespace, String::new())
     };
     if let Spec::Mirror { legs, create, degraded } = spec {
         let taking = if *create { Taking::Empty } else { Taking::Members };
         let options = MirrorOptions { taking, degraded: *degraded, ..MirrorOptions::default() };
         let mirror = mirrored::open(legs, options, block_size, read_only)?;
-        if let Some((leg, uuid)) = mirrored::record(legs).filter(|_| given.is_none()) {
-            identity::announce(leg, uuid).map_err(OpenError::Set)?;
-        }
+        let record = mirrored::record(legs).filter(|_| given.is_none());
+        let announced = record.map(|(leg, uuid)| identity::announce(leg, uuid));
+        let announced = announced.transpose().map_err(OpenError::Set)?.flatten();
+        let announcement = announced.map(|it| Arc::new(it) as Announcement);
         let legs = Some(mirrored::legs(&mirror));
-        return Ok(Opened { legs, ..whole(mirror) });
+        return Ok(Opened { legs, announcement, ..whole(mirror) });
     }
     let Spec::File(path) = spec else {
         let (namespace, legs) = elsewhere::open_with_legs(spec, block_size, read_only)?;
-        announce(spec, given, note)?;
-        return Ok(Opened { legs: mirrored::pieces(legs), ..whole(namespace) });
+        let announcement = announce(spec, given, note)?;
+        return Ok(Opened { legs: mirrored::pieces(legs), announcement, ..whole(namespace) });
     };
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     match FileDisk::open(path, &options) {
         Ok(file) => {
-            announce(spec, given, note)?;
+            let announcement = announce(spec, given, note)?;
             let file = Arc::new(file);
-            Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
+            Ok(Opened { file: Some(Arc::clone(&file)), announcement, ..whole(file) })
         }
         Err(error) => Ok(whole(standby::instead_of(error, path, &options)?)),
     }
 }
 
 /// Announces the files that a disk is made of, while they are open, so that of two targets at once
-/// one sees the other. A disk with a configured identity may have two places.
+/// one sees the other. The disk keeps the returned value. A disk with a configured identity may
+/// have two places.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
     note: &mut dyn FnMut(String),
-) -> Result<(), OpenError> {
+) -> Result<Option<Announcement>, OpenError> {
+    let mut announced: Vec<identity::Announced> = Vec::new();
     for leaf in spec.leaves() {
         if let Spec::File(path) = leaf
             && given.is_none()
             && let Some(uuid) = of_file(path, note)
         {
-            identity::announce(path, uuid).map_err(OpenError::Set)?;
+            announced.extend(identity::announce(path, uuid).map_err(OpenError::Set)?);
         }
     }
-    Ok(())
+    Ok((!announced.is_empty()).then(|| Arc::new(announced) as Announcement))
 }
 
 /// A disk's name with absolute paths.
@@ -394,6 +394,30 @@ mod tests {
             assert_eq!(identity(&format!("concat:{one},{other}")), with_sizes);
             assert_ne!(identity(&format!("concat:{other},{one}")), with_sizes);
         }
+    }
+
+    /// The record of a mirror is the identity of each leg, so its other leg is another place.
+    #[test]
+    fn a_removed_mirror_is_accepted_again_in_another_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let opened = |first: &str, last: &str| {
+            let text = format!("mirror:{},{}", path(first).display(), path(last).display());
+            let opened = open(&spec(&text), None, 512, false, &mut |_| ());
+            opened.map_err(|error| error.to_string())
+        };
+        for leg in ["a.img", "b.img"] {
+            std::fs::File::create(path(leg)).unwrap().set_len(2 << 20).unwrap();
+        }
+        let mirror = opened("a.img", "b.img?create").unwrap();
+        if cfg!(target_os = "linux") {
+            assert!(mirror.announcement.is_some());
+        }
+        // An open file that is not shared: in a sandbox every announced file counts as open.
+        let _open = std::fs::File::open(path("a.img")).unwrap();
+        drop(mirror);
+        drop(opened("b.img", "a.img").unwrap());
+        drop(opened("a.img", "b.img").unwrap());
     }
 
     #[test]

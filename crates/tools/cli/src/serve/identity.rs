@@ -12,7 +12,7 @@ mod live;
 mod place;
 
 #[cfg(target_os = "linux")]
-pub(super) use live::{Gathering, announce};
+pub(super) use live::{Announced, Gathering, announce};
 
 use std::fs::File;
 use std::path::Path;
@@ -47,12 +47,14 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
 }
 
 /// Other systems announce nothing.
-///
+#[cfg(not(target_os = "linux"))]
+pub(super) struct Announced;
+
 /// # Errors
 /// None.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn announce(_: &Path, _: Uuid) -> Result<(), String> {
-    Ok(())
+pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
+    Ok(None)
 }
 
 /// Elsewhere nothing is compared.

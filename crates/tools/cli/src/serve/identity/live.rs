@@ -3,47 +3,84 @@
 //! A copy of a whole file system (`dd`, a snapshot of a storage array) cannot be told from its
 //! original by its files. Therefore each target announces the identity and the place of its files
 //! through a socket in the abstract namespace, whose name contains both. The kernel lists these
-//! names for every user, and removes them with the process.
+//! names for every user. The open disk owns the socket, so both close together.
 //!
 //! **Not covered.** Targets of other machines and network namespaces, and disks with a UUID from
 //! the configuration: there two places may rightly have one identity (DRBD, a cluster file system).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
-/// The sockets of this process, which stay until it exits. The process's open files show whether an
-/// announced file is still shared.
-static ANNOUNCED: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
+/// The sockets of this process, by name.
+static SOCKETS: Mutex<BTreeMap<String, Socket>> = Mutex::new(BTreeMap::new());
+
+/// The socket of a file that this process shares.
+struct Socket {
+    /// `None` if the system did not bind it.
+    _bound: Option<UnixDatagram>,
+    /// The open disks that use the file: more than one for a moment, when a disk is reopened.
+    disks: usize,
+}
+
+/// Other targets see that an open disk uses a file, as long as this value lives.
+pub(in crate::serve) struct Announced {
+    name: String,
+}
+
+impl Announced {
+    fn begin(name: String) -> Announced {
+        let socket = || {
+            let address = SocketAddr::from_abstract_name(&name);
+            let bound = address.and_then(|address| UnixDatagram::bind_addr(&address));
+            Socket { _bound: bound.ok(), disks: 0 }
+        };
+        sockets().entry(name.clone()).or_insert_with(socket).disks += 1;
+        Announced { name }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let mut sockets = sockets();
+        let Some(socket) = sockets.get_mut(&self.name) else { return };
+        socket.disks -= 1;
+        if socket.disks == 0 {
+            sockets.remove(&self.name);
+        }
+    }
+}
+
+fn sockets() -> MutexGuard<'static, BTreeMap<String, Socket>> {
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 thread_local! {
     /// Files of this thread that are to be compared together.
     static GATHERED: RefCell<Option<Vec<(PathBuf, Uuid)>>> = const { RefCell::new(None) };
 }
 
-/// Announces that this process shares the file at `path` with this identity.
+/// Announces that this process shares the file at `path` with this identity. `None` if it is not a
+/// regular file.
 ///
 /// # Errors
 /// A sentence that names both files, if a process shares another file with the same identity.
 /// While files are [gathered](Gathering), only [`Gathering::check`] finds that.
-pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<(), String> {
-    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Announced>, String> {
+    let Ok(found) = std::fs::metadata(path) else { return Ok(None) };
     if !found.is_file() {
-        return Ok(());
+        return Ok(None);
     }
     // Announced first: of two targets that start at once, at least one sees the other.
     let name = format!("{PREFIX}{uuid}/{}/{}", place(&found), std::process::id());
-    let address = SocketAddr::from_abstract_name(name);
-    let socket = address.and_then(|address| UnixDatagram::bind_addr(&address));
-    // The name is in use if this process shares the file already.
-    ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).extend(socket);
+    let announced = Announced::begin(name);
     let file = (path.to_owned(), uuid);
     let is_gathered = GATHERED.with_borrow_mut(|gathered| match gathered {
         Some(gathered) => {
@@ -52,7 +89,10 @@ pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<(), String> 
         }
         None => false,
     });
-    if is_gathered { Ok(()) } else { refuse_twins(&[file]) }
+    if !is_gathered {
+        refuse_twins(&[file])?;
+    }
+    Ok(Some(announced))
 }
 
 /// The files that a target opens at its start, on one thread. Their comparison reads the list of
@@ -162,24 +202,45 @@ mod tests {
     use super::*;
     use std::fs::File;
 
-    #[test]
-    fn two_live_disks_with_one_identity_are_refused_by_name() {
+    /// Two files, and an identity that no other test uses.
+    fn two_files() -> (tempfile::TempDir, PathBuf, PathBuf, Uuid) {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a.img"), folder.path().join("b.img"));
         std::fs::write(&a, "a").unwrap();
         std::fs::write(&b, "b").unwrap();
         let text = folder.path().as_os_str().as_encoded_bytes();
         let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, text);
+        (folder, a, b, uuid)
+    }
+
+    #[test]
+    fn two_live_disks_with_one_identity_are_refused_by_name() {
+        let (_folder, a, b, uuid) = two_files();
         let shared = File::open(&a).unwrap();
-        announce(&a, uuid).expect("the first disk");
-        announce(&a, uuid).expect("the same disk again");
-        let refused = announce(&b, uuid).expect_err("another disk");
+        let _first = announce(&a, uuid).expect("the first disk");
+        let _again = announce(&a, uuid).expect("the same disk again");
+        let refused = announce(&b, uuid).err().expect("another disk");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
         let gathering = Gathering::begin();
-        announce(&b, uuid).expect("it is compared later");
+        let _gathered = announce(&b, uuid).expect("it is compared later");
         let refused = gathering.check().expect_err("another disk");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
         drop(shared);
         announce(&b, uuid).expect("the first disk is closed");
+    }
+
+    /// Even if the file stays open, as it seems to in a sandbox.
+    #[test]
+    fn an_announcement_ends_with_the_last_disk_that_uses_the_file() {
+        let (_folder, a, b, uuid) = two_files();
+        let _open = File::open(&a).unwrap();
+        let first = announce(&a, uuid).unwrap();
+        let again = announce(&a, uuid).unwrap();
+        drop(first);
+        announce(&b, uuid).err().expect("one disk is left");
+        drop(again);
+        let moved = announce(&b, uuid).expect("no disk is left");
+        drop(moved);
+        let _back = announce(&a, uuid).expect("the refused and the removed disk left nothing");
     }
 }
