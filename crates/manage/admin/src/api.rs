@@ -229,7 +229,7 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
         if only_new? {
             return Err(Refused::There("state".to_owned()));
         }
-        let mut new = Document::parse(&text).map_err(Refused::Problem)?;
+        let mut new = Document::parse_after(&text, document).map_err(Refused::Problem)?;
         // Only the text shows which fields are present.
         let said = serde_json::from_str(&text).expect("it was parsed");
         keys_kept(document, &said).map_err(Refused::Problem)?;
@@ -505,7 +505,8 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
             above.remove(*last).ok_or_else(|| missing(place))?;
         }
     }
-    let mut new = Document::parse(&value.to_string()).map_err(Refused::Problem)?;
+    let new = Document::parse_after(&value.to_string(), document);
+    let mut new = new.map_err(Refused::Problem)?;
     // A patch names everything that it removes.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;

@@ -247,7 +247,7 @@ impl Steering {
             return Err(Refused::Stale(etag));
         }
         let wanted = edit(&inner.shared)?;
-        wanted.check().map_err(Refused::Problem)?;
+        wanted.check_after(&inner.shared).map_err(Refused::Problem)?;
         doors_kept(&inner.shared, &wanted).map_err(Refused::Problem)?;
         let configured = inner.configured.clone();
         let steps = inner.steps(&wanted, reread)?;
@@ -305,7 +305,7 @@ impl Steering {
         let configured = configured.map_err(Refused::Configuration)?;
         let (old, new) = (self.with_ports(&inner.configured), self.with_ports(&configured));
         let wanted = merge(&old, &new, &inner.shared);
-        wanted.check().map_err(Refused::Problem)?;
+        wanted.check_after(&inner.shared).map_err(Refused::Problem)?;
         let steps = inner.steps(&wanted, &Reread::All)?;
         let done = match only_look {
             true => steps.iter().map(ToString::to_string).collect(),

@@ -3,7 +3,7 @@
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
 use crate::eui64::Eui64;
 use crate::json::parse as parse_json;
-use crate::name::check_name;
+use crate::name::KnownNames;
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::fabrics::CNTLID_MAX;
 use serde_json::Value;
@@ -61,6 +61,14 @@ impl Document {
     /// # Errors
     /// The first fault.
     pub fn parse(json: &str) -> Result<Self, Problem> {
+        Self::parse_after(json, &Self::default())
+    }
+
+    /// Reads a document that is to follow `before`, and checks it.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn parse_after(json: &str, before: &Self) -> Result<Self, Problem> {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let document: Self =
             serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -76,7 +84,7 @@ impl Document {
                 "this is a list in the place of an object: name fields",
             ));
         }
-        document.check()?;
+        document.check_after(before)?;
         Ok(document)
     }
 
@@ -92,6 +100,15 @@ impl Document {
     /// # Errors
     /// The first fault.
     pub fn check(&self) -> Result<(), Problem> {
+        self.check_after(&Self::default())
+    }
+
+    /// Checks a document that is to follow `before`, whose names may stay although an operator
+    /// could not choose them now ([`check_name`](crate::check_name)).
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn check_after(&self, before: &Self) -> Result<(), Problem> {
         if self.version != VERSION {
             let sentence = format!("this farblock knows documents of version {VERSION} only");
             return Err(Problem::new("version", sentence));
@@ -116,8 +133,9 @@ impl Document {
             let field = format!("listeners.{address}.ana_groups");
             listener.ana_groups.keys().try_for_each(|&group| check_group(&field, group))?;
         }
+        let known = KnownNames::of(before);
         for (name, subsystem) in &self.subsystems {
-            check_subsystem(name, subsystem)?;
+            check_subsystem(name, subsystem, &known)?;
         }
         self.check_identifiers()
     }
@@ -168,10 +186,14 @@ fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
     }
 }
 
-fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
+fn check_subsystem(
+    name: &str,
+    subsystem: &Subsystem,
+    known: &KnownNames<'_>,
+) -> Result<(), Problem> {
     let at = |field: &str| format!("subsystems.{name}{field}");
     let nqn_of =
-        |field: String, name: &str| check_name(name).map_err(|error| Problem::new(field, error));
+        |field: String, name: &str| known.check(name).map_err(|error| Problem::new(field, error));
     nqn_of(at(""), name)?;
     let mut config = SubsystemConfig::new(name, "1");
     config.check().map_err(|error| Problem::new(at(""), error))?;
@@ -216,17 +238,21 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
         }
         check_namespace(&field, namespace)?;
     }
-    check_visibility(subsystem, &at)
+    check_visibility(subsystem, known, &at)
 }
 
 /// Checks which hosts see the namespaces. A list may name a host that may not connect, since it may
 /// be admitted later.
-fn check_visibility(subsystem: &Subsystem, at: &dyn Fn(&str) -> String) -> Result<(), Problem> {
+fn check_visibility(
+    subsystem: &Subsystem,
+    known: &KnownNames<'_>,
+    at: &dyn Fn(&str) -> String,
+) -> Result<(), Problem> {
     let mut named = BTreeSet::new();
     for (nsid, namespace) in &subsystem.namespaces {
         let field = at(&format!(".namespaces.{nsid}.visible_to"));
         for host in namespace.visible_to.iter().flatten() {
-            check_name(host).map_err(|error| Problem::new(field.clone(), error))?;
+            known.check(host).map_err(|error| Problem::new(field.clone(), error))?;
             named.insert(host);
         }
         if named.len() > limits::MAX_VISIBLE_TO {

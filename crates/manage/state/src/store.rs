@@ -133,7 +133,8 @@ impl Store {
         &self.path
     }
 
-    /// The stored state; `None` without one.
+    /// The stored state; `None` without one. It may have [names](Document::doubtful_names) that
+    /// only an earlier version accepted.
     ///
     /// # Errors
     /// If it cannot be read, or is invalid.
@@ -142,7 +143,7 @@ impl Store {
         let damaged = |problem| StoreError::Damaged(self.path.clone(), problem);
         let kept: Kept =
             serde_json::from_str(&text).map_err(|error| damaged(Problem::new("", error)))?;
-        kept.shared.check().map_err(damaged)?;
+        kept.shared.check_after(&kept.shared).map_err(damaged)?;
         Ok(Some(kept))
     }
 

@@ -1,6 +1,6 @@
 //! A crash while a state is stored leaves the old one or the new one.
 
-use farblock_state::{Document, Kept, Stage, Store};
+use farblock_state::{Document, Host, Kept, Namespace, Stage, Store};
 
 fn kept(port: u16) -> Kept {
     let mut document = Document::default();
@@ -37,6 +37,44 @@ fn what_is_no_state_is_not_used_and_not_replaced() {
     wrong.shared.version = 9;
     Store::new(&path).save(&wrong).unwrap();
     assert!(Store::new(&path).load().unwrap_err().to_string().contains("version 1 only"));
+}
+
+/// Names that an earlier version accepted must not stop a target that is in use.
+#[test]
+fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
+    let named = |hosts: &[&str], visible_to: &str| {
+        let mut kept = kept(1);
+        let subsystem = kept.shared.subsystems.entry("nqn.2026-11.s:one".into()).or_default();
+        subsystem.hosts.extend(hosts.iter().map(|&host| (host.into(), Host::default())));
+        let mut namespace = Namespace::new("mem:1MiB");
+        namespace.visible_to = Some([visible_to.to_owned()].into());
+        subsystem.namespaces.insert(3, namespace);
+        kept
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().join("state.json"));
+    let old = named(&["nqm.2026-11.h:a", "nqn.2026-11.h:b"], "two words");
+    store.save(&old).unwrap();
+    assert_eq!(store.load().unwrap(), Some(old.clone()));
+    let doubts = old.shared.doubtful_names();
+    assert_eq!(doubts.len(), 2, "{doubts:?}");
+    assert!(doubts[0].contains("did you mean nqn.2026-11.h:a?"), "{doubts:?}");
+    assert!(doubts[0].contains("ctl disallow-host 'nqn.2026-11.s:one' 'nqm.2026-11.h:a'"));
+    assert!(doubts[1].contains("ctl visible-to 'nqn.2026-11.s:one' 3 "), "{doubts:?}");
+
+    // All of it can be changed, and removed, but no such name is added.
+    assert!(Document::parse(&old.shared.to_json()).is_err());
+    assert!(Document::parse_after(&old.shared.to_json(), &old.shared).is_ok());
+    let fewer = named(&["nqm.2026-11.h:a"], "nqn.2026-11.h:b").shared;
+    assert_eq!(fewer.check_after(&old.shared), Ok(()));
+    let more = named(&["nqm.2026-11.h:c"], "two words").shared;
+    assert!(more.check_after(&old.shared).unwrap_err().sentence.contains("nqn.2026-11.h:c"));
+
+    for name in ["", "a\nb", "nqn.nonsense", &"x".repeat(300)] {
+        store.save(&named(&[name], "two words")).unwrap();
+        let said = store.load().unwrap_err().to_string();
+        assert!(said.contains("holds no state of farblock"), "{name:?}: {said}");
+    }
 }
 
 /// A file cannot replace a folder; the new file is not left beside it.

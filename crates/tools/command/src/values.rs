@@ -7,6 +7,7 @@ use farblock_secure::Hash;
 use farblock_state::Ana;
 use farblock_state::Tls;
 use farblock_wire::fabrics::CNTLID_MAX;
+use farblock_wire::nqn::validate_name;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -162,6 +163,19 @@ pub fn nqn(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// The name of a host or subsystem that a target may know from an earlier version, which accepted
+/// more names.
+pub fn known_nqn(text: &str) -> Result<String, String> {
+    validate_name(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+/// The name of a new subsystem; rejects a namespace ID.
+pub fn new_subsystem(text: &str) -> Result<String, String> {
+    subsystem(text)?;
+    nqn(text)
+}
+
 /// The name of a subsystem before a namespace ID; rejects an ID given alone.
 pub fn subsystem(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -170,7 +184,7 @@ pub fn subsystem(text: &str) -> Result<String, String> {
              it, and the namespace's number after it"
         ));
     }
-    nqn(text)
+    known_nqn(text)
 }
 
 /// A warning about a usable name that is not an NQN.
@@ -518,6 +532,13 @@ mod tests {
 
     #[test]
     fn a_misspelt_nqn_is_refused_and_another_name_is_not() {
+        // Its target may have it from an earlier version.
+        for text in ["nqm.2026-11.org.example:a", "two words"] {
+            assert_eq!(known_nqn(text).as_deref(), Ok(text));
+            assert_eq!(subsystem(text).as_deref(), Ok(text));
+            assert!(nqn(text).is_err() && new_subsystem(text).is_err(), "{text}");
+        }
+        assert!(known_nqn("a\nb").is_err() && new_subsystem("7").is_err());
         for text in ["nqm.2026-11.org.example:h", "NQN.2026-11.org.example:h", "nq:2026-11.org.h"] {
             assert!(nqn(text).unwrap_err().contains("did you mean nqn.2026-11.org."), "{text}");
         }

@@ -595,7 +595,8 @@ fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Ans
         subsystem.hosts.clone_from(&table.extra(&nqn).dormant_hosts);
         subsystem.hosts.insert(host.clone(), Host::default());
     }
-    wanted.check().map_err(|problem| RpcError::invalid().because(problem))?;
+    let checked = wanted.check_after(&view.document);
+    checked.map_err(|problem| RpcError::invalid().because(problem))?;
     table.extra(&nqn).dormant_hosts.insert(host, Host::default());
     Ok(json!(true))
 }

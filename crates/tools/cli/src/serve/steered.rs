@@ -80,14 +80,18 @@ pub(super) fn resumed(
     let Some(path) = &args.persist else { return Ok((opening(shares, note)?, None)) };
     let store = store(path)?;
     let kept = store.load().map_err(Failure::run)?;
-    let wanted = kept.map(|kept| merge(&kept.configured, &shares.document, &kept.shared));
-    let Some(wanted) = wanted.filter(|wanted| *wanted != shares.document) else {
+    let merged =
+        kept.map(|kept| (merge(&kept.configured, &shares.document, &kept.shared), kept.shared));
+    let Some((wanted, before)) = merged.filter(|(wanted, _)| *wanted != shares.document) else {
         return Ok((opening(shares, note)?, Some(store)));
     };
-    wanted.check().map_err(|problem| {
+    wanted.check_after(&before).map_err(|problem| {
         let path = path.display();
         Failure::run(format_args!("{path} and the configuration do not go together: {problem}"))
     })?;
+    for doubt in wanted.doubtful_names() {
+        tracing::warn!("{}: {doubt}", path.display());
+    }
     note(format!("what was changed before goes on: {}", path.display()));
     let mut config = shares.config;
     config.subsystems.clear();

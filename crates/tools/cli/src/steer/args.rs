@@ -331,7 +331,7 @@ pub(crate) enum Change {
     DisallowHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::known_nqn)]
         host: String,
     },
     /// Let every host connect, or only the listed ones
@@ -342,7 +342,7 @@ pub(crate) enum Change {
     },
     /// Add a subsystem without namespaces
     AddSubsystem {
-        #[arg(value_parser = values::subsystem)]
+        #[arg(value_parser = values::new_subsystem)]
         nqn: String,
         /// Let every host connect
         #[arg(long)]
@@ -407,7 +407,7 @@ pub(crate) enum Change {
     LimitHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
-        #[arg(value_parser = values::nqn)]
+        #[arg(value_parser = values::known_nqn)]
         host: String,
         #[command(flatten)]
         limits: LimitArgs,
