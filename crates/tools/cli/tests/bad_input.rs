@@ -2,6 +2,8 @@
 
 mod support;
 
+#[cfg(target_os = "linux")]
+use std::process::Command;
 use support::{Scratch, finish};
 
 #[test]
@@ -131,6 +133,56 @@ fn a_disk_that_is_shared_already() {
     let server = scratch.serve([&disk]);
     scratch.run(["serve", "--listen", "127.0.0.1:0", &disk]).fails_in_a_line(1, &["in use"]);
     scratch.run(["copy", "mem:64KiB", &disk]).fails_in_a_line(1, &["in use", "URL"]);
+    server.stop();
+}
+
+/// A loop device over a file, detached when dropped.
+#[cfg(target_os = "linux")]
+struct Loop(String);
+
+#[cfg(target_os = "linux")]
+impl Loop {
+    fn over(file: &str) -> Loop {
+        let made = Command::new("losetup").args(["--find", "--show", file]).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())
+            }
+            _ => support::cannot_check("this user may not make loop devices"),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Transfers neither replace the file below a loop device nor write to it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_a_loop_device_uses() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new();
+    let data = support::noise(1, 1 << 20);
+    let disk = scratch.file("disk.img", &data);
+    let inode = || std::fs::metadata(&disk).unwrap().ino();
+    let before = inode();
+    let device = Loop::over(&disk);
+    let server = scratch.serve(["mem:1MiB"]);
+    let url = server.url(1);
+    for transfer in [["copy", "mem:64KiB", &disk], ["copy", &url, &disk]] {
+        let refused = scratch.run(transfer);
+        refused.fails_in_a_line(1, &["disk.img is in use", &device.0, "two writers"]);
+    }
+    let read = ["read", &url, "--output", &disk];
+    scratch.run(read).fails_in_a_line(1, &["disk.img is in use", &device.0, "two writers"]);
+    assert!(inode() == before && support::read(&disk) == data);
+    drop(device);
+    scratch.run(read).ok();
+    assert!(support::read(&disk) == vec![0; 1 << 20]);
     server.stop();
 }
 
