@@ -254,8 +254,8 @@ impl Hub {
     fn check(&self, known: Option<&KnownNamespace>, found: &KnownNamespace) -> Result<(), String> {
         let another = |difference: String| {
             format!(
-                "namespace {} is not the one that this disk is made of: {difference}; attach it \
-                 as a disk of its own",
+                "namespace {} is not the one that this disk is made of: {difference}; share the \
+                 right one there again, or detach this disk and attach that address alone",
                 self.nsid
             )
         };
