@@ -14,7 +14,7 @@ pub struct LegStatus {
     /// In a mirror `in_sync`, `catching_up` (missing data is being copied) or `out` (not used);
     /// elsewhere `ready` or `away`.
     pub state: String,
-    /// Why it is out or away.
+    /// Why it is out or away, or in sync and not used at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -115,7 +115,7 @@ pub struct LegStatus {
     pub name: String,
     /// Its state in the mirror.
     pub state: LegState,
-    /// Why it is out.
+    /// Why it is out, or not used at present.
     pub reason: Option<String>,
 }
 
@@ -228,7 +228,11 @@ impl Mirror {
             let state = leg.state();
             let reason = lock(&leg.reason).clone();
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
-            let reason = (!is_used && !reason.is_empty()).then_some(reason);
+            let reason = match is_used {
+                // The last leg in sync stays in sync while it is away.
+                true => (!leg.is_there()).then(|| leg.absence()),
+                false => Some(reason).filter(|reason| !reason.is_empty()),
+            };
             LegStatus { name: leg.name.clone(), state, reason }
         });
         let region_bytes = self.record.region_bytes();

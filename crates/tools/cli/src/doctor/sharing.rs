@@ -71,7 +71,7 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     findings
 }
 
-/// Legs of a mirror that are not in sync, and remote disks that do not answer.
+/// Legs of a mirror that are not in sync or not used, and remote disks that do not answer.
 fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let nsid = namespace.nsid;
     let of_mirror = |leg: &LegStatus| {
@@ -79,6 +79,12 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
         let name = leg.name.split('?').next().unwrap_or_default();
         let why = leg.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
         match leg.state.as_str() {
+            "in_sync" if leg.reason.is_some() => Some(Finding::problem(
+                "mirror",
+                format!("leg {name} of namespace {nsid} of {nqn} is not used at present{why}"),
+                "bring it back as it was: while no other leg is in sync, operations wait for it, \
+                 and then fail",
+            )),
             "out" => Some(Finding::problem(
                 "mirror",
                 format!("leg {name} of namespace {nsid} of {nqn} is out of the mirror{why}"),
@@ -211,6 +217,12 @@ mod tests {
         assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, names));
         assert_eq!(found[1].verdict, Verdict::Hint);
         assert!(found[1].advice.as_ref().is_some_and(|it| it.contains("copy-speed nqn.a 3 0")));
+        let last = leg("in_sync", Some("it is away"));
+        let found = parts("nqn.a", &NamespaceStatus { legs: vec![last], ..disk("away", None) });
+        assert!(
+            found.len() == 1 && found[0].what.ends_with("at present (it is away)"),
+            "{found:?}"
+        );
     }
 
     #[test]
