@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
@@ -133,15 +133,28 @@ fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
         let places = shared.get(uuid.to_string().as_str());
         let other = shared_elsewhere(places.map_or(&[], Vec::as_slice), &place(&found));
         if let Some((other, process)) = other {
-            let path = path.display();
             return Err(format!(
-                "{path} has the same identity as {other}, which process {process} shares, and \
-                 hosts would take the two for one disk: if it is a copy that is to be another \
-                 disk, run `setfattr -x user.farblock.identity {path}` first"
+                "{} has the same identity as {other}, which process {process} shares, and hosts \
+                 would take the two for one disk: if it is a copy that is to be another disk, {}",
+                path.display(),
+                remedy(path, *uuid)
             ));
         }
     }
     Ok(())
+}
+
+/// How a copy gets another identity. The record of a mirror is no attribute.
+fn remedy(path: &Path, uuid: Uuid) -> String {
+    let text = File::open(path).ok().and_then(|file| super::attribute(&file, super::IDENTITY));
+    match text.and_then(|text| super::parse(&text)) {
+        Some((attribute, _)) if attribute == uuid => {
+            format!("run `setfattr -x user.farblock.identity {}` first", path.display())
+        }
+        _ => "give it another UUID (`uuid` in a configuration, or farblock ctl add-namespace \
+              --uuid)"
+            .to_owned(),
+    }
 }
 
 fn place(found: &Metadata) -> String {
@@ -200,7 +213,6 @@ fn open_file(process: u32, at: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
 
     /// Two files, and an identity that no other test uses.
     fn two_files() -> (tempfile::TempDir, PathBuf, PathBuf, Uuid) {
@@ -221,12 +233,23 @@ mod tests {
         let _again = announce(&a, uuid).expect("the same disk again");
         let refused = announce(&b, uuid).err().expect("another disk");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
+        assert!(refused.contains("another UUID"), "it has no attribute: {refused}");
         let gathering = Gathering::begin();
         let _gathered = announce(&b, uuid).expect("it is compared later");
         let refused = gathering.check().expect_err("another disk");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
         drop(shared);
         announce(&b, uuid).expect("the first disk is closed");
+    }
+
+    #[test]
+    fn a_copy_with_an_attribute_is_told_to_lose_it() {
+        let (_folder, a, _, _) = two_files();
+        let Some(kept) = super::super::of(&a) else { return };
+        if kept.origin != super::super::Origin::Made {
+            return; // The file system has no extended attributes.
+        }
+        assert!(remedy(&a, kept.uuid).contains("setfattr -x user.farblock.identity"));
     }
 
     /// Even if the file stays open, as it seems to in a sandbox.
