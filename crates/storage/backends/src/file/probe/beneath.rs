@@ -30,7 +30,7 @@ enum Way {
 }
 
 /// A file or device below a disk.
-struct Part {
+struct Layer {
     thing: Thing,
     way: Way,
     /// Its name here, if it is known.
@@ -58,8 +58,8 @@ pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem>
 }
 
 /// The disk and all that is below it, and the numbers of the loop devices among them.
-fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Part>, BTreeSet<u64>) {
-    let mut parts = vec![Part { thing: disk, way: Way::Itself, path: None, range: (0, u64::MAX) }];
+fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
+    let mut parts = vec![Layer { thing: disk, way: Way::Itself, path: None, range: (0, u64::MAX) }];
     let mut passed = BTreeSet::new();
     let mut next = 0;
     while let Some(part) = parts.get(next) {
@@ -82,21 +82,21 @@ fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Part>, BTreeSet<u64>) {
     (parts, passed)
 }
 
-fn below_loop(device: &Loop) -> Option<Part> {
+fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
     // The device is in use itself, so its file answers.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
     let thing = device.below.or_else(by_path)?;
-    Some(Part { thing, way: Way::Loop, path, range: device.range })
+    Some(Layer { thing, way: Way::Loop, path, range: device.range })
 }
 
 /// The devices of a volume or RAID, or the disk of a partition.
-fn below_device(number: u64) -> Vec<Part> {
+fn below_device(number: u64) -> Vec<Layer> {
     let sysfs = sysfs(number);
     let part = |folder: &Path, way| {
         let number = fs::read_to_string(folder.join("dev")).ok()?;
         let thing = Thing::Device(loops::device_number(&number)?);
-        Some(Part { thing, way, path: None, range: (0, u64::MAX) })
+        Some(Layer { thing, way, path: None, range: (0, u64::MAX) })
     };
     if sysfs.join("partition").exists() {
         return part(&sysfs.join(".."), Way::Partition).into_iter().collect();
@@ -126,7 +126,7 @@ fn swap_at(thing: Thing) -> Option<String> {
 
 /// Another loop device over the part. For a read-only open, a read-only loop device is no conflict.
 fn loop_over(
-    part: &Part,
+    part: &Layer,
     passed: &BTreeSet<u64>,
     loops: &[Loop],
     read_only: bool,
@@ -151,7 +151,7 @@ fn is_partition_of(part: Thing, whole: Thing) -> bool {
 }
 
 /// Another user of what is below a loop device: a file system, or a program that has it locked.
-fn user_of(part: &Part, read_only: bool) -> Option<String> {
+fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
         (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),
@@ -185,7 +185,7 @@ fn claimant(name: &str, number: u64) -> String {
 }
 
 /// Only tries the locks, because partitions of one device may have several users.
-fn user_of_file(part: &Part, read_only: bool) -> Option<String> {
+fn user_of_file(part: &Layer, read_only: bool) -> Option<String> {
     let path = part.path.as_deref()?;
     let is_it = |file: &File| file.metadata().is_ok_and(|it| Thing::of(&it) == part.thing);
     match fs::metadata(path).and_then(|_| File::open(path)) {
