@@ -31,8 +31,8 @@ pub const LATE: Duration = Duration::from_secs(90);
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest interval between retries of a leg.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Generations that a record remembers. A leg with an older record is copied in full if it certainly
-/// wrote nothing alone; otherwise the mirror refuses it.
+/// Generations that a record remembers. A leg with an older record is copied in full if it
+/// certainly wrote nothing alone; otherwise the mirror refuses it.
 pub const HISTORY: usize = 400;
 /// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);

@@ -223,9 +223,9 @@ impl Record {
     /// Whether the other record is older than the history, and its leg has written nothing alone.
     ///
     /// A leg that writes without others first calls them behind, and it gets two records more when
-    /// it takes one of them back. So the leg wrote nothing alone if it still calls a leg in sync that
-    /// is in sync here. Neither did it if it got no record after the last one that it is known to
-    /// have had here, or if it is behind itself.
+    /// it takes one of them back. So the leg wrote nothing alone if it still calls a leg in sync
+    /// that is in sync here. Neither did it if it got no record after the last one that it is known
+    /// to have had here, or if it is behind itself.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
         let had = self.had.get(other.leg).copied().unwrap_or(0);
@@ -400,7 +400,7 @@ mod tests {
         let (here, other) = long_alone();
         assert!(!here.descends_from(&other) && here.outlived(&other) && here.supersedes(&other));
         assert!(!other.supersedes(&here));
-        // It got the last record of the two, or the one that made it a leg in sync.
+        // The last record of the leg brought the other leg into sync.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
         // It was behind, too, or the record calls another leg behind that was filled since.
         let standings = vec![Standing::InSync, Standing::Behind];
