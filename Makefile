@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test needs packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test needs packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network performance engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -168,34 +168,40 @@ image: build
 	contrib/image.sh $(dir $(BINARY))
 
 ## farblock, SPDK (FARBLOCK_SPDK=directory of a build), iSCSI, NBD and bare sockets side by side.
-## OPTIONS="--quick --only mem-4k" measures less; see `target/release/xtask bench-peers --help`.
+## OPTIONS="--quick" measures less; see `target/release/xtask bench-peers --help`. The data files go to
+## DATA, in place of older ones: use another directory with --only.
+DATA ?= docs/performance
 bench-peers: build
 	$(CARGO) build --release --locked -p xtask
-	target/release/xtask bench-peers --markdown docs/performance.md --json docs/performance.json $(OPTIONS)
+	target/release/xtask bench-peers --data $(DATA) --json target/peers.json $(OPTIONS)
 
 ## The six patterns through fio: farblock's engine beside SPDK's plugin (FARBLOCK_SPDK=directory of a build).
 bench-fio: released
 	$(CARGO) build --release --locked -p xtask
 	engines/fio/build.sh $(dir $(BINARY))
-	target/release/xtask bench-fio --markdown docs/performance.md $(OPTIONS)
+	target/release/xtask bench-fio --data $(DATA) $(OPTIONS)
 
 ## The ways to attach a disk beside each other: FUSE, a loop device, NBD.
 bench-attach: build
 	$(CARGO) build --release --locked -p xtask
 	$(CARGO) build --release --locked -p farblock-attach --examples
-	target/release/xtask bench-attach --markdown docs/performance.md $(OPTIONS)
+	target/release/xtask bench-attach --data $(DATA) $(OPTIONS)
 
 ## What counters and histograms cost, asked for and not.
 bench-counters: build
 	$(CARGO) build --release --locked -p xtask
-	target/release/xtask bench-counters --markdown docs/performance.md $(OPTIONS)
+	target/release/xtask bench-counters --data $(DATA) $(OPTIONS)
 
 ## What limits, ANA, reservations and sets of disks cost, used and not.
 bench-cost: build
 	$(CARGO) build --release --locked -p xtask
-	target/release/xtask bench-cost --markdown docs/performance.md $(OPTIONS)
+	target/release/xtask bench-cost --data $(DATA) $(OPTIONS)
 
 ## A disk file locally, over loopback and across a veth pair, with time added on the way (root).
 bench-network: build
 	$(CARGO) build --release --locked -p xtask
-	target/release/xtask bench-network --markdown docs/performance.md $(OPTIONS)
+	target/release/xtask bench-network --data $(DATA) $(OPTIONS)
+
+## The tables and charts of docs/performance.md, from the data files in docs/performance.
+performance:
+	$(CARGO) run --quiet --locked -p xtask -- performance

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures the benefit, under Wine, of receiving all waiting PDUs with one system call. Prints a
-# table for docs/performance.md.
+# table for docs/performance/gathered-calls-wine.csv.
 #
 #   calls.sh [SECONDS [ROUNDS]]
 #

@@ -9,17 +9,25 @@
 #[cfg(target_os = "linux")]
 mod bench_peers;
 #[cfg(target_os = "linux")]
+mod charts;
+#[cfg(target_os = "linux")]
+mod data;
+#[cfg(target_os = "linux")]
 mod faults;
 #[cfg(target_os = "linux")]
 mod floor;
 #[cfg(target_os = "linux")]
 mod hold;
 #[cfg(target_os = "linux")]
+mod performance;
+#[cfg(target_os = "linux")]
 mod picture;
 #[cfg(target_os = "linux")]
 mod scaling;
 #[cfg(target_os = "linux")]
 mod sim;
+#[cfg(target_os = "linux")]
+mod six_patterns;
 
 use std::process::ExitCode;
 
@@ -56,8 +64,9 @@ fn main() -> ExitCode {
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
-        Picture(picture::Options),
+        Performance(performance::Options),
         Scaling(scaling::Options),
+        SixPatterns(six_patterns::Options),
         /// Run the simulation of the whole product with new seeds
         Sim(sim::Options),
     }
@@ -73,8 +82,9 @@ fn main() -> ExitCode {
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),
-        Command::Picture(options) => picture::run(&options),
+        Command::Performance(options) => performance::run(&options),
         Command::Scaling(options) => scaling::run(&options),
+        Command::SixPatterns(options) => six_patterns::run(&options),
         Command::Sim(options) => sim::run(&options),
     };
     match result {

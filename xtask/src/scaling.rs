@@ -12,14 +12,14 @@
 //!                                             network / bytes on the wire
 //! ```
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use farblock_bench::{Machine, command_line, utc};
+
+use crate::data::{Data, Head};
 
 /// Numbers of cores in the table.
 const CORES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -31,9 +31,9 @@ const FRAMING_PERCENT: f64 = 5.0;
 /// Calculate how the target's I/Os per second would grow from 1 to 64 cores (a model)
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The document with the stand's tables; the model's tables go between its scaling markers
-    #[arg(long, value_name = "FILE", default_value = "docs/performance.md")]
-    markdown: PathBuf,
+    /// Directory with the stand's peers-mem.csv, for the model's scaling.csv
+    #[arg(long, value_name = "DIR", default_value = "docs/performance")]
+    data: PathBuf,
     /// Print only
     #[arg(long)]
     print: bool,
@@ -115,9 +115,7 @@ impl Assumed {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let path = &options.markdown;
-    let document = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let measured = Data::read(&options.data.join("peers-mem.csv"))?;
     let [alone, shared] = [1, 2].map(write_time);
     let assumed = Assumed {
         bounce_seconds: shared.saturating_sub(alone).as_secs_f64(),
@@ -125,64 +123,55 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         network_bytes: options.network_gbit * 1e9 / 8.0,
         memory_bytes: options.memory_gb * 1e9,
     };
-    let text = report(&document, options, &assumed)?;
-    print!("{text}");
-    if options.print {
-        return Ok(());
-    }
-    let document = crate::bench_peers::between_markers(&document, "scaling", &text);
-    std::fs::write(path, document)
-        .map_err(|error| format!("cannot write to {}: {error}", path.display()))
+    let table = table(&measured, options, &assumed)?;
+    print!("{}", table.report());
+    if options.print { Ok(()) } else { table.write(&options.data, "scaling") }
 }
 
-fn report(document: &str, options: &Options, assumed: &Assumed) -> Result<String, String> {
-    let machine = Machine::this();
-    let mut text = format!(
-        "{}, {} processors, {}. {}. `{}`\n\nProcessor time of an I/O: the target's, of the tables \
-         above. A write to a line that another processor writes too takes {:.0} ns more, measured \
-         now. Such writes of an I/O: {}. Assumed: a network of {} Gbit/s, memory that moves {} \
-         GB/s.\n\n| thousands of I/Os per second with so many cores | µs an I/O |",
-        machine.cpu_model,
-        machine.cores,
-        machine.kernel,
-        utc(std::time::SystemTime::now()),
-        command_line(),
-        assumed.bounce_seconds * 1e9,
-        assumed.shared_writes,
-        options.network_gbit,
-        options.memory_gb,
-    );
-    CORES.iter().for_each(|cores| text += &format!(" {cores} |"));
-    text += " stops at | by |\n| --- | ---: |";
-    text += &" ---: |".repeat(CORES.len());
-    text += " ---: | --- |\n";
+fn table(measured: &Data, options: &Options, assumed: &Assumed) -> Result<Data, String> {
+    let what = "a model: thousands of I/Os per second of 1 to 64 cores";
+    let method = "processor time of an I/O: the target's in peers-mem.csv".to_owned();
+    let cores = CORES.iter().map(|cores| format!("kIOPS with {cores} cores"));
+    let mut columns = vec!["load".to_owned(), "target µs/IO".to_owned()];
+    columns.extend(cores);
+    columns.extend(["stops at cores", "limit"].map(str::to_owned));
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut table = Data::new(Head::of_this_run(what, method), &columns);
+    table.remarks = vec![
+        format!(
+            "A write to a line that another processor also writes takes {:.0} ns more, measured \
+             now. Such writes of an I/O: {}.",
+            assumed.bounce_seconds * 1e9,
+            assumed.shared_writes,
+        ),
+        format!(
+            "Assumed: a network of {} Gbit/s, memory that moves {} GB/s.",
+            options.network_gbit, options.memory_gb,
+        ),
+    ];
     for load in &LOADS {
-        let us = target_us(document, load.name)
-            .ok_or_else(|| format!("the tables have no {:?} of farblock", load.name))?;
-        line(load, us, assumed, &mut text);
+        let us = target_us(measured, load.name)?;
+        table.push(row(load, us, assumed));
     }
-    Ok(text)
+    Ok(table)
 }
 
-fn line(load: &Load, us: f64, assumed: &Assumed, text: &mut String) {
+fn row(load: &Load, us: f64, assumed: &Assumed) -> Vec<String> {
     let at = |cores| assumed.scale(load, us / 1e6, cores);
     let name = load.name.split(',').next().unwrap_or_default();
-    let _ = write!(text, "| {name} | {us:.2} |");
-    for cores in CORES {
-        let _ = write!(text, " {:.0} |", at(cores).0 / 1e3);
-    }
+    let mut row = vec![name.to_owned(), format!("{us:.2}")];
+    row.extend(CORES.map(|cores| format!("{:.0}", at(cores).0 / 1e3)));
     let stop = (1..=CORES[CORES.len() - 1]).find(|&cores| at(cores).1 != Limit::Processors);
-    let _ = match stop {
-        Some(cores) => writeln!(text, " {cores} | {} |", at(cores).1.name()),
-        None => writeln!(text, " – | |"),
-    };
+    if let Some(cores) = stop {
+        row.extend([cores.to_string(), at(cores).1.name().to_owned()]);
+    }
+    row
 }
 
-/// The target's processor time in farblock's row for a load on memory.
-fn target_us(document: &str, load: &str) -> Option<f64> {
-    let memory = document.split("### Disk: mem").nth(1)?.split("### Disk:").next()?;
-    let row = memory.lines().find(|line| line.starts_with(&format!("| {load} | farblock |")))?;
-    row.split('|').nth(9)?.trim().parse().ok()
+/// The target's processor time in farblock's row for a load.
+fn target_us(measured: &Data, load: &str) -> Result<f64, String> {
+    let row = measured.row(&[("load", load), ("side", "farblock")])?;
+    measured.number(row, "target µs/IO")
 }
 
 /// The time of one write while this number of threads write to the same cache line.
@@ -226,13 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_are_read() {
-        let row =
-            "| 4k randread, QD 32, 1 connection | farblock | 8 | 3 | 3 | 5 | 7 | 1.20 | 1.23 |";
-        let document =
-            format!("### Disk: null\n{row}\n### Disk: mem\n|x|\n{row}\n### Disk: file\n");
-        assert_eq!(target_us(&document, LOADS[0].name), Some(1.23));
-        assert_eq!(target_us(&document, LOADS[1].name), None);
-        assert_eq!(target_us("", LOADS[0].name), None);
+    fn the_table_is_read() {
+        let text = "# w | m | d | me | c\nload,side,target µs/IO\n\
+            \"4k randread, QD 32, 1 connection\",SPDK,2.46\n\
+            \"4k randread, QD 32, 1 connection\",farblock,1.23\n";
+        let measured = Data::parse(text).expect("a table");
+        assert_eq!(target_us(&measured, LOADS[0].name), Ok(1.23));
+        assert!(target_us(&measured, LOADS[1].name).is_err());
     }
 }

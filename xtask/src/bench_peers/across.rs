@@ -17,6 +17,10 @@ use super::sides::{Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options, delay, network};
 
+/// The table's file and what it shows.
+const TABLE: (&str, &str) =
+    ("network", "a disk file locally, over loopback, and across a veth pair with added delay");
+
 /// The two ends, in a block reserved for documentation.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
@@ -142,7 +146,7 @@ pub(crate) fn compare(options: &Options) -> Result<(), String> {
             .to_owned(),
     ];
     let times = Times { ramp: RAMP, ..contest::times(options)? };
-    contest::hold("bench-network", options, &rows, &entrants, times, &remarks)
+    contest::hold(TABLE, options, &rows, &entrants, times, &remarks)
 }
 
 fn forward(to: SocketAddr, added: Duration) -> Result<SocketAddr, String> {

@@ -16,6 +16,9 @@ use super::sides::{self, Client, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
+/// The table's file and what it shows.
+const TABLE: (&str, &str) = ("attach", "the ways to attach a disk, one RAM disk each");
+
 /// A way to attach a disk.
 struct Way {
     name: &'static str,
@@ -93,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     };
     let entrants: Vec<Entrant<'_>> =
         std::iter::once(library).chain(ways.iter().map(|way| way.entrant(&means))).collect();
-    contest::hold("bench-attach", options, &rows, &entrants, contest::times(options)?, &remarks)
+    contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 type Start = fn(&Means, &'static str) -> Result<Way, String>;

@@ -4,18 +4,27 @@
 //! each round starts with the next one. Clients and servers have one processor each. Results are
 //! medians.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use farblock_bench::{Machine, command_line, utc};
-
+use super::Options;
 use super::measure::{self, Figures, Window};
 use super::process::Process;
 use super::sides::{Client, Times};
 use super::work::Load;
-use super::{Options, report, write};
+use crate::data::{Data, Head};
+
+/// The last column exists only beside a local disk.
+const COLUMNS: [&str; 9] = [
+    "load",
+    "entrant",
+    "IOPS",
+    "MiB/s",
+    "p50 µs",
+    "p99 µs",
+    "client µs/IO",
+    "server µs/IO",
+    "of local",
+];
 
 /// Warm-up time of each entrant before the measurement. A client may need this long until its load
 /// is on; SPDK's needs a second.
@@ -66,10 +75,10 @@ fn window(times: Times) -> Window {
     Window { start: times.ramp, length, limit: times.ramp + load }
 }
 
-/// Measures all entrants in all rows, prints the tables, and writes them to the options' file
-/// between the markers of `name`.
+/// Measures all entrants in all rows, prints the table, and writes it to `NAME.csv` in the options'
+/// directory.
 pub(super) fn hold(
-    name: &str,
+    (name, what): (&str, &str),
     options: &Options,
     rows: &[Row],
     entrants: &[Entrant<'_>],
@@ -80,17 +89,11 @@ pub(super) fn hold(
     for row in rows {
         outcomes.extend(measure_row(row, entrants, options, times));
     }
-    let tables = markdown(&outcomes, options, times, remarks);
-    print!("{tables}");
-    if let Some(path) = &options.markdown {
-        put_between(path, name, &tables)?;
-    }
-    Ok(())
-}
-
-fn put_between(path: &Path, name: &str, tables: &str) -> Result<(), String> {
-    let before = fs::read_to_string(path).unwrap_or_default();
-    write(path, &report::between_markers(&before, name, tables))
+    let head = Head::of_this_run(what, method(&outcomes, options, times));
+    let mut table = table(head, &outcomes);
+    table.remarks = remarks.to_vec();
+    print!("{}", table.report());
+    options.data.as_ref().map_or(Ok(()), |folder| table.write(folder, name))
 }
 
 fn measure_row(
@@ -138,61 +141,50 @@ fn measure_row(
     outcomes
 }
 
-fn markdown(outcomes: &[Outcome], options: &Options, times: Times, remarks: &[String]) -> String {
-    let machine = Machine::this();
+fn method(outcomes: &[Outcome], options: &Options, times: Times) -> String {
     let runs: Vec<Figures> = outcomes.iter().flat_map(|outcome| outcome.runs.clone()).collect();
     let noise = measure::median(&runs).map_or(0.0, |median| median.noise_percent);
-    let mut text = format!(
-        "{}, {} processors, {}. {}. Medians of {} alternating runs of {} s, server and client \
-         pinned to a processor each; everything else used {noise:.0} % of a processor (median). \
-         `{}`\n\n",
-        machine.cpu_model,
-        machine.cores,
-        machine.kernel,
-        utc(SystemTime::now()),
+    format!(
+        "medians of {} alternating runs of {} s, server and client pinned to a processor each; \
+         everything else used {noise:.0} % of a processor (median)",
         options.rounds.max(1),
         times.runtime.as_secs_f64(),
-        command_line(),
-    );
-    remarks.iter().for_each(|remark| text += &format!("* {remark}\n"));
+    )
+}
+
+fn table(head: Head, outcomes: &[Outcome]) -> Data {
     let is_compared = outcomes.iter().any(|outcome| outcome.entrant == LOCAL);
-    text += "\n| load | who | IOPS | MiB/s | p50 µs | p99 µs | client µs/IO | server µs/IO |";
-    text += if is_compared { " of local |\n" } else { "\n" };
-    text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |";
-    text += if is_compared { " ---: |\n" } else { "\n" };
-    let (mut heading, mut local) = ("", None);
+    let mut table = Data::new(head, &COLUMNS[..COLUMNS.len() - usize::from(!is_compared)]);
+    let mut local = None;
     for outcome in outcomes {
-        let row = if heading == outcome.row { "" } else { &outcome.row };
-        heading = &outcome.row;
         if outcome.entrant == LOCAL {
             local = measure::median(&outcome.runs).map(|figures| figures.iops);
         }
-        line(row, outcome, local.filter(|_| is_compared), &mut text);
+        if let Some(row) = cells(outcome, local.filter(|_| is_compared)) {
+            table.push(row);
+        }
     }
-    text
+    table
 }
 
-fn line(row: &str, outcome: &Outcome, local: Option<f64>, text: &mut String) {
-    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
-    let _ = match (measure::median(&outcome.runs), &outcome.error) {
-        (_, Some(error)) => {
-            let error = error.replace(['\n', '|'], " ");
-            writeln!(text, "| {row} | {} | {error} | | | | | |", outcome.entrant)
-        }
-        (None, None) => Ok(()),
-        (Some(figures), None) => writeln!(
-            text,
-            "| {row} | {} | {:.0} | {:.0} | {} | {} | {} | {} |{}",
-            outcome.entrant,
-            figures.iops,
-            figures.mib_per_second,
-            number(figures.p50_us),
-            number(figures.p99_us),
-            number(Some(figures.host_cpu_us)),
-            number(figures.target_cpu_us),
-            local.map_or(String::new(), |local| format!(" {:.2} |", figures.iops / local)),
-        ),
-    };
+fn cells(outcome: &Outcome, local: Option<f64>) -> Option<Vec<String>> {
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
+    let mut row = vec![outcome.row.clone(), outcome.entrant.to_owned()];
+    if let Some(error) = &outcome.error {
+        row.push(error.clone());
+        return Some(row);
+    }
+    let figures = measure::median(&outcome.runs)?;
+    row.extend([
+        format!("{:.0}", figures.iops),
+        format!("{:.0}", figures.mib_per_second),
+        number(figures.p50_us),
+        number(figures.p99_us),
+        number(Some(figures.host_cpu_us)),
+        number(figures.target_cpu_us),
+    ]);
+    row.extend(local.map(|local| format!("{:.2}", figures.iops / local)));
+    Some(row)
 }
 
 #[cfg(test)]
@@ -211,22 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_named_once_and_errors_stay_in_their_cell() {
+    fn a_row_has_the_figures_or_the_error() {
         let outcome = |error: Option<&str>| Outcome {
             row: "4k".to_owned(),
             entrant: "somebody",
             runs: vec![Figures { iops: 5.0, host_cpu_us: 1.0, ..Figures::default() }],
             error: error.map(str::to_owned),
         };
-        let mut text = String::new();
-        line("4k", &outcome(None), None, &mut text);
-        line("", &outcome(Some("it\nfailed | twice")), None, &mut text);
-        line("", &outcome(None), Some(20.0), &mut text);
-        assert_eq!(
-            text,
-            "| 4k | somebody | 5 | 0 | – | – | 1.0 | – |\n\
-             |  | somebody | it failed   twice | | | | | |\n\
-             |  | somebody | 5 | 0 | – | – | 1.0 | – | 0.25 |\n"
-        );
+        let row = |error, local| cells(&outcome(error), local).expect("a row").join(",");
+        assert_eq!(row(None, None), "4k,somebody,5,0,,,1.0,");
+        assert_eq!(row(Some("it failed"), None), "4k,somebody,it failed");
+        assert_eq!(row(None, Some(20.0)), "4k,somebody,5,0,,,1.0,,0.25");
     }
 }

@@ -20,6 +20,9 @@ use super::sides::{Endpoint, Means, Times, farblock};
 use super::work::Load;
 use super::{DiskFile, Options};
 
+/// The table's file and what it shows.
+const TABLE: (&str, &str) = ("cost", "targets with one feature each, and a target without any");
+
 const NQN: &str = "nqn.2026-11.org.farblock:cost";
 /// Limits far above the real rates, so that only their checks cost.
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
@@ -101,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     ];
     remarks.extend(targets.iter().filter_map(Served::idle));
     let entrants: Vec<Entrant<'_>> = targets.iter().map(|target| target.entrant(&means)).collect();
-    contest::hold("bench-cost", options, &rows, &entrants, contest::times(options)?, &remarks)
+    contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 /// The folder of configurations and disks, in memory.

@@ -18,6 +18,10 @@ use super::sides::{self, Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
+/// The table's file and what it shows.
+const TABLE: (&str, &str) =
+    ("counters", "targets and attached disks with and without readers of their metrics");
+
 /// Polling interval, shorter than Prometheus' usual one.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -50,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ["An attached disk is a FUSE file without a loop device, and fio reads it. Its server's \
          processor time is not counted."
             .to_owned()];
-    contest::hold("bench-counters", options, &rows, &entrants, contest::times(options)?, &remarks)
+    contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 /// Name; whether it has `--metrics`; whether a client polls it.

@@ -136,15 +136,17 @@ fn answer(means: &Means, question: &Question) -> Fact {
     }
 }
 
+pub(crate) const COLUMNS: [&str; 5] = ["figure", "unit", "goal", "measured", "met"];
+
 impl Fact {
-    /// A table row: fact, goal, measured value, met.
-    pub(crate) fn markdown(&self) -> String {
+    /// The cells of the fact's row in a table.
+    pub(crate) fn row(&self) -> Vec<String> {
         let measured = match (self.measured, &self.error) {
-            (Some(value), _) => format!("{value:.2} {}", self.unit),
-            (None, error) => error.clone().unwrap_or_default().replace(['\n', '|'], " "),
+            (Some(value), _) => format!("{value:.2}"),
+            (None, error) => error.clone().unwrap_or_default(),
         };
-        let met = if self.met { "yes" } else { "**no**" };
-        format!("| {} | {} {} | {measured} | {met} |\n", self.what, self.goal, self.unit)
+        let met = if self.met { "yes" } else { "no" }.to_owned();
+        vec![self.what.to_owned(), self.unit.to_owned(), self.goal.to_owned(), measured, met]
     }
 }
 

@@ -1,7 +1,5 @@
 //! Goals as ratios within one run, and whether they are met.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use super::measure::Figures;
@@ -266,27 +264,22 @@ fn goal_report(row: &str, what: &str, better: Better, goal: f64, measured: f64) 
     GoalReport { row: row.to_owned(), what: what.to_owned(), better, goal, measured, met }
 }
 
-/// The goals as a table.
-pub(crate) fn markdown(goals: &[GoalReport], text: &mut String) {
-    if goals.is_empty() {
-        return;
-    }
-    text.push_str("\n### Goals\n\n| what | row | goal | measured | met |\n");
-    text.push_str("| --- | --- | ---: | ---: | --- |\n");
-    for goal in goals {
-        let sign = match goal.better {
+pub(crate) const COLUMNS: [&str; 5] = ["ratio", "row", "goal", "measured", "met"];
+
+impl GoalReport {
+    /// The cells of the goal's row in a table.
+    pub(crate) fn row(&self) -> Vec<String> {
+        let sign = match self.better {
             Better::More => "≥",
             Better::Less => "≤",
         };
-        let _ = writeln!(
-            text,
-            "| {} | {} | {sign} {} | {:.3} | {} |",
-            goal.what,
-            goal.row,
-            goal.goal,
-            goal.measured,
-            if goal.met { "yes" } else { "**no**" },
-        );
+        vec![
+            self.what.clone(),
+            self.row.clone(),
+            format!("{sign} {}", self.goal),
+            format!("{:.3}", self.measured),
+            if self.met { "yes" } else { "no" }.to_owned(),
+        ]
     }
 }
 

@@ -39,7 +39,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use measure::Figures;
-pub(crate) use report::between_markers;
 use report::{RowReport, SideReport};
 use sides::{Means, Server, Side, Target, Times};
 use work::{Backend, Row};
@@ -73,9 +72,9 @@ pub(crate) struct Options {
     /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the tables to a file, between its bench-peers markers
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    /// Write each table to a CSV file in this directory
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// farblock's release build [default: beside this program]
     #[arg(long, value_name = "FILE")]
     farblock: Option<PathBuf>,
@@ -133,15 +132,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if report.is_empty() {
         return Err("nothing is called that: --list says what there is".to_owned());
     }
-    print!("{}", report.markdown());
+    report.missing.iter().for_each(|sentence| println!("* not measured: {sentence}"));
+    let tables = report.tables();
+    tables.iter().for_each(|(_, table)| print!("{}", table.report()));
     if let Some(path) = &options.json {
         write(path, &report.json())?;
     }
-    if let Some(path) = &options.markdown {
-        let before = fs::read_to_string(path).unwrap_or_default();
-        write(path, &report::between_markers(&before, "bench-peers", &report.markdown()))?;
+    match &options.data {
+        Some(folder) => tables.iter().try_for_each(|(name, table)| table.write(folder, name)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Ten thousand connections need as many descriptors.

@@ -1,20 +1,32 @@
 //! The results: tables for people, JSON for programs.
 
-use std::fmt::Write;
 use std::time::SystemTime;
 
 use farblock_bench::{Machine, command_line, utc};
 use serde::Serialize;
 
-use super::facts::Fact;
+use super::facts::{self, Fact};
 use super::goals::{self, GoalReport};
 use super::measure::Figures;
 use super::network;
 use super::sides::{self, Side, Times};
 use super::work::{Backend, Load, Row};
+use crate::data::{Data, Head};
 
-/// Text for a missing number.
-const NOTHING: &str = "–";
+const COLUMNS: [&str; 12] = [
+    "load",
+    "side",
+    "IOPS",
+    "MiB/s",
+    "p50 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "host µs/IO",
+    "target µs/IO",
+    "host MiB",
+    "target MiB",
+    "of floor",
+];
 
 /// All results of one run of the stand.
 #[derive(Serialize)]
@@ -28,7 +40,7 @@ pub(crate) struct Report {
     /// The default TCP congestion control.
     congestion_control: String,
     /// Why sides are missing.
-    missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     goals: Vec<GoalReport>,
     facts: Vec<Fact>,
     rows: Vec<RowReport>,
@@ -100,75 +112,72 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain data") + "\n"
     }
 
-    pub(crate) fn markdown(&self) -> String {
-        let mut text = String::new();
-        let machine = &self.machine;
-        let _ = write!(
-            text,
-            "{}, {} processors, {}. {}. Medians of {} runs of {} s, sides interleaved, target and \
-             host pinned to a processor each, TCP congestion control {}. `{}`\n\n",
-            machine.cpu_model,
-            machine.cores,
-            machine.kernel,
-            self.date,
-            self.rounds,
-            self.runtime_seconds,
-            self.congestion_control,
-            self.command_line,
-        );
-        for sentence in &self.missing {
-            let _ = writeln!(text, "* not measured: {}", sentence.replace('\n', " "));
+    /// The tables, with the names of their files.
+    pub(crate) fn tables(&self) -> Vec<(String, Data)> {
+        let mut tables = Vec::new();
+        if !self.goals.is_empty() {
+            let what = "goals of bench-peers: the bound, and the ratio of the medians";
+            let mut table = Data::new(self.head(what), &goals::COLUMNS);
+            self.goals.iter().for_each(|goal| table.push(goal.row()));
+            tables.push(("peers-goals".to_owned(), table));
         }
-        goals::markdown(&self.goals, &mut text);
         if !self.facts.is_empty() {
-            text.push_str("\n| what | goal | measured | met |\n| --- | --- | --- | --- |\n");
-            self.facts.iter().for_each(|fact| text.push_str(&fact.markdown()));
+            let what = "a target with many connections: processor time, memory, I/Os per second";
+            let mut table = Data::new(self.head(what), &facts::COLUMNS);
+            self.facts.iter().for_each(|fact| table.push(fact.row()));
+            tables.push(("peers-facts".to_owned(), table));
         }
         for backend in Backend::ALL {
             let rows: Vec<_> = self.rows.iter().filter(|row| row.backend == backend).collect();
             if !rows.is_empty() {
-                table(backend, &rows, &mut text);
+                tables.push((format!("peers-{}", backend.name()), self.table(backend, &rows)));
             }
         }
-        text
+        tables
     }
-}
 
-fn table(backend: Backend, rows: &[&RowReport], text: &mut String) {
-    let _ = write!(
-        text,
-        "\n### Disk: {}\n\n\
-         | load | side | IOPS | MiB/s | p50 µs | p99 | p99.9 | host µs/IO | target µs/IO | \
-         host MiB | target MiB | of floor |\n\
-         | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
-        backend.name()
-    );
-    for row in rows {
-        let floor = row.of(sides::FLOOR).map(|floor| floor.iops);
-        let mut heading = row.load.words();
-        for side in &row.sides {
-            let name = std::mem::take(&mut heading);
-            match (&side.median, &side.error) {
-                (Some(figures), _) => line(&name, side.name, figures, floor, text),
-                (None, Some(error)) => {
-                    let error = error.replace(['\n', '|'], " ");
-                    let _ =
-                        writeln!(text, "| {name} | {} | {error} | | | | | | | | | |", side.name);
+    fn head(&self, what: &str) -> Head {
+        let method = format!(
+            "medians of {} runs of {} s, sides interleaved, target and host pinned to a processor \
+             each, TCP congestion control {}",
+            self.rounds, self.runtime_seconds, self.congestion_control,
+        );
+        let date = self.date.clone();
+        Head { date, ..Head::of_this_run(what, method) }
+    }
+
+    fn table(&self, backend: Backend, rows: &[&RowReport]) -> Data {
+        let what = format!(
+            "farblock, SPDK, iSCSI, NBD, bare sockets (floor) and local access, disk: {}",
+            backend.name()
+        );
+        let mut table = Data::new(self.head(&what), &COLUMNS);
+        for row in rows {
+            let floor = row.of(sides::FLOOR).map(|floor| floor.iops);
+            for side in &row.sides {
+                match (&side.median, &side.error) {
+                    (Some(figures), _) => {
+                        table.push(cells(&row.load.words(), side.name, figures, floor));
+                    }
+                    (None, Some(error)) => {
+                        table.push(vec![row.load.words(), side.name.to_owned(), error.clone()]);
+                    }
+                    (None, None) => {}
                 }
-                (None, None) => {}
             }
         }
+        table
     }
 }
 
-fn line(load: &str, side: &str, figures: &Figures, floor: Option<f64>, text: &mut String) {
-    let tenth = |value: Option<f64>| value.map_or(NOTHING.to_owned(), |v| format!("{v:.1}"));
-    let fine = |value: Option<f64>| value.map_or(NOTHING.to_owned(), |v| format!("{v:.2}"));
-    let _ = writeln!(
-        text,
-        "| {load} | {side} | {:.0} | {:.0} | {} | {} | {} | {} | {} | {} | {} | {} |",
-        figures.iops,
-        figures.mib_per_second,
+fn cells(load: &str, side: &str, figures: &Figures, floor: Option<f64>) -> Vec<String> {
+    let tenth = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.1}"));
+    let fine = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.2}"));
+    vec![
+        load.to_owned(),
+        side.to_owned(),
+        format!("{:.0}", figures.iops),
+        format!("{:.0}", figures.mib_per_second),
         tenth(figures.p50_us),
         tenth(figures.p99_us),
         tenth(figures.p99_9_us),
@@ -177,19 +186,7 @@ fn line(load: &str, side: &str, figures: &Figures, floor: Option<f64>, text: &mu
         tenth(figures.host_memory_mib),
         tenth(figures.target_memory_mib),
         fine(floor.map(|floor| figures.iops / floor)),
-    );
-}
-
-/// Puts `tables` between the markers of `name` in `document`; appends the markers if missing.
-pub(crate) fn between_markers(document: &str, name: &str, tables: &str) -> String {
-    let [begin, end] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
-    let block = format!("{begin}\n\n{tables}\n{end}");
-    match (document.find(&begin), document.find(&end)) {
-        (Some(from), Some(to)) if from < to => {
-            format!("{}{block}{}", &document[..from], &document[to + end.len()..])
-        }
-        _ => format!("{}\n\n{block}\n", document.trim_end()),
-    }
+    ]
 }
 
 #[cfg(test)]
@@ -197,11 +194,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_replace_what_was_between_the_markers() {
-        let (begin, end) = ("<!-- x:begin -->", "<!-- x:end -->");
-        let first = between_markers("# Speed\n", "x", "old");
-        assert_eq!(first, format!("# Speed\n\n{begin}\n\nold\n{end}\n"));
-        let second = between_markers(&(first + "More.\n"), "x", "new");
-        assert_eq!(second, format!("# Speed\n\n{begin}\n\nnew\n{end}\nMore.\n"));
+    fn cells_are_as_many_as_columns_and_missing_figures_are_empty() {
+        let figures = Figures { iops: 5.0, host_cpu_us: 1.0, ..Figures::default() };
+        let row = cells("4k", "floor", &figures, Some(10.0));
+        assert_eq!(row.len(), COLUMNS.len());
+        assert_eq!(row.join(","), "4k,floor,5,0,,,,1.00,,,,0.50");
     }
 }

@@ -11,6 +11,10 @@ use super::sides::{self, Client, Endpoint, Means, Server, Target, Times};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
+/// The table's file and what it shows.
+const TABLE: (&str, &str) =
+    ("fio", "the six patterns through fio: farblock's engine and SPDK's plugin");
+
 /// The job files that we publish.
 const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
 
@@ -64,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         let name = "farblock's engine, SPDK's target";
         entrants.push(entrant(name, Engine::Farblock, &engine, server, true));
     }
-    contest::hold("bench-fio", options, &rows, &entrants, contest::times(options)?, &remarks)
+    contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 /// SPDK's plugin, or why it is missing.
