@@ -132,7 +132,6 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if report.is_empty() {
         return Err("nothing is called that: --list says what there is".to_owned());
     }
-    report.missing.iter().for_each(|sentence| println!("* not measured: {sentence}"));
     let tables = report.tables();
     tables.iter().for_each(|(_, table)| print!("{}", table.report()));
     if let Some(path) = &options.json {

@@ -40,7 +40,7 @@ pub(crate) struct Report {
     /// The default TCP congestion control.
     congestion_control: String,
     /// Why sides are missing.
-    pub(crate) missing: Vec<String>,
+    missing: Vec<String>,
     goals: Vec<GoalReport>,
     facts: Vec<Fact>,
     rows: Vec<RowReport>,
@@ -152,6 +152,8 @@ impl Report {
             backend.name()
         );
         let mut table = Data::new(self.head(&what), &COLUMNS);
+        table.remarks =
+            self.missing.iter().map(|sentence| format!("Not measured: {sentence}.")).collect();
         for row in rows {
             let floor = row.of(sides::FLOOR).map(|floor| floor.iops);
             for side in &row.sides {
