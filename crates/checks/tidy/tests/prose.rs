@@ -178,7 +178,7 @@ fn files_below(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The test measures each of these as a whole: the sources of a crate, the decisions, other pages.
+/// The groups that have a share of their own: each crate's sources, the decisions, the other pages.
 fn groups() -> Vec<(String, Vec<PathBuf>)> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).expect("the workspace");
     let below = |folder: &str, extension: &str| {
