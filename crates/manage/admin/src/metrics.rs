@@ -188,9 +188,9 @@ impl Writer<'_> {
             rows.map(|(labels, io)| (labels.clone(), of(io))).collect()
         };
         let (reads, writes) = (latencies(|io| &io.read_latency), latencies(|io| &io.write_latency));
-        let help = "How long reads took at the target";
+        let help = "Time that reads took at the target";
         self.latencies(&format!("{whose}_read_seconds"), help, bounds_us, &reads)?;
-        let help = "How long writes took at the target";
+        let help = "Time that writes took at the target";
         self.latencies(&format!("{whose}_write_seconds"), help, bounds_us, &writes)
     }
 
@@ -247,7 +247,11 @@ impl Scrape {
         let one = |value| [(Labels::new(), value)];
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         writer.gauges("target_info", "The program that serves", [(version, 1)])?;
-        writer.gauges("uptime_seconds", "How long it has run", one(status.uptime_seconds))?;
+        writer.gauges(
+            "uptime_seconds",
+            "Seconds since the target started",
+            one(status.uptime_seconds),
+        )?;
         let connections = &stats.connections;
         writer.gauges("connections", "Connections of hosts", one(connections.open))?;
         let help = "Connections that were accepted";
@@ -261,7 +265,7 @@ impl Scrape {
         let help = "Queues whose hosts could not authenticate";
         let failures = &connections.not_authenticated;
         writer.by_reason("authentication_failures", help, "reason", failures)?;
-        let help = "ANA states of listeners and ANA groups of namespaces that became others";
+        let help = "Changes of listeners' ANA states and of namespaces' ANA groups";
         writer.counters("ana_changes", help, one(stats.ana_changes))?;
         let help = "I/O commands that failed, by their status";
         writer.by_reason("errors_by_status", help, "status", &stats.errors_by_status)
@@ -321,7 +325,7 @@ impl Scrape {
                 (labels, u64::from(it.health == *state))
             })
         });
-        writer.gauges("namespace_health", "1 for the state of what stores a namespace", health)
+        writer.gauges("namespace_health", "1 for the health of a namespace's storage", health)
     }
 
     /// Writes the states of mirror legs and remote parts.
@@ -347,13 +351,13 @@ impl Scrape {
                 }
             }
         }
-        let help = "1 for the state that a leg of a mirror, or a remote part, is in";
+        let help = "1 for the present state of a mirror leg or a remote part";
         writer.gauges("namespace_part_state", help, states)?;
         let dirty = all.iter().filter_map(|(nqn, namespace)| {
             let mirror = namespace.mirror.as_ref()?;
             Some((labels(nqn, namespace.nsid), mirror.dirty_bytes))
         });
-        let help = "What the legs of a mirror may differ in, or lack";
+        let help = "Bytes that legs of a mirror lack, or in which they may differ";
         writer.gauges("namespace_mirror_dirty_bytes", help, dirty)
     }
 
