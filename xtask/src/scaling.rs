@@ -131,10 +131,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 fn table(measured: &Data, options: &Options, assumed: &Assumed) -> Result<Data, String> {
     let what = "a model: thousands of I/Os per second of 1 to 64 cores";
     let method = "processor time of an I/O: the target's in peers-mem.csv".to_owned();
-    let cores = CORES.iter().map(|cores| format!("kIOPS with {cores} cores"));
+    let cores = CORES.iter().map(|cores| format!("kIOPS, cores: {cores}"));
     let mut columns = vec!["load".to_owned(), "target µs/IO".to_owned()];
     columns.extend(cores);
-    columns.extend(["stops at cores", "limit"].map(str::to_owned));
+    columns.extend(["cores at the limit", "limit"].map(str::to_owned));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = Data::new(Head::of_this_run(what, method), &columns);
     table.remarks = vec![

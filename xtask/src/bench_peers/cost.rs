@@ -100,7 +100,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
     }
     let mut remarks = vec![
-        "A feature that is not used is in \"nothing\"; of files, in \"file in memory\".".to_owned(),
+        "\"nothing\" is a RAM disk without a feature, and \"file in memory\" a file without one."
+            .to_owned(),
     ];
     remarks.extend(targets.iter().filter_map(Served::idle));
     let entrants: Vec<Entrant<'_>> = targets.iter().map(|target| target.entrant(&means)).collect();

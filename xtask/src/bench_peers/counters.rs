@@ -61,12 +61,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 const TARGETS: [(&str, bool, bool); 3] = [
     ("target without --metrics", false, false),
     ("target with --metrics", true, false),
-    ("target that is asked each second", true, true),
+    ("target with a scrape each second", true, true),
 ];
 
 /// Name; whether `list --metrics` was run before.
 const DISKS: [(&str, bool); 2] =
-    [("attached disk that nobody asked", false), ("attached disk that somebody asked", true)];
+    [("attached disk, latencies not read", false), ("attached disk, latencies read", true)];
 
 /// A target with a memory disk.
 struct Served {

@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let facts = facts::measure(&means, &options.only);
     let report = report::Report::new(reports, facts, missing, options.rounds, times);
     if report.is_empty() {
-        return Err("nothing is called that: --list says what there is".to_owned());
+        return Err("no row or side has such a name; --list shows the names".to_owned());
     }
     let tables = report.tables();
     tables.iter().for_each(|(_, table)| print!("{}", table.report()));
