@@ -1,4 +1,4 @@
-//! Rules for pages: the map of the documentation is complete, and links lead somewhere.
+//! Rules for pages: the map lists all of them, their links lead somewhere, and they are short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
+/// Maximum number of words below docs, without the decisions.
+const MAX_WORDS: usize = 40_000;
 /// Folders without pages of ours.
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", "artifacts"];
 
@@ -98,6 +100,17 @@ fn the_map_lists_each_page_once() {
         let count = listed.iter().filter(|link| Path::new(link) == place).count();
         assert_eq!(count, 1, "docs/README.md: {}", place.display());
     }
+}
+
+#[test]
+fn the_documentation_is_short() {
+    let docs = tree().join("docs");
+    let words = pages(&docs)
+        .iter()
+        .filter(|page| !page.starts_with(docs.join("decisions")))
+        .map(|page| fs::read_to_string(page).expect("text").split_whitespace().count())
+        .sum::<usize>();
+    assert!(words <= MAX_WORDS, "{words} words below docs, at most {MAX_WORDS}: remove some");
 }
 
 #[test]

@@ -53,17 +53,17 @@ fn disks(text: &mut String, all: &[Status]) {
             (labels, u64::from(disk.state == state))
         })
     });
-    let help = "1 for the state that an attached disk is in";
+    let help = "1 for the present state of an attached disk";
     family(text, "disk_state", "gauge", help, &states.collect::<Vec<_>>());
     let help = "Size of an attached disk";
     family(text, "disk_capacity_bytes", "gauge", help, &per_disk(|disk| disk.offer.size_bytes));
-    let help = "1 if a supervisor would start the process again that serves an attached disk";
+    let help = "1 if a supervisor restarts the disk's server when it ends";
     let is_supervised = per_disk(|disk| u64::from(disk.pid.is_some()));
     family(text, "disk_supervised", "gauge", help, &is_supervised);
     let used = all.iter().filter_map(|disk| Some((disk_labels(disk), disk.cpu_ms?)));
-    let help = "Processor time that the process has used that serves an attached disk";
+    let help = "Processor time of the disk's server";
     seconds(text, "disk_cpu_seconds_total", help, used);
-    let help = "Who uses an attached disk, as far as that can be seen";
+    let help = "Users of an attached disk that farblock can see";
     family(text, "disk_users", "gauge", help, &per_disk(|disk| disk.users.len() as u64));
 }
 
@@ -79,20 +79,20 @@ fn paths(text: &mut String, all: &[Status]) {
             (labels, u64::from(path.state == state))
         })
     });
-    let help = "1 for the state that a path is in";
+    let help = "1 for the present state of a path";
     family(text, "path_state", "gauge", help, &states.collect::<Vec<_>>());
-    let help = "How long a path has been in its state";
+    let help = "Seconds since a path changed its state";
     family(text, "path_state_seconds", "gauge", help, &per_path(|path| path.since_seconds));
-    let help = "How often a path was connected again";
+    let help = "Reconnects of a path";
     family(text, "path_reconnects_total", "counter", help, &per_path(|path| path.reconnects));
     let access = pairs().filter_map(|(disk, path)| {
         let mut labels = path_labels(disk, path);
         labels.push(("access", path.access.as_deref()?));
         Some((labels, 1))
     });
-    let help = "How a path leads to the namespace (ANA)";
+    let help = "1 for the ANA state of a path";
     family(text, "path_access", "gauge", help, &access.collect::<Vec<_>>());
-    let help = "How often that has changed";
+    let help = "Changes of a path's ANA state";
     let changes = per_path(|path| path.access_changes);
     family(text, "path_access_changes_total", "counter", help, &changes);
     let failures = pairs().flat_map(|(disk, path)| {
@@ -102,7 +102,7 @@ fn paths(text: &mut String, all: &[Status]) {
             (labels, *count)
         })
     });
-    let help = "How often a path was lost, or could not be connected, by the reason";
+    let help = "Lost connections and failed connects of a path, by reason";
     family(text, "path_failures_total", "counter", help, &failures.collect::<Vec<_>>());
 }
 
@@ -114,7 +114,7 @@ fn latencies(text: &mut String, all: &[Status]) {
         ("disk_other_seconds", "zeroing and deallocation", |it| &it.others),
     ];
     for (name, what, of) in families {
-        let help = format!("How long {what} took that succeeded, with all attempts");
+        let help = format!("Time that successful {what} took, with all attempts");
         let rows = all.iter().filter_map(|disk| Some((disk, of(disk.latency.as_ref()?))));
         histograms(text, name, &help, rows);
     }
@@ -263,6 +263,48 @@ mod tests {
         }
         assert_eq!(render(&[]), "");
         assert!(!text.contains("_seconds_bucket"), "what is not measured is told: {text}");
+    }
+
+    /// The name, type, labels and help of each metric, as a page.
+    fn page(scrape: &str) -> String {
+        let mut page = INTRODUCTION.to_owned();
+        let lines: Vec<&str> = scrape.lines().collect();
+        for [help, kind, sample] in lines.array_windows() {
+            let Some(help) = help.strip_prefix("# HELP ") else { continue };
+            let (name, help) = help.split_once(' ').expect("a name");
+            let (_, kind) = kind.rsplit_once(' ').expect("a type follows the help");
+            let labels = sample.split(['{', '}']).nth(1).expect("a sample follows the type");
+            let labels = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0));
+            let labels = labels.filter(|label| *label != "le").map(|label| format!("`{label}`"));
+            let labels = labels.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
+        }
+        page
+    }
+
+    const INTRODUCTION: &str = "\
+# Metrics of attached disks
+
+A test writes this page from the program. [The guide](guides/watch.md#attached-disks) describes how
+to collect the output of `farblock list --metrics`. Histograms exist once a program reads them.
+
+| name | type | labels | value |
+| --- | --- | --- | --- |
+";
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let mut disk = Status { latency: Some(Latency::default()), ..disk() };
+        disk.paths[0].access = Some("optimized".to_owned());
+        let made = page(&render(&[disk]));
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
+        let path = folder.join("attached-metrics.md");
+        if std::env::var_os("FARBLOCK_WRITE_METRICS").is_some() {
+            std::fs::write(&path, &made).expect("written");
+        }
+        let there = std::fs::read_to_string(&path).expect("it is in the tree");
+        let command = "FARBLOCK_WRITE_METRICS=1 cargo test -p farblock-daemon metrics";
+        assert!(there == made, "write it again: {command}");
     }
 
     #[test]
