@@ -119,7 +119,7 @@ impl Path {
 
 /// The state of a command; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum CommandState {
     Parsed,
     Waiting(Gate),
     Admitted,
@@ -132,16 +132,17 @@ pub(crate) struct Lifecycle {
     path: Path,
     /// How many gates of the path it has passed.
     passed: u8,
-    state: State,
+    state: CommandState,
 }
 
 impl Lifecycle {
     /// The end of a lifecycle, or a slot that had no I/O command yet.
-    pub(crate) const ANSWERED: Self = Self { path: Path::Plain, passed: 0, state: State::Answered };
+    pub(crate) const ANSWERED: Self =
+        Self { path: Path::Plain, passed: 0, state: CommandState::Answered };
 
     /// A command, or a step of one, that has passed no gate yet.
     pub(crate) const fn new(path: Path) -> Self {
-        Self { path, passed: 0, state: State::Parsed }
+        Self { path, passed: 0, state: CommandState::Parsed }
     }
 
     pub(crate) fn path(self) -> Path {
@@ -149,14 +150,14 @@ impl Lifecycle {
     }
 
     pub(crate) fn waits_at(self, gate: Gate) -> bool {
-        self.state == State::Waiting(gate)
+        self.state == CommandState::Waiting(gate)
     }
 
     /// The gate at which it waits.
     pub(crate) fn waits(self) -> Option<Gate> {
         match self.state {
-            State::Waiting(gate) => Some(gate),
-            State::Parsed | State::Admitted | State::Answered => None,
+            CommandState::Waiting(gate) => Some(gate),
+            CommandState::Parsed | CommandState::Admitted | CommandState::Answered => None,
         }
     }
 
@@ -173,13 +174,13 @@ impl Lifecycle {
     #[inline]
     fn ask(&mut self) -> Option<Gate> {
         let next = self.path.gates().get(usize::from(self.passed)).copied();
-        self.state = next.map_or(State::Admitted, State::Waiting);
+        self.state = next.map_or(CommandState::Admitted, CommandState::Waiting);
         next
     }
 
     fn pass(&mut self) {
         self.passed += 1;
-        self.state = State::Parsed;
+        self.state = CommandState::Parsed;
     }
 }
 

@@ -153,7 +153,7 @@ fn run(choices: &mut Choices, path: Path) {
     }
     assert!(model.is_started != (model.refusals == 1), "it is started or refused, once");
     assert_eq!(model.kept_at, None);
-    let ends = if model.is_started { State::Admitted } else { State::Answered };
+    let ends = if model.is_started { CommandState::Admitted } else { CommandState::Answered };
     assert_eq!(model.life.state, ends);
 }
 
