@@ -34,13 +34,13 @@
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
 //! and new blocks.
 //!
-//! **At once.** A namespace that need not wait may lend a read's data
-//! ([`Queue::read_borrowed`]) and store a write's ([`Queue::write_inline`]) in the call itself. Both
-//! follow the same rules of range, order and durability as operations, and are complete when the
-//! call returns: they are never in flight, and wake no task. Lent data stays as it was at the call,
-//! whatever is written or deallocated afterwards, even after queue and namespace are dropped. Read
-//! it and drop it soon. After an error nothing is lent or stored. A decorator without support for
-//! this returns `None`.
+//! **At once.** A namespace that need not wait may lend a read's data ([`Queue::read_borrowed`])
+//! and store a write's ([`Queue::write_inline`]) in the call itself. Both follow the same rules
+//! of range, order and durability as operations, and are complete when the call returns: they are
+//! never in flight, and wake no task. Lent data stays as it was at the call, whatever is written
+//! or deallocated afterwards, even after queue and namespace are dropped. Read it and drop it
+//! soon. After an error nothing is lent or stored. A decorator without support for this returns
+//! `None`.
 //!
 //! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable
 //! once the flush completes. A write (or write zeroes) with `fua` is durable once it completes.
