@@ -14,11 +14,11 @@
 //! per 64 KiB (some 20 ns, against microseconds for the copy), and threads contend only within a
 //! chunk.
 //!
-//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a chunk on loan replaces
-//! it with a changed copy, so that no reader sees half a block. The new chunk is then not lent for
-//! a while, so that blocks with many reads and writes do not cause a 64 KiB copy each time.
-//! Replaced chunks are reused or freed once their readers have finished; while there are many of
-//! them, nothing is lent.
+//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a chunk on
+//! loan replaces it with a changed copy, so that no reader sees half a block. The new chunk is
+//! then not lent for a while, so that blocks with many reads and writes do not cause a 64 KiB
+//! copy each time. Replaced chunks are reused or freed once their readers have finished; while
+//! there are many of them, nothing is lent.
 
 mod pages;
 
