@@ -76,6 +76,7 @@ pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
 pub use control::Control;
 pub use events::{Event, Observer, Visitor};
 pub use farblock_block::{LATENCY_STEPS, LatencyCounts, latency_bound_us};
+pub use farblock_reactor::notices::Notices;
 pub use farblock_secure::Demand;
 pub use farblock_tls::limits::KEYS_PER_HOST as TLS_KEYS_PER_HOST;
 pub use host_keys::HostKeys;

@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 /// Lines of one kind about one peer in a [`LOG_PERIOD`]; further ones are only counted.
 pub const LOGGED_LINES: u32 = 5;
 
-/// The period of [`LOGGED_LINES`].
+/// The first period of [`LOGGED_LINES`].
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// The longest period: each period that had too many lines doubles the next one up to this, so that
+/// a peer that never stops fills no disk with its lines.
+pub const LOG_PERIOD_MAX: Duration = Duration::from_secs(600);
 
 /// Pairs of peer and kind with their own lines; all others share entries.
 pub const LOGGED_PEERS: usize = 64;
@@ -26,7 +30,7 @@ pub trait LoggedKind: Copy + Eq + Hash {
         LOGGED_LINES
     }
 
-    /// The period.
+    /// The first period; see [`LOG_PERIOD_MAX`].
     fn period(self) -> Duration {
         LOG_PERIOD
     }
@@ -56,8 +60,30 @@ pub fn origin(address: IpAddr) -> IpAddr {
 
 struct Entry {
     since: Instant,
+    period: Duration,
     said: u32,
     left_out: u64,
+}
+
+impl Entry {
+    fn new(period: Duration, now: Instant) -> Entry {
+        Entry { since: now, period, said: 0, left_out: 0 }
+    }
+
+    fn end(&self) -> Instant {
+        self.since + self.period
+    }
+
+    /// Reports the omitted lines of the ended period, and begins the next one.
+    fn renew<K: LoggedKind>(&mut self, key: &Key<K>, now: Instant) {
+        sum_up(key, self, now);
+        let first = key.0.period();
+        let period = match self.left_out {
+            0 => first,
+            _ => (self.period * 2).min(LOG_PERIOD_MAX.max(first)),
+        };
+        *self = Entry::new(period, now);
+    }
 }
 
 /// A kind and a peer; `None`: the shared entry for peers that did not fit in the table.
@@ -80,12 +106,14 @@ impl<K: LoggedKind> Notices<K> {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));
         if !entries.contains_key(&key) && entries.len() >= LOGGED_PEERS {
-            key = (kind, None);
+            entries.retain(|_, entry| now < entry.end() || entry.left_out > 0);
+            if entries.len() >= LOGGED_PEERS {
+                key = (kind, None);
+            }
         }
-        let entry = entries.entry(key).or_insert(Entry { since: now, said: 0, left_out: 0 });
-        if now.saturating_duration_since(entry.since) >= kind.period() {
-            sum_up(&key, entry, now);
-            *entry = Entry { since: now, said: 0, left_out: 0 };
+        let entry = entries.entry(key).or_insert_with(|| Entry::new(kind.period(), now));
+        if now >= entry.end() {
+            entry.renew(&key, now);
         }
         if entry.said < kind.lines() {
             entry.said += 1;
@@ -102,14 +130,14 @@ impl<K: LoggedKind> Notices<K> {
     pub fn settle(&self, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         self.lock().retain(|key, entry| {
-            let end = entry.since + key.0.period();
-            let over = now >= end;
-            if over {
-                sum_up(key, entry, now);
-            } else if entry.left_out > 0 {
-                next = Some(next.map_or(end, |next| next.min(end)));
+            let end = entry.end();
+            match (now >= end, entry.left_out) {
+                (true, 0) => return false,
+                (true, _) => entry.renew(key, now),
+                (false, 0) => {}
+                (false, _) => next = Some(next.map_or(end, |next| next.min(end))),
             }
-            !over
+            true
         });
         next
     }
@@ -163,9 +191,27 @@ mod tests {
         let end = begin + LOG_PERIOD;
         assert_eq!(notices.settle(begin + Duration::from_millis(1)), Some(end));
         assert_eq!(notices.settle(end), None);
-        assert!(notices.lock().is_empty());
         notices.say(REFUSED, peer(1), end, || lines += 1);
         assert_eq!(lines, LOGGED_LINES + 3);
+        assert_eq!(notices.settle(end + 2 * LOG_PERIOD), None);
+        assert!(notices.lock().is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_never_stops_gets_fewer_and_fewer_lines() {
+        let (notices, begin, mut lines) = (Notices::default(), Instant::now(), 0);
+        for second in (0..86_400).step_by(5) {
+            let now = begin + Duration::from_secs(second);
+            for _ in 0..10 {
+                notices.say(REFUSED, peer(1), now, || lines += 1);
+            }
+            notices.settle(now);
+        }
+        assert!(lines < 1000, "{lines} lines in a day");
+        let quiet = begin + 2 * Duration::from_secs(86_400);
+        notices.settle(quiet);
+        notices.settle(quiet + LOG_PERIOD_MAX);
+        assert!(notices.lock().is_empty(), "a quiet peer is forgotten");
     }
 
     #[test]

@@ -12,8 +12,11 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::serve::IncomingStream;
+use farblock_target::Notices;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+use std::time::Instant;
 use tokio::net::{UnixListener, UnixStream};
 
 /// The log target of audit lines, which no log level should suppress.
@@ -62,6 +65,20 @@ impl fmt::Display for Peer {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
 
+/// Limits the lines about refusals over the network: a visitor, or a token that may only look, can
+/// cause any number of them.
+static REFUSALS: LazyLock<Notices<&'static str>> = LazyLock::new(Notices::default);
+
+/// Logs a refusal of a request from this address, or counts it once there are many.
+pub(crate) fn refusal(from: IpAddr, log: impl FnOnce()) {
+    REFUSALS.say("requests refused", from, Instant::now(), log);
+}
+
+/// Logs the number of omitted refusals. To be called now and then.
+pub(crate) fn settle() {
+    REFUSALS.settle(Instant::now());
+}
+
 /// Answers a request, logs a change, and converts refusals of the framework to our form.
 pub(crate) async fn note(request: Request, next: Next) -> Response {
     let line = Line::of(&request);
@@ -75,13 +92,15 @@ pub(crate) struct Line {
     who: String,
     asked: String,
     only_looks: bool,
+    /// The client's address; `None` on the control socket.
+    from: Option<IpAddr>,
 }
 
 impl Line {
     pub(crate) fn of(request: &Request) -> Line {
         let only_looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         let asked = format!("{} {}", request.method(), request.uri().path());
-        Line { who: who(request), asked, only_looks }
+        Line { who: who(request), asked, only_looks, from: address(request) }
     }
 
     /// Logs the request, unless it only reads.
@@ -89,7 +108,11 @@ impl Line {
         let (who, request) = (&self.who, &self.asked);
         if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !self.only_looks) {
             let status = answer.status().as_u16();
-            tracing::info!(target: AUDIT, %who, %request, status, "{outcome}");
+            let log = || tracing::info!(target: AUDIT, %who, %request, status, "{outcome}");
+            match self.from.filter(|_| !answer.status().is_success()) {
+                Some(from) => refusal(from, log),
+                None => log(),
+            }
         }
     }
 }
@@ -121,6 +144,13 @@ fn caller(request: &Request) -> String {
     peer.map_or_else(|| "somebody".to_owned(), |ConnectInfo(peer)| peer.to_string())
 }
 
+fn address(request: &Request) -> Option<IpAddr> {
+    let extensions = request.extensions();
+    let caller = extensions.get::<Caller>().map(Caller::address);
+    let visitor = || extensions.get::<ConnectInfo<Visitor>>().map(|visitor| visitor.0.from.ip());
+    caller.or_else(visitor)
+}
+
 /// Converts a refusal of the framework (a method, a length, a query) to `application/problem+json`.
 async fn in_our_form(answer: Response) -> Response {
     let status = answer.status();
@@ -149,6 +179,13 @@ async fn in_our_form(answer: Response) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_of_one_address_are_some_lines() {
+        let (from, mut lines) = ("192.0.2.77".parse().unwrap(), 0);
+        (0..1000).for_each(|_| refusal(from, || lines += 1));
+        assert!((1..20).contains(&lines), "{lines}");
+    }
 
     #[test]
     fn for_whom_something_is_asked_is_an_address_or_nothing() {

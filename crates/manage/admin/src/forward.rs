@@ -5,7 +5,7 @@
 //! the page would take it for its own token.
 
 use crate::api;
-use crate::audit::AUDIT;
+use crate::audit::{self, AUDIT};
 use crate::client;
 use crate::cluster::{MAX_BYTES, Node};
 use crate::ui::Visitor;
@@ -71,8 +71,14 @@ async fn pass(
     });
     if !only_looks {
         let status = answer.status().as_u16();
-        tracing::info!(target: AUDIT, who = %visitor, node = %name, request = %asked, status,
-            "passed on");
+        let log = || {
+            tracing::info!(target: AUDIT, who = %visitor, node = %name, request = %asked, status,
+                "passed on");
+        };
+        match answer.status().is_success() {
+            true => log(),
+            false => audit::refusal(visitor.from.ip(), log),
+        }
     }
     answer
 }

@@ -7,7 +7,7 @@
 //! out. Requests from other sites' pages are refused; browsers name the page's origin.
 
 use crate::api;
-use crate::audit::AUDIT;
+use crate::audit::{self, AUDIT};
 use crate::bounded::busy;
 use crate::events::Events;
 use crate::steering::Steering;
@@ -70,6 +70,12 @@ struct Holder {
 pub(crate) struct Caller {
     name: String,
     from: SocketAddr,
+}
+
+impl Caller {
+    pub(crate) fn address(&self) -> IpAddr {
+        self.from.ip()
+    }
 }
 
 impl fmt::Display for Caller {
@@ -214,7 +220,9 @@ async fn guard(
     let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
     if holder.role == Role::ReadOnly && !only_looks {
         let asked = format!("{} {:?}", request.method(), request.uri().path());
-        tracing::warn!(target: AUDIT, who = %caller, request = %asked, "refused: read-only");
+        audit::refusal(from.ip(), || {
+            tracing::warn!(target: AUDIT, who = %caller, request = %asked, "refused: read-only");
+        });
         let detail = "this token may only look: use one whose role is admin";
         return api::trouble(StatusCode::FORBIDDEN, "not allowed", detail);
     }

@@ -254,6 +254,7 @@ async fn rest(steering: Arc<Steering>) {
     loop {
         tokio::time::sleep(ASKED_FOR).await;
         steering.rest();
+        crate::audit::settle();
     }
 }
 
