@@ -385,10 +385,7 @@ fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>,
             break nsid;
         }
         match only_namespace(&urls, &options.connection) {
-            Err(failure)
-                if failure.status == fb_status::Connect
-                    && begin.elapsed() < options.connect_wait =>
-            {
+            Err(failure) if may_pass(&failure) && begin.elapsed() < options.connect_wait => {
                 std::thread::sleep(limits::CONNECT_PAUSE);
             }
             result => break result?,
@@ -396,6 +393,12 @@ fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>,
     };
     urls.iter_mut().for_each(|url| url.namespace = url.namespace.or(Some(nsid)));
     Ok(urls)
+}
+
+/// Whether a target that is still starting, or being configured, can be the cause.
+fn may_pass(failure: &Failure) -> bool {
+    use fb_status::{Connect, Denied, Lost, Missing};
+    matches!(failure.status, Connect | Denied | Lost | Missing)
 }
 
 fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
@@ -410,7 +413,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
         };
         return match controller.namespace_ids()?.as_slice() {
             [only] => Ok(*only),
-            [] => Err(Failure::new(fb_status::Connect, format!("{url} has no namespaces"))),
+            [] => Err(Failure::new(fb_status::Missing, format!("{url} has no namespaces"))),
             several => {
                 let ids: Vec<String> = several.iter().map(u32::to_string).collect();
                 let (first, ids) = (several[0], ids.join(", "));

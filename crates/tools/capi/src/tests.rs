@@ -611,7 +611,11 @@ fn a_program_may_end_calls_that_wait() {
             asked.store(0, Ordering::Relaxed);
             let options = fb_options { connect_wait_ms: FB_FOREVER, ..options };
             let mut disk = null_mut();
-            for nobody in [c"nvme+tcp://127.0.0.1:1/nqn.a?ns=1", c"nvme+tcp://127.0.0.1:1/nqn.a"] {
+            // A target that answers may still lack the subsystem.
+            let missing = CString::new(format!("nvme+tcp://{address}/nqn.2026-11.org.example:a"));
+            let missing = missing.unwrap();
+            let nobody = [c"nvme+tcp://127.0.0.1:1/nqn.a?ns=1", c"nvme+tcp://127.0.0.1:1/nqn.a"];
+            for nobody in nobody.into_iter().chain([missing.as_c_str()]) {
                 let status = fb_connect(nobody.as_ptr(), &options, &mut disk);
                 fails(status, fb_status::Aborted, "ended the call");
                 again(&asked);
