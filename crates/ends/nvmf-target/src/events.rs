@@ -1,5 +1,6 @@
 //! Events of a target for its operator: each is logged and passed to the observer.
 
+use farblock_block::size::Size;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -98,7 +99,7 @@ impl fmt::Display for Event {
             }
             Self::NamespaceChanged { subsystem, nsid, bytes, read_only } => {
                 let access = if *read_only { "read only" } else { "read and write" };
-                write!(f, "{subsystem}: namespace {nsid} has {bytes} bytes now, {access}")
+                write!(f, "{subsystem}: namespace {nsid} has {} now, {access}", Size(*bytes))
             }
             Self::SubsystemAdded(nqn) => write!(f, "subsystem {nqn} is offered now"),
             Self::SubsystemRemoved(nqn) => write!(f, "subsystem {nqn} is not offered any more"),

@@ -10,6 +10,7 @@ use super::status::{self, AttachmentState, Offer, Status};
 use super::system::{Channel, Descriptor};
 use super::ways::{self, Attached, Predecessor, Start, StopError};
 use farblock_block::blocking::Blocking;
+use farblock_block::size::Size;
 use farblock_block::{Change, Namespace, Watch};
 use farblock_command::error::{Failure, Result, os};
 use farblock_command::signals;
@@ -643,10 +644,11 @@ impl DaemonShared {
         };
         match shown {
             Err(error) if is_new => {
-                tracing::error!("the disk's new size, {bytes} bytes, cannot be shown: {error}");
+                let size = Size(bytes);
+                tracing::error!("the disk's new size, {size}, cannot be shown: {error}");
             }
             Err(error) => tracing::debug!("the disk's size cannot be shown: {error}"),
-            Ok(()) => tracing::info!("the disk has {bytes} bytes now"),
+            Ok(()) => tracing::info!("the disk has {} now", Size(bytes)),
         }
         if is_new {
             let offer = self.offer();
