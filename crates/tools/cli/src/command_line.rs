@@ -21,7 +21,7 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
     let mut command = with_numbers(Cli::command());
     let read = command.try_get_matches_from_mut(std::env::args_os());
     read.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
-        .map_err(|error| said(&error.format(&mut command)))
+        .map_err(|error| said(&without_hidden(error, &command).format(&mut command)))
 }
 
 /// Lets an argument take `-3` as its value, so that its parser explains the error, instead of clap
@@ -41,6 +41,36 @@ fn takes_text(arg: &Arg) -> bool {
     };
     let takes = arg.get_action().takes_values() && !arg.is_allow_hyphen_values_set();
     takes && !is_name(arg.get_value_parser())
+}
+
+/// Drops the commands and options that help hides from clap's suggestions.
+fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
+    for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
+        let shown = match error.remove(kind) {
+            Some(ContextValue::Strings(mut names)) => {
+                names.retain(|name| !is_hidden(command, name));
+                Some(names).filter(|names| !names.is_empty()).map(ContextValue::Strings)
+            }
+            Some(ContextValue::String(name)) if is_hidden(command, &name) => None,
+            other => other,
+        };
+        if let Some(shown) = shown {
+            error.insert(kind, shown);
+        }
+    }
+    error
+}
+
+/// Whether every command or option of this name, at any depth, is hidden.
+fn is_hidden(command: &Command, name: &str) -> bool {
+    fn shown(command: &Command, name: &str) -> bool {
+        let long = name.trim_start_matches('-');
+        let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let mut commands = command.get_subcommands().filter(|one| !one.is_hide_set());
+        options.filter_map(Arg::get_long).any(|own| own == long)
+            || commands.any(|one| one.get_name() == name || shown(one, name))
+    }
+    !shown(command, name)
 }
 
 /// Prints help, the version, or the error in the command line.
@@ -126,6 +156,23 @@ mod tests {
             let ours = name.split(' ').next().expect("a name");
             assert!(command.find_subcommand(ours).is_some(), "{name}");
         }
+    }
+
+    #[test]
+    fn no_suggestion_names_what_help_hides() {
+        let said = |typed: &[&str]| {
+            let error = Cli::command().try_get_matches_from(typed).expect_err("unknown");
+            without_hidden(error, &Cli::command()).format(&mut Cli::command()).to_string()
+        };
+        for (typed, hidden) in [
+            (&["farblock", "attachmen"][..], "'attachment'"),
+            (&["farblock", "serve", "mem:1MiB", "--end-with-inpu"], "--end-with-input'"),
+        ] {
+            let said = said(typed);
+            assert!(said.contains(typed[typed.len() - 1]) && !said.contains(hidden), "{said}");
+        }
+        let said = said(&["farblock", "benc"]);
+        assert!(said.contains("'bench'"), "{said}");
     }
 
     #[test]
