@@ -74,7 +74,7 @@ fn all_is_well_as_far_as_a_block() {
     let text = doctor(&scratch, &format!("nvme+tcp://{}", server.address), &[]).ok().out();
     assert!(text.contains("farblock discover"), "{text}");
     // The target logs nothing about it.
-    assert_eq!(server.stop().stderr, "");
+    assert_eq!(server.stop().stderr, "stopped\n");
 }
 
 #[test]

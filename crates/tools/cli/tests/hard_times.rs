@@ -18,7 +18,7 @@ fn signals_stop_a_target_cleanly() {
             let server = scratch.serve(["--engine", engine, "mem:1MiB"]);
             server.signal(signal);
             let outcome = server.wait().ok();
-            assert_eq!(outcome.stderr, "", "{engine} {signal}");
+            assert_eq!(outcome.stderr, "stopped\n", "{engine} {signal}");
         }
     }
 }

@@ -115,7 +115,11 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     }
     target.stop().map_err(|error| {
         Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
-    })
+    })?;
+    if !global.quiet {
+        output::note("stopped");
+    }
+    Ok(())
 }
 
 fn say_what_is_finished(connections: usize) {
