@@ -217,6 +217,7 @@ impl<T: Transport> Admin<T> {
             Some(loss) => {
                 // Its users receive the error and report the effect on them.
                 tracing::info!("the connection to the controller is lost: {loss}");
+                self.shared.note_loss(loss);
                 self.shared.lose(&loss.to_string());
             }
             None => self.shared.lose(&Loss::Shutdown.to_string()),

@@ -132,6 +132,10 @@ impl Namespace for RemoteNamespace {
         if is_gone { Availability::Gone } else { Availability::Ready }
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.controller.shared().loss().map(|why| why.to_string())
+    }
+
     fn describe(&self) -> String {
         let geometry = self.geometry();
         let size = Size(geometry.capacity_bytes());

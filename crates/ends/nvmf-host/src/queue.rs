@@ -145,6 +145,11 @@ impl<T: Transport> RemoteQueue<T> {
         }
         self.events = events;
         self.link.poll(&mut self.table);
+        if let Some(breach) = self.table.take_breach()
+            && self.link.is_open()
+        {
+            self.link.fail(Loss::Fault(breach.to_owned()), &mut self.table);
+        }
     }
 
     fn handle_loss(&mut self) {
@@ -153,6 +158,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
         let loss = self.link.loss().expect("a connection that is not open has a reason");
         tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
+        self.controller.shared().note_loss(loss);
         // Operations may have been submitted since the loss.
         self.link.discard(&mut self.table);
         self.table.lose();

@@ -5,6 +5,7 @@ use crate::control::{self, Sender};
 use crate::disk::KnownNamespace;
 use crate::error::Error;
 use crate::limits;
+use crate::transport::Loss;
 use farblock_block::{Change, Changes, Geometry};
 use farblock_proto::host::{Command, NamespaceInfo};
 use farblock_reactor::Waker;
@@ -52,6 +53,8 @@ pub(crate) struct ControllerShared {
 struct AdminState {
     /// Why the controller is lost.
     reason: Option<Arc<str>>,
+    /// Why the first of its connections was lost, and whether by a breach of the protocol.
+    loss: Option<(Arc<str>, bool)>,
     requests: VecDeque<AdminRequest>,
     admin: Option<Waker>,
     wakers: Vec<(u16, Waker)>,
@@ -88,6 +91,26 @@ impl ControllerShared {
     pub(crate) fn lost_error(&self) -> Error {
         let reason = self.state().reason.clone();
         Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
+    }
+
+    /// Notes why one of its connections is lost. A breach of the protocol stays, since it explains
+    /// the other losses.
+    pub(crate) fn note_loss(&self, loss: &Loss) {
+        let noted = &mut self.state().loss;
+        if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {
+            *noted = Some((loss.to_string().into(), loss.is_breach()));
+        }
+    }
+
+    /// Why one of its connections is lost.
+    pub(crate) fn loss(&self) -> Option<Arc<str>> {
+        let state = self.state();
+        state.loss.as_ref().map(|(why, _)| Arc::clone(why)).or_else(|| state.reason.clone())
+    }
+
+    /// How the controller broke the protocol, if that lost one of its connections.
+    pub(crate) fn breach(&self) -> Option<Arc<str>> {
+        self.state().loss.as_ref().filter(|(_, is_breach)| *is_breach).map(|(why, _)| why.clone())
     }
 
     /// Marks the controller as lost, fails waiting requests and wakes every queue. The first reason

@@ -8,7 +8,7 @@ use farblock_wire::fabrics::{
 };
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
-use farblock_wire::tcp::{DigestFlags, FatalErrorStatus};
+use farblock_wire::tcp::{DigestFlags, FatalErrorStatus, LAST_PDU, SUCCESS};
 use farblock_wire::{Status, property};
 use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, digests, options};
 use std::io::{Read, Write};
@@ -411,4 +411,25 @@ fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
         assert!(matches!(error, Error::Url(_)), "{error}");
         assert_eq!(error.to_string(), sentence);
     }
+}
+
+#[test]
+fn a_short_description_is_no_description() {
+    let peer = Peer::with_hook(|connection, qid, capsule| {
+        if qid == 0 && capsule.sqe.opcode == AdminOpcode::IDENTIFY.0 {
+            connection.push(capsule.cid(), 0, &[1; 100], LAST_PDU | SUCCESS)?;
+            return Ok(Handled::Yes);
+        }
+        Ok(Handled::No)
+    });
+    let error = connect(&peer.address(), &options()).unwrap_err();
+    assert_eq!(error, ConnectError::Protocol("Identify Controller is too short"));
+}
+
+#[test]
+fn a_discovery_controller_has_no_namespaces() {
+    let peer = Peer::new(Script { cntrltype: 2, ..Script::default() });
+    let controller = connect(&peer.address(), &options()).expect("it connects");
+    let error = controller.namespace(1).err().expect("no namespace").to_string();
+    assert!(error.contains("discovery controller (CNTRLTYPE 2)"), "{error}");
 }

@@ -3,12 +3,13 @@
 mod peer;
 mod stage;
 
+use farblock_block::blocking::Blocking;
 use farblock_block::{BlockError, Change, Namespace, Op};
 use farblock_host::disk::{DiskOptions, DiskState};
-use farblock_host::{Disk, Url};
+use farblock_host::{Controller, Disk, Url};
 use farblock_reactor::Buffer;
 use farblock_wire::log::AnaState;
-use peer::{Connection, Handled, Peer, SUBSYSTEM, Script};
+use peer::{Connection, Handled, Peer, SUBSYSTEM, Script, options};
 use stage::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -302,4 +303,28 @@ fn a_volatile_cache_comes_and_goes() {
     let before = stage.durable.load(Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()));
     assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
+}
+
+/// Another attempt would end in the same way, and users learn how.
+#[test]
+fn a_target_that_breaks_the_protocol_each_time() {
+    let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
+        // A read.
+        (1.., 0x02) => connection.succeed(capsule.cid()).map(|()| Handled::Yes),
+        _ => Ok(Handled::No),
+    });
+    let disk = disk(&[&peer], &DiskOptions { breaches_max: Some(3), ..quick() });
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
+    assert_eq!(user.one(), Err(BlockError::Disconnected));
+    assert_eq!(disk.state(), DiskState::Dead);
+    let said = |namespace: &dyn Namespace| namespace.trouble().expect("a reason");
+    let breach = "the controller broke the protocol: it reports success for a read";
+    assert!(said(&disk).contains(breach), "{}", said(&disk));
+    let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options()).unwrap();
+    let namespace = controller.namespace(1).expect("it is there");
+    let mut one = Blocking::new(&namespace).expect("a queue");
+    assert_eq!(one.read(0, &mut [0; 512]), Err(BlockError::Disconnected));
+    assert!(said(&namespace).contains(breach), "{}", said(&namespace));
 }

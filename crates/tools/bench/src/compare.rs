@@ -403,7 +403,7 @@ const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace has been removed.
 const GONE: &str = "the namespace was removed at the target, or another one took its place";
 
-/// Explains a failed run. A removed namespace has no blocks, but a remote one learns that slightly
+/// Explains a failed run, also by why a connection was lost. A removed namespace has no blocks, but a remote one learns that slightly
 /// after its commands fail with various errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
@@ -417,7 +417,10 @@ fn explain(disk: Option<&Side>, error: &RunError) -> String {
     };
     match perhaps.contains(reason) && (0..GONE_LOOKS).any(is_gone) {
         true => text.replace(&reason.to_string(), GONE),
-        false => text,
+        false => match disk.namespace.trouble().filter(|_| *reason == BlockError::Disconnected) {
+            Some(why) => format!("{text}: {why}"),
+            None => text,
+        },
     }
 }
 
@@ -493,6 +496,9 @@ mod tests {
         fn describe(&self) -> String {
             "a disk".to_owned()
         }
+        fn trouble(&self) -> Option<String> {
+            Some("the controller broke the protocol".to_owned())
+        }
         fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
             Err(BlockError::NoResources)
         }
@@ -515,7 +521,9 @@ mod tests {
             let text = said(0, error);
             assert!(text.contains("was removed") && !text.contains("lost"), "{text}");
         }
-        assert!(said(8, BlockError::Disconnected).contains("connection to the namespace is lost"));
-        assert!(said(0, BlockError::ReadFailed).contains("reading failed"));
+        let lost = said(8, BlockError::Disconnected);
+        assert!(lost.contains("connection to the namespace is lost: the controller"), "{lost}");
+        let failed = said(0, BlockError::ReadFailed);
+        assert!(failed.contains("reading failed") && !failed.contains("protocol"), "{failed}");
     }
 }

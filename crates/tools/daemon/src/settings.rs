@@ -373,6 +373,8 @@ impl Settings {
             policy: self.iopolicy.unwrap_or(usual.policy),
             uuid: self.uuid.map(Uuid::into_bytes),
             quiesce: self.quiesce.or(usual.quiesce),
+            // A mounted disk waits: the target may be mended.
+            breaches_max: usual.breaches_max,
         }
     }
 

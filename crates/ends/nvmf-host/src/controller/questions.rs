@@ -194,6 +194,10 @@ impl Inner {
 
     /// As [`Controller::namespace`](super::Controller::namespace).
     pub(crate) async fn namespace(self: &Arc<Self>, nsid: u32) -> Result<RemoteNamespace, Error> {
+        if self.info().discovery {
+            let what = format!("namespace {nsid}");
+            return Err(Error::Answer { what, reason: InfoError::DiscoveryController });
+        }
         for _ in 0..limits::LOOKS {
             let changes = self.shared.changes();
             let info = self.namespace_info(nsid).await?;

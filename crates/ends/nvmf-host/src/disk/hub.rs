@@ -150,6 +150,8 @@ pub(super) struct Hub {
     pub(super) changes: Changes,
     pub(super) meters: Meters,
     pub(super) refusal: Refusal,
+    /// An operation has succeeded since a keeper last cleared this.
+    has_progressed: AtomicBool,
     pub(super) nesting: Nesting,
 }
 
@@ -178,8 +180,21 @@ impl Hub {
             changes: Changes::new(),
             meters: Meters::default(),
             refusal: Refusal::default(),
+            has_progressed: AtomicBool::new(false),
             nesting: Nesting::default(),
         }
+    }
+
+    /// Notes an operation that succeeded.
+    pub(super) fn note_progress(&self) {
+        if !self.has_progressed.load(Ordering::Relaxed) {
+            self.has_progressed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an operation has succeeded since the last call.
+    pub(super) fn take_progress(&self) -> bool {
+        self.has_progressed.swap(false, Ordering::Relaxed)
     }
 
     /// Succeeds a dead process with this state; `record` stores the state for the next successor.

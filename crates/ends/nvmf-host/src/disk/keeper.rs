@@ -18,7 +18,7 @@ use crate::namespace::RemoteNamespace;
 use crate::options::Options;
 use crate::url::Url;
 use farblock_block::{Change, Namespace};
-use farblock_proto::host::ConnectError;
+use farblock_proto::host::{ConnectError, InfoError};
 use farblock_reactor::os;
 use farblock_wire::identify::Cns;
 use farblock_wire::origin::ControllerOrigin;
@@ -42,6 +42,7 @@ pub(super) struct Keeper {
     /// The controller address of the last session.
     worked: Option<SocketAddr>,
     log: Log,
+    breaches: Breaches,
 }
 
 /// Log state of the path: one line when it is lost and one when it is back; between them, only new
@@ -79,6 +80,23 @@ impl Log {
     }
 }
 
+/// Breaches of the protocol in a row that are alike, without an operation that succeeded between
+/// them: another attempt would end in the same way.
+#[derive(Default)]
+struct Breaches {
+    text: String,
+    count: u32,
+}
+
+impl Breaches {
+    fn note(&mut self, text: &str, has_progressed: bool) {
+        if has_progressed || self.text != text {
+            *self = Breaches { text: text.to_owned(), count: 0 };
+        }
+        self.count += 1;
+    }
+}
+
 /// Whether an absent target causes this error, as expected on a lost path.
 fn is_absence(error: &Error) -> bool {
     use ConnectError::{Closed, ControllerBusy, Io, Refused, TimedOut, Unreachable};
@@ -88,6 +106,19 @@ fn is_absence(error: &Error) -> bool {
             reason,
             Refused | Unreachable(_) | TimedOut { .. } | Closed { .. } | Io(_) | ControllerBusy
         ),
+        _ => false,
+    }
+}
+
+/// Whether the target's answer is invalid, which another attempt will not change.
+fn is_breach(error: &Error) -> bool {
+    use InfoError::{FormatOutOfRange, NotAscending, TooShort};
+    match error {
+        // A missing namespace may return.
+        Error::Answer { reason, .. } => {
+            matches!(reason, TooShort | FormatOutOfRange | NotAscending)
+        }
+        Error::Connect { reason, .. } => matches!(reason, ConnectError::Protocol(_)),
         _ => false,
     }
 }
@@ -108,8 +139,8 @@ impl Keeper {
         index: usize,
         first: Sender<Result<(), Error>>,
     ) -> Keeper {
-        let (retired, worked, log) = Default::default();
-        Keeper { hub, local, control, index, first: Some(first), retired, worked, log }
+        let (retired, worked, log, breaches) = Default::default();
+        Keeper { hub, local, control, index, first: Some(first), retired, worked, log, breaches }
     }
 
     /// Runs until the disk is closed.
@@ -126,7 +157,7 @@ impl Keeper {
                     let begin = os::now();
                     self.keep(&session).await;
                     self.lose(session).await;
-                    if os::elapsed(begin) >= limits::STEADY {
+                    if os::elapsed(begin) >= limits::STEADY && !self.is_hopeless() {
                         pause = Duration::ZERO;
                         continue;
                     }
@@ -141,7 +172,7 @@ impl Keeper {
                     self.handle_failure(error);
                 }
             }
-            if self.is_late() && self.path().state() != PathState::Dead {
+            if (self.is_late() || self.is_hopeless()) && self.path().state() != PathState::Dead {
                 self.give_up().await;
             }
             pause = (pause * 2).max(limits::RECONNECT_PAUSE);
@@ -200,6 +231,9 @@ impl Keeper {
 
     fn handle_failure(&mut self, error: Error) {
         self.log.failed(&self.hub.paths[self.index].url, &error);
+        if is_breach(&error) {
+            self.breaches.note(&error.to_string(), self.hub.take_progress());
+        }
         // Retried even if another namespace is there: the right one may return.
         self.path().failed(&error);
         self.report(Err(error));
@@ -209,6 +243,11 @@ impl Keeper {
     fn is_late(&self) -> bool {
         let now = os::now();
         self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
+    }
+
+    /// Whether the target breaks the protocol in the same way each time.
+    fn is_hopeless(&self) -> bool {
+        self.hub.options.breaches_max.is_some_and(|most| self.breaches.count >= most)
     }
 
     async fn give_up(&self) {
@@ -546,6 +585,9 @@ impl Keeper {
                 Some(Error::Lost(reason)) => reason.to_string(),
                 _ => "it was lost".to_owned(),
             };
+            if let Some(breach) = session.controller.inner().shared().breach() {
+                self.breaches.note(&breach, self.hub.take_progress());
+            }
             self.log.lost(&self.hub.paths[self.index].url, &reason);
             self.hub.lose(&session, &reason);
             self.tell(Change::Availability).await;

@@ -30,6 +30,9 @@ pub struct DiskOptions {
     /// that the controller asks for (CQT). With less, a command that is stuck in the target for
     /// longer can undo later writes.
     pub quiesce: Option<Duration>,
+    /// A path is given up after its target broke the protocol in the same way this often in a row,
+    /// while no operation succeeded. `None`: never, since the target may be replaced.
+    pub breaches_max: Option<u32>,
     /// The namespace's UUID: a namespace with another UUID or none is refused.
     pub uuid: Option<[u8; 16]>,
 }
@@ -44,6 +47,7 @@ impl Default for DiskOptions {
             fast_io_fail_timeout: None,
             policy: Policy::Numa,
             quiesce: None,
+            breaches_max: None,
             uuid: None,
         }
     }

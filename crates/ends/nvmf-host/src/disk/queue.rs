@@ -328,6 +328,9 @@ impl DiskQueue {
     ) {
         if let Some((command, ..)) = self.table.nature(index) {
             self.hub.refusal.note(command, result);
+            if result.is_ok() {
+                self.hub.note_progress();
+            }
         }
         let cache = &self.hub.cache;
         match self.table.nature(index) {

@@ -88,6 +88,8 @@ pub(crate) struct Table<T: Transport> {
     active_count: usize,
     ticks: u32,
     lost: bool,
+    /// How the controller broke the protocol, until the queue takes it.
+    breach: Option<&'static str>,
     failures: Failures,
 }
 
@@ -111,6 +113,7 @@ impl<T: Transport> Table<T> {
             active_count: 0,
             ticks: 0,
             lost: false,
+            breach: None,
             failures: Failures::default(),
             settings,
         }
@@ -325,6 +328,11 @@ impl<T: Transport> Table<T> {
         }
     }
 
+    /// Takes the controller's breach of the protocol, which ends the connection.
+    pub(super) fn take_breach(&mut self) -> Option<&'static str> {
+        self.breach.take()
+    }
+
     /// Handles a closed connection: every buffer is back.
     pub(super) fn handle_closed(&mut self) {
         assert_eq!(self.active_count, 0, "a closed connection holds buffers");
@@ -412,9 +420,17 @@ impl<T: Transport> Commands<T> for Table<T> {
             let status = cqe.status();
             let error = match judgement {
                 Judgement::Status => status::block_error(status, command),
+                // The connection ends, so another path or connection may carry it out.
+                Judgement::Short => BlockError::Disconnected,
                 _ if command.reads() => BlockError::ReadFailed,
                 _ => BlockError::WriteFailed,
             };
+            if matches!(judgement, Judgement::Short) {
+                self.breach = Some(match command.reads() {
+                    true => "it reports success for a read, and has not sent all of the data",
+                    false => "it reports success for a write, and has not taken all of the data",
+                });
+            }
             // Issue no further commands of this operation.
             if !std::mem::replace(&mut active.issued_all, true) {
                 self.waiting.retain(|&index| index != slot.active);

@@ -56,6 +56,14 @@ pub(crate) enum Loss {
     Shutdown,
 }
 
+impl Loss {
+    /// Whether the controller broke the protocol, which it will do again. A wrong digest is no
+    /// breach: the network may have damaged the bytes.
+    pub(crate) fn is_breach(&self) -> bool {
+        matches!(self, Loss::Fault(_))
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

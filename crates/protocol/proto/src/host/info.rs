@@ -21,6 +21,8 @@ const IOCCSZ_MIN: u32 = 4;
 pub enum InfoError {
     /// Fewer bytes than the structure has.
     TooShort,
+    /// It is a discovery controller, which has no namespaces.
+    DiscoveryController,
     /// There is no active namespace with that identifier.
     NoSuchNamespace,
     /// The LBA format in use is not one of the namespace's formats.
@@ -54,6 +56,10 @@ impl fmt::Display for InfoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort => f.write_str("the answer is too short"),
+            Self::DiscoveryController => f.write_str(
+                "the controller calls itself a discovery controller (CNTRLTYPE 2), which has no \
+                 namespaces: name the URL of a subsystem with disks, or correct the target",
+            ),
             Self::NoSuchNamespace => f.write_str("there is no such namespace"),
             Self::FormatOutOfRange => f.write_str("the LBA format in use does not exist"),
             Self::BlockSize { shift } => {

@@ -7,6 +7,7 @@ use super::{refusal, speed};
 use crate::error::os;
 use farblock_block::blocking::Blocking;
 use farblock_block::size::Size;
+use farblock_block::{BlockError, Namespace};
 use farblock_host::url::Url;
 use farblock_host::{Controller, Options, RemoteNamespace};
 use farblock_wire::log::AnaState;
@@ -320,8 +321,12 @@ fn access(controller: &Controller, nsid: u32) -> Result<Option<Finding>, Finding
 /// Reads one block a few times.
 fn read(namespace: &RemoteNamespace, options: &Options) -> Result<Finding, Finding> {
     const CHECK: &str = "reading";
-    let failed = |error: farblock_block::BlockError| {
-        let what = format!("one block cannot be read: {error}");
+    let failed = |error: BlockError| {
+        let why = namespace.trouble().filter(|_| error == BlockError::Disconnected);
+        let what = match why {
+            Some(why) => format!("one block cannot be read: {error}: {why}"),
+            None => format!("one block cannot be read: {error}"),
+        };
         let advice = "look at the target's log: it says what its storage or this host did";
         Finding::problem(CHECK, what, advice)
     };

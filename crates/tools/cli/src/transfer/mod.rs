@@ -196,7 +196,7 @@ fn open_queue(
 }
 
 /// Why an operation failed, after the word `failed`.
-fn reason(error: BlockError) -> String {
+fn reason(error: BlockError, namespace: &dyn Namespace) -> String {
     match error {
         BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),
         BlockError::WriteFailed => "the storage behind it cannot be written".to_owned(),
@@ -205,7 +205,8 @@ fn reason(error: BlockError) -> String {
                 .to_owned()
         }
         BlockError::Disconnected => {
-            "the connection to the namespace is lost, and did not come back".to_owned()
+            let why = namespace.trouble().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("the connection to the namespace is lost, and did not come back{why}")
         }
         other => other.to_string(),
     }

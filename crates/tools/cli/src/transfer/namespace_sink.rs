@@ -7,6 +7,7 @@ use crate::signals::Stop;
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, EngineKind, Reactor, TaskId};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many bytes one operation zeroes.
@@ -26,6 +27,7 @@ const CHECKPOINT: u64 = u64::MAX - 1;
 pub(super) struct NamespaceSink {
     // The queue must drop before its reactor.
     queue: Box<dyn Queue>,
+    namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
     pub(super) name: String,
@@ -54,15 +56,16 @@ pub(super) struct NamespaceSink {
 impl NamespaceSink {
     /// Continues after `done` bytes that were written from `start` on.
     pub(super) fn open(
-        namespace: &dyn Namespace,
+        namespace: &Arc<dyn Namespace>,
         engine: EngineKind,
         name: String,
         (start, done): (u64, u64),
         stop: Stop,
     ) -> Result<NamespaceSink> {
-        let (reactor, _, queue) = super::open_queue(namespace, engine)?;
+        let (reactor, _, queue) = super::open_queue(&**namespace, engine)?;
         Ok(NamespaceSink {
             queue,
+            namespace: Arc::clone(namespace),
             reactor,
             geometry: namespace.geometry(),
             name,
@@ -346,7 +349,7 @@ impl NamespaceSink {
     }
 
     fn failure(&self, token: u64, error: BlockError) -> Failure {
-        let (name, error) = (&self.name, super::reason(error));
+        let (name, error) = (&self.name, super::reason(error, &*self.namespace));
         Failure::run(match token {
             SINGLE | CHECKPOINT => {
                 format!("making {name} durable, or reading from it, failed: {error}")

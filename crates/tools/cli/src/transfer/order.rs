@@ -99,7 +99,8 @@ fn a_write_tells_of_the_first_failure() {
     for &engine in EngineKind::HERE {
         let stop = Stop::install().expect("signals");
         let (name, place) = ("it".to_owned(), (0, 0));
-        let mut sink = NamespaceSink::open(&LastFirst, engine, name, place, stop).expect("a sink");
+        let disk: Arc<dyn Namespace> = Arc::new(LastFirst);
+        let mut sink = NamespaceSink::open(&disk, engine, name, place, stop).expect("a sink");
         let chunk = || {
             let mut buffer = Buffer::new(PIECE_BYTES);
             buffer.fill(1);

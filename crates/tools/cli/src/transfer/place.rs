@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// The time limit of a target for one piece of a transfer.
 const PIECE_TIME: Duration = Duration::from_secs(120);
+/// A target that breaks the protocol in the same way this often in a row will not stop.
+const BREACHES_MAX: u32 = 6;
 /// The block size of local disks that are not plain files.
 const LOCAL_BLOCK_BYTES: u32 = 512;
 
@@ -203,7 +205,7 @@ impl Output {
         Ok(match &mut self.kind {
             OutputKind::Namespace(namespace) => {
                 let (engine, stop) = (opener.global.engine, stop.clone());
-                let sink = NamespaceSink::open(&**namespace, engine, name, (start, done), stop)?;
+                let sink = NamespaceSink::open(namespace, engine, name, (start, done), stop)?;
                 Sink::Namespace(Box::new(sink))
             }
             OutputKind::Regular(new) => {
@@ -279,6 +281,7 @@ impl Opener<'_> {
             // detect a dead target, not these timeouts.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
+            breaches_max: Some(BREACHES_MAX),
             ..usual
         };
         let (disk, info) = remote::open_disk(url, &options)?;

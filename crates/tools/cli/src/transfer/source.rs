@@ -50,7 +50,7 @@ impl Source {
         let (ready_sender, ready) = mpsc::sync_channel(1);
         let namespace = Arc::clone(namespace);
         let thread = spawn(move || {
-            match Reader::open(&*namespace, engine, range, chunk_sender, used_receiver) {
+            match Reader::open(&namespace, engine, range, chunk_sender, used_receiver) {
                 Ok((mut reader, waker)) => {
                     reader.name = name;
                     let _ = ready_sender.send(Ok(waker));
@@ -253,6 +253,7 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
 struct Reader {
     // The queue must drop before its reactor.
     queue: Box<dyn Queue>,
+    namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
     /// For errors.
@@ -273,13 +274,13 @@ struct Reader {
 
 impl Reader {
     fn open(
-        namespace: &dyn Namespace,
+        namespace: &Arc<dyn Namespace>,
         engine: EngineKind,
         range: Range<u64>,
         chunks: SyncSender<Result<Chunk>>,
         used: Receiver<Buffer>,
     ) -> Result<(Reader, Waker)> {
-        let (reactor, task, queue) = super::open_queue(namespace, engine)?;
+        let (reactor, task, queue) = super::open_queue(&**namespace, engine)?;
         let waker = reactor.waker(task);
         let geometry = namespace.geometry();
         let block = u64::from(geometry.block_size);
@@ -287,6 +288,7 @@ impl Reader {
         let slots = VecDeque::with_capacity(DEPTH);
         let reader = Reader {
             queue,
+            namespace: Arc::clone(namespace),
             reactor,
             geometry,
             name: String::new(),
@@ -363,7 +365,7 @@ impl Reader {
         });
         self.failed |= read.is_err();
         self.slots[slot] = Some(read.map_err(|error| {
-            let (name, error) = (&self.name, super::reason(error));
+            let (name, error) = (&self.name, super::reason(error, &*self.namespace));
             Failure::run(format_args!("reading {name} at byte {start} failed: {error}"))
         }));
     }

@@ -117,8 +117,10 @@ impl Conversation {
                 Ok(Some(Event::Completed { intact: false, .. })) => {
                     return Err(TcpRefusal::DigestMismatch.into());
                 }
-                Ok(Some(Event::Completed { cqe, .. })) => {
-                    return Ok(Progress::Completed(cqe, std::mem::take(&mut self.received)));
+                Ok(Some(Event::Completed { cqe, received, .. })) => {
+                    let mut data = std::mem::take(&mut self.received);
+                    data.truncate(received as usize);
+                    return Ok(Progress::Completed(cqe, data));
                 }
                 Ok(Some(Event::Terminated { status })) => {
                     return Err(TcpRefusal::Terminated(status).into());

@@ -22,6 +22,7 @@ use farblock_proto::tcp::{Sink, SlotId};
 use farblock_reactor::{Buffer, BufferPool, Cursor, Event, Reactor, SendBatch, StreamId, TaskId};
 use farblock_tls::limits::{OPENED_BYTES, PORTION_BYTES, SEALED_BYTES};
 use farblock_tls::{Tls, TlsError, portion};
+use farblock_wire::tcp::FatalErrorStatus;
 use std::io;
 use std::ops::Range;
 
@@ -269,7 +270,11 @@ impl Link {
     fn terminate(&mut self, fault: &Fault, commands: &mut impl Commands<Link>) {
         let mut words = Vec::new();
         self.out.end.terminate(fault, &mut words);
-        self.end(Loss::Fault(fault.to_string()), words, commands);
+        let loss = match fault.status == FatalErrorStatus::HEADER_DIGEST_ERROR {
+            true => Loss::Io(fault.to_string()),
+            false => Loss::Fault(fault.to_string()),
+        };
+        self.end(loss, words, commands);
     }
 
     /// Ends the connection, with this last message to the controller.
