@@ -1,12 +1,12 @@
 //! `farblock id`: a controller and its namespaces.
 
 use crate::args::{Global, IdArgs};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::output;
 use crate::remote;
 use crate::table::{self, Align, Table};
 use farblock_block::size::Size;
-use farblock_host::Controller;
+use farblock_host::{Controller, Error};
 use farblock_proto::host::{ControllerInfo, NamespaceInfo};
 use farblock_wire::identify::IdentifyController;
 use farblock_wire::property::Version;
@@ -16,6 +16,15 @@ use serde::Serialize;
 struct Identified {
     controller: ControllerView,
     namespaces: Vec<NamespaceView>,
+    /// Namespaces that the controller lists, but does not describe as it must.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<FailedView>,
+}
+
+#[derive(Serialize)]
+struct FailedView {
+    nsid: u32,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -58,22 +67,43 @@ struct NamespaceView {
 pub(crate) fn run(args: &IdArgs, global: &Global) -> Result<()> {
     let options = remote::options(global, &args.digests);
     let controller = remote::connect(&args.url, &options)?;
-    let namespaces: Vec<NamespaceView> = if controller.info().discovery {
-        Vec::new()
-    } else {
-        let infos = match args.url.namespace {
-            Some(nsid) => {
-                vec![remote::namespace(&controller, &args.url, &options, nsid)?.info().clone()]
-            }
-            None => controller.namespaces()?,
-        };
-        infos.iter().map(namespace_view).collect()
+    let (infos, failed) = match args.url.namespace {
+        _ if controller.info().discovery => Default::default(),
+        Some(nsid) => {
+            let one = remote::namespace(&controller, &args.url, &options, nsid)?;
+            (vec![one.info().clone()], Vec::new())
+        }
+        None => every_namespace(&controller)?,
     };
-    let identified = Identified { controller: controller_view(&controller), namespaces };
-    if args.json {
-        return output::print_json(&identified);
+    let namespaces = infos.iter().map(namespace_view).collect();
+    let identified = Identified { controller: controller_view(&controller), namespaces, failed };
+    match args.json {
+        true => output::print_json(&identified)?,
+        false => output::print(&listing(&identified))?,
     }
-    output::print(&listing(&identified))
+    let errors: Vec<&str> = identified.failed.iter().map(|one| one.error.as_str()).collect();
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::run(errors.join("; "))),
+    }
+}
+
+/// All namespaces, and those that the controller answers for with an error or with nonsense.
+fn every_namespace(controller: &Controller) -> Result<(Vec<NamespaceInfo>, Vec<FailedView>)> {
+    let (mut infos, mut failed) = (Vec::new(), Vec::new());
+    for nsid in controller.namespace_ids()? {
+        match controller.namespace_info(nsid) {
+            Ok(info) => infos.push(info),
+            Err(error @ Error::Answer { .. }) => {
+                failed.push(FailedView { nsid, error: error.to_string() });
+            }
+            Err(error @ Error::Command { .. }) => {
+                failed.push(FailedView { nsid, error: format!("namespace {nsid}: {error}") });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((infos, failed))
 }
 
 fn controller_view(controller: &Controller) -> ControllerView {
