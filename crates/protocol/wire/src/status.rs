@@ -17,21 +17,28 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $konst: Self = Self($value);)+
 
-            /// The specification's name, or `None` for a code it does not define.
+            /// The specification's name, or `None` for a code it does not define. Of 180h to 183h,
+            /// this is the NVM command set's; for Connect see [`Self::connect_name`].
             pub const fn name(self) -> Option<&'static str> {
                 match self.code() {
                     $($value => Some($text),)+
-                    // One value, two meanings, which depend on the command. The fabrics commands
-                    // and the NVM command set both number their codes from 180h.
-                    0x180 => Some("Connect Incompatible Format, or Conflicting Attributes"),
-                    0x181 => Some("Connect Controller Busy, or Invalid Protection Information"),
-                    0x182 => Some(
-                        "Connect Invalid Parameters, or Attempted Write to Read Only Range",
-                    ),
-                    0x183 => Some(
-                        "Connect Restart Discovery, or Command Size Limit Exceeded",
-                    ),
+                    0x180 => Some("Conflicting Attributes"),
+                    0x181 => Some("Invalid Protection Information"),
+                    0x182 => Some("Attempted Write to Read Only Range"),
+                    0x183 => Some("Command Size Limit Exceeded"),
                     _ => None,
+                }
+            }
+
+            /// The name as the status of a Connect command. The fabrics commands and the NVM
+            /// command set both number their codes from 180h.
+            pub const fn connect_name(self) -> Option<&'static str> {
+                match self.code() {
+                    0x180 => Some("Connect Incompatible Format"),
+                    0x181 => Some("Connect Controller Busy"),
+                    0x182 => Some("Connect Invalid Parameters"),
+                    0x183 => Some("Connect Restart Discovery"),
+                    _ => self.name(),
                 }
             }
         }

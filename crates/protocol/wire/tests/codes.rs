@@ -34,7 +34,11 @@ fn statuses_print_the_specifications_name() {
     assert_eq!(Status(0x1ff).to_string(), "unknown command specific status (0x1ff)");
     assert_eq!(Status(0x7c1).to_string(), "vendor specific status (0x7c1)");
     assert_eq!(format!("{:?}", Status::ABORTED_BY_HOST), "Status(Command Aborted By Host (0x371))");
-    assert!(Status::CONNECT_INVALID_PARAMETERS.to_string().contains("Connect Invalid Parameters"));
+    // The command decides what the number means.
+    let status = Status::CONNECT_INVALID_PARAMETERS;
+    assert_eq!(status.connect_name(), Some("Connect Invalid Parameters"));
+    assert_eq!(status.to_string(), "Attempted Write to Read Only Range");
+    assert_eq!(Status::INVALID_FIELD.connect_name(), Status::INVALID_FIELD.name());
 }
 
 #[test]
