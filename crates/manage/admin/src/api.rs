@@ -4,6 +4,7 @@
 //! document. A change of a part is validated and applied as a change of the whole document.
 
 use crate::audit::{self, Outcome};
+use crate::blame::located;
 use crate::confinement::Confinement;
 use crate::events::{Events, Happening, OfTarget, READERS};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
@@ -505,8 +506,8 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
             above.remove(*last).ok_or_else(|| missing(place))?;
         }
     }
-    let new = Document::parse_after(&value.to_string(), document);
-    let mut new = new.map_err(Refused::Problem)?;
+    let mut new = Document::parse_after(&value.to_string(), document)
+        .map_err(|problem| Refused::Problem(located(problem, &value, &names)))?;
     // A patch names everything that it removes.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;

@@ -33,6 +33,8 @@ mod attached;
 #[cfg(unix)]
 mod audit;
 #[cfg(unix)]
+mod blame;
+#[cfg(unix)]
 mod bounded;
 #[cfg(unix)]
 mod certificate;
