@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The status of a part of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LegStatus {
-    /// A file, or the URL of a remote disk.
+    /// A file with its absolute path, or the URL of a remote disk.
     pub name: String,
     /// In a mirror `in_sync`, `catching_up` (missing data is being copied) or `out` (not used);
     /// elsewhere `ready` or `away`.
@@ -17,6 +17,19 @@ pub struct LegStatus {
     /// Why it is out or away, or in sync and not used at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// The name of a part for people and programs: of a URL's parameters, which are connection details,
+/// it keeps the namespace.
+#[must_use]
+pub fn part_name(name: &str) -> String {
+    let Some((place, parameters)) = name.split_once('?').filter(|_| name.contains("://")) else {
+        return name.to_owned();
+    };
+    match parameters.split('&').find(|parameter| parameter.starts_with("ns=")) {
+        Some(namespace) => format!("{place}?{namespace}"),
+        None => place.to_owned(),
+    }
 }
 
 /// The background work of a mirror.

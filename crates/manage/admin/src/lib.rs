@@ -68,7 +68,7 @@ mod trial;
 mod ui;
 
 pub use confinement::Confinement;
-pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
+pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored, part_name};
 pub use live::{
     Announcement, Cause, Disks, Keys, NotOpened, Open, Opened, access, rates, sharing, tls_policy,
 };

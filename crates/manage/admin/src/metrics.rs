@@ -4,6 +4,7 @@
 //! Labels are bounded by the shared namespaces and the hosts that [`Stats`] tells apart; all other
 //! hosts are combined as [`OTHERS`].
 
+use crate::legs::part_name;
 use crate::stats::{IoStats, Latency, Stats};
 use crate::status::Status;
 use prometheus_client::collector::Collector;
@@ -340,12 +341,11 @@ impl Scrape {
             let is_mirror = namespace.mirror.is_some();
             let known = if is_mirror { &LEG_STATES[..] } else { &PART_STATES[..] };
             for (number, leg) in namespace.legs.iter().enumerate() {
-                // The URL's parameters are connection details: leave them out.
-                let name = leg.name.split('?').next().unwrap_or_default();
+                let name = part_name(&leg.name);
                 for state in known {
                     let mut labels = labels(nqn, namespace.nsid);
                     labels.push(("part", number.to_string()));
-                    labels.push(("name", name.to_owned()));
+                    labels.push(("name", name.clone()));
                     labels.push(("state", (*state).to_owned()));
                     states.push((labels, u64::from(leg.state == *state)));
                 }
@@ -473,7 +473,7 @@ mod tests {
             300,
             &serde_json::json!({
                 "nsid": 1, "bytes": 512, "block_size": 512, "read_only": false, "uuid": "",
-                "legs": [{ "name": format!("{url}?tls-key=/a.key"), "state": "away" }],
+                "legs": [{ "name": format!("{url}?tls-key=/a.key&ns=1"), "state": "away" }],
                 "health": "away",
             }),
         );
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(lines("farblock_subsystem_read_seconds_count{"), MAX_HISTOGRAMS);
         assert_eq!(lines("farblock_subsystem_reads_completed_total{"), 300);
         for (state, value) in [("ready", 0), ("away", 1)] {
-            let labels = format!("part=\"0\",name=\"{url}\",state=\"{state}\"");
+            let labels = format!("part=\"0\",name=\"{url}?ns=1\",state=\"{state}\"");
             let sample = format!("{labels}}} {value}\n");
             assert!(text.contains(&sample), "{sample}: {text}");
         }

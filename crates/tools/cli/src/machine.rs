@@ -29,11 +29,26 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// The size of the machine's memory, if the system tells it.
+/// The memory that this process can have, if the system tells it: the machine's, or less within a
+/// control group.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();
-    (found.totalram as u64).checked_mul(u64::from(found.mem_unit))
+    let whole = (found.totalram as u64).checked_mul(u64::from(found.mem_unit))?;
+    Some(group_limit().map_or(whole, |limit| whole.min(limit)))
+}
+
+/// The lowest limit of this process's control groups (version 2).
+#[cfg(target_os = "linux")]
+fn group_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |group: &std::path::Path| {
+        let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        // Without a limit it reads "max".
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    };
+    std::path::Path::new(own).ancestors().filter_map(limit).min()
 }
 
 #[cfg(not(target_os = "linux"))]

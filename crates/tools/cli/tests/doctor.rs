@@ -390,3 +390,20 @@ fn this_machine() {
             && one["what"].as_str().is_some_and(|what| what.contains(&server.address))
     }));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_target_whose_socket_is_anywhere() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:8TiB", "--control", "my.sock"]);
+    let said = scratch.run(["doctor"]).out();
+    assert!(said.contains("none runs here") && said.contains("run-serve"), "{said}");
+    let mut command = scratch.command(["doctor"]);
+    command.env_remove("FARBLOCK_RUNTIME_DIR");
+    // It sees the other targets of this machine, too.
+    let said = support::finish(command, b"").out();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(&format!("one runs at {}", server.address)), "{said}");
+    assert!(said.contains("RAM disks of 8 TiB are more than"), "{said}");
+    server.stop();
+}

@@ -220,6 +220,8 @@ fn parts_are_what_they_are_called() {
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
     assert_eq!(status.matches("leg of 1").count(), 2, "{status}");
+    // Of the URL's parameters only the namespace belongs to the name.
+    assert_eq!(status.matches("?ns=1, ready").count(), 2, "{status}");
     let nqn = whole.nqn.clone();
     scratch
         .run(["ctl", "--control", &control, "verify", &nqn, "1"])

@@ -76,14 +76,22 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
 fn here(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = machine::examine();
     #[cfg(unix)]
-    for (socket, status) in crate::steer::running(args.timeout) {
-        match status {
-            Some(status) => findings.extend(sharing::examine(&status)),
-            None => findings.push(sharing::silent(&socket, args.timeout)),
-        }
-    }
+    findings.extend(targets(args.timeout));
     findings.extend(attachments(args));
     findings
+}
+
+#[cfg(unix)]
+fn targets(patience: std::time::Duration) -> Vec<Finding> {
+    let running = crate::steer::running(patience);
+    if running.is_empty() {
+        return vec![sharing::none(&crate::steer::looked_in())];
+    }
+    let examine = |(socket, status): (std::path::PathBuf, Option<_>)| match status {
+        Some(status) => sharing::examine(&status),
+        None => vec![sharing::silent(&socket, patience)],
+    };
+    running.into_iter().flat_map(examine).collect()
 }
 
 /// All attachments of this user, and their directory.

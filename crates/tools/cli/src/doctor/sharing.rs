@@ -1,7 +1,8 @@
 //! The targets that run on this machine, as far as this user may query them.
 
 use super::finding::Finding;
-use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status};
+use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status, part_name};
+use farblock_backends::Spec;
 use farblock_block::size::Size;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
         findings.push(Finding::hint(CHECK, warning.as_str(), advice));
     }
     findings.extend(namesakes(&target.controllers));
+    findings.extend(memory(target));
     for subsystem in &target.subsystems {
         let all = subsystem.namespaces.iter();
         findings.extend(all.flat_map(|namespace| {
@@ -29,6 +31,16 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
         }));
     }
     findings
+}
+
+/// A hint if RAM disks can fill more memory than there is.
+fn memory(target: &Status) -> Option<Finding> {
+    let namespaces = target.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+    let specs = namespaces.filter_map(|one| Spec::parse(one.path.as_deref()?).ok());
+    let specs: Vec<Spec> = specs.collect();
+    let doubt = crate::serve::memory_doubt(&specs.iter().collect::<Vec<_>>())?;
+    let advice = "share smaller ones, or files";
+    Some(Finding::hint("memory", doubt, advice))
 }
 
 /// Failures of a namespace's storage, and mismatches that a mirror scrub found.
@@ -75,8 +87,7 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
 fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let nsid = namespace.nsid;
     let of_mirror = |leg: &LegStatus| {
-        // The rest of the name holds connection options.
-        let name = leg.name.split('?').next().unwrap_or_default();
+        let name = part_name(&leg.name);
         let why = leg.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
         match leg.state.as_str() {
             "in_sync" if leg.reason.is_some() => Some(Finding::problem(
@@ -109,6 +120,11 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
         }
     };
     namespace.legs.iter().filter_map(of_mirror).collect()
+}
+
+/// No target was found in these places.
+pub(super) fn none(looked_in: &str) -> Finding {
+    Finding::ok(CHECK, format!("none runs here that this user can ask: looked in {looked_in}"))
 }
 
 /// A target has a socket but does not answer.
@@ -213,7 +229,7 @@ mod tests {
         let found = parts("nqn.a", &namespace);
         assert_eq!(found.len(), 2, "{found:?}");
         let names =
-            "leg nvme+tcp://192.0.2.2/out of namespace 3 of nqn.a is out of the mirror (gone)";
+            "leg nvme+tcp://192.0.2.2/out?ns=1 of namespace 3 of nqn.a is out of the mirror (gone)";
         assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, names));
         assert_eq!(found[1].verdict, Verdict::Hint);
         assert!(found[1].advice.as_ref().is_some_and(|it| it.contains("copy-speed nqn.a 3 0")));

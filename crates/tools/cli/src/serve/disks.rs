@@ -7,6 +7,7 @@ use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
+use farblock_command::alike::alike;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{ReservationStore, Subsystem};
 use farblock_volumes::{MirrorOptions, Taking};
@@ -128,8 +129,19 @@ fn told(error: &OpenError, way: &str) -> String {
     use FileProblem::{MayNotWrite, ReadOnly};
     match error {
         OpenError::File { problem: MayNotWrite | ReadOnly, .. } => format!("{error} ({way})"),
+        OpenError::File { path, problem: FileProblem::NotFound } => match meant(path) {
+            Some(meant) => format!("{} does not exist: did you mean {meant}?", path.display()),
+            None => error.to_string(),
+        },
         _ => error.to_string(),
     }
+}
+
+/// The name of a disk that a file's name, such as `miror:a,b`, may be a mistyped one of.
+fn meant(path: &Path) -> Option<String> {
+    let (kind, rest) = path.to_str()?.split_once(':')?;
+    let meant = alike(kind, farblock_backends::KINDS)?;
+    Some(format!("{meant}:{rest}"))
 }
 
 /// Adds to a refusal that `--allow-path` may be the cause.
@@ -148,8 +160,8 @@ pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
     let there = crate::machine::memory_bytes()?;
     (wanted > there).then(|| {
         format!(
-            "RAM disks of {} are more than the {} of memory that this machine has: it runs out \
-             when so much is written to them",
+            "RAM disks of {} are more than the {} of memory that there is here: it runs out when \
+             so much is written to them",
             Size(wanted),
             Size(there >> 20 << 20)
         )
@@ -379,6 +391,18 @@ mod tests {
             let doubt = |text| memory_doubt(&[&spec(text)]);
             assert_eq!(doubt("mem:1MiB"), None);
             assert!(doubt("stripe:64KiB,mem:512TiB,mem:512TiB").unwrap().contains("1 PiB"));
+        }
+    }
+
+    #[test]
+    fn a_misspelt_kind_of_disk_is_named() {
+        let said = |path: &str| {
+            told(&OpenError::File { path: path.into(), problem: FileProblem::NotFound }, "")
+        };
+        assert!(said("miror:a,b").ends_with("did you mean mirror:a,b?"), "{}", said("miror:a,b"));
+        assert!(said("Strip:a,b").ends_with("did you mean stripe:a,b?"), "{}", said("Strip:a,b"));
+        for other in ["a.img", "vm:disk", "/srv/a:b"] {
+            assert!(!said(other).contains("did you mean"), "{}", said(other));
         }
     }
 

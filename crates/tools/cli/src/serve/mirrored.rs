@@ -3,7 +3,7 @@
 use crate::elsewhere::{self, Leg};
 use crate::signals::Stop;
 use crate::{journal, remote};
-use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored};
+use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored, part_name};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::{Availability, Namespace};
 use farblock_host::disk::{Disk, DiskOptions, OrphanedControllers};
@@ -44,7 +44,7 @@ impl Local {
 
 impl LegSource for Local {
     fn name(&self) -> String {
-        self.spec.to_string()
+        super::disks::name(&self.spec)
     }
 
     fn is_local(&self) -> bool {
@@ -88,7 +88,7 @@ impl Remote {
 
 impl LegSource for Remote {
     fn name(&self) -> String {
-        self.url.to_string()
+        part_name(&self.url.to_string())
     }
 
     fn is_local(&self) -> bool {
@@ -194,7 +194,7 @@ impl Mirrored for Pieces {
             let is_ready = namespace.availability() == Availability::Ready && missing.is_none();
             let state = if is_ready { "ready" } else { "away" }.to_owned();
             let reason = namespace.trouble().or(missing);
-            Some(LegStatus { name: leg.name.clone(), state, reason })
+            Some(LegStatus { name: part_name(&leg.name), state, reason })
         };
         Some((self.0.iter().map(status).collect::<Option<_>>()?, None))
     }

@@ -26,7 +26,7 @@ mod twice;
 mod watched;
 
 #[cfg(unix)]
-pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
+pub(crate) use disks::{memory_doubt, name as disk_name, parse_os as parse_disk};
 pub(crate) use keys::reference as key_reference;
 
 #[cfg(unix)]

@@ -4,6 +4,8 @@
 pub(crate) mod args;
 mod disks;
 mod mirrors;
+#[cfg(target_os = "linux")]
+mod processes;
 mod rates;
 mod shown;
 mod terms;
@@ -159,7 +161,12 @@ fn client(given: Option<&Path>) -> Result<Client> {
 /// does not answer within `patience`.
 pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
     let mut living = sockets().map(|folder| sockets_in(&folder)).unwrap_or_default();
+    #[cfg(target_os = "linux")]
+    if sees_every_process() {
+        living.extend(processes::control_sockets());
+    }
     living.sort();
+    living.dedup();
     let ask = |path: PathBuf| {
         let client = Client::new(&path).with_patience(patience);
         match client.ask("GET", "/v1/status", None, None) {
@@ -170,6 +177,21 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
         }
     };
     living.into_iter().filter_map(ask).collect()
+}
+
+/// Where [`running`] looks for targets.
+pub(crate) fn looked_in() -> String {
+    let folder = sockets().map(|folder| folder.display().to_string());
+    let folder = folder.unwrap_or_else(|| "no folder ($XDG_RUNTIME_DIR is not set)".to_owned());
+    match sees_every_process() {
+        true => format!("{folder}, and the --control of each farblock serve"),
+        false => folder,
+    }
+}
+
+/// Whether processes of any folder count: a given folder is the only one that its user means.
+fn sees_every_process() -> bool {
+    cfg!(target_os = "linux") && std::env::var_os("FARBLOCK_RUNTIME_DIR").is_none()
 }
 
 fn ask(
