@@ -17,6 +17,9 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Most secrets in one file: two while one replaces the other.
 const SECRETS_MAX: usize = 2;
 
+/// Prefix of secrets.
+const SECRET_PREFIX: &str = "DHHC-1:";
+
 /// Prefix of TLS keys.
 const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 
@@ -116,7 +119,7 @@ fn parse<K, E: Display>(
     parse: impl Fn(&str) -> Result<K, E>,
 ) -> Result<Vec<K>, String> {
     let shown = path.display();
-    let text = text(path)?;
+    let text = text_with(path, has_key)?;
     let lines = text.lines().map(str::trim).enumerate();
     let keys: Vec<K> = lines
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
@@ -162,8 +165,18 @@ fn credential(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// As [`read`].
 pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
+    text_with(path, |_| true)
+}
+
+/// Whether a text can hold a key.
+fn has_key(text: &str) -> bool {
+    text.contains(SECRET_PREFIX) || text.contains(TLS_PREFIX)
+}
+
+/// As [`text`]; `is_secret` says whether such a text is one, which others must not read.
+fn text_with(path: &Path, is_secret: fn(&str) -> bool) -> Result<Zeroizing<String>, String> {
     // Other users can read command lines and configurations, and an error must not contain the key.
-    if path.to_string_lossy().contains("DHHC-1:") || path.to_string_lossy().contains(TLS_PREFIX) {
+    if has_key(&path.to_string_lossy()) {
         return Err(
             "this is a key itself, which others may have read by now: make a new one, and \
                     name the file that it is in"
@@ -175,18 +188,22 @@ pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
         return Err(format!("{shown}: a keyring has keys for TLS alone: name a file"));
     }
     if let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
-        return text_open(&credential(name)?, GROUP_AND_OWNER);
+        return text_open(&credential(name)?, GROUP_AND_OWNER, is_secret);
     }
-    text_open(path, OWNER)
+    text_open(path, OWNER, is_secret)
 }
 
-fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
+fn text_open(
+    path: &Path,
+    allowed: u32,
+    is_secret: fn(&str) -> bool,
+) -> Result<Zeroizing<String>, String> {
     let shown = path.display();
     let cannot = |error: &io::Error| {
         format!("cannot read the key file {shown}: {}", crate::error::words(error))
     };
     let file = Readable::open(path).map_err(|error| cannot(&error))?;
-    check_readers(&file, path, allowed).map_err(|error| cannot(&error))??;
+    let readers = check_readers(&file, path, allowed).map_err(|error| cannot(&error))?;
     guard();
     let mut text = Zeroizing::new(String::new());
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
@@ -194,7 +211,13 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{shown} is not a key file: it has more than {FILE_BYTES_MAX} bytes"));
     }
-    Ok(text)
+    match readers {
+        Err(_) if !is_secret(&text) => Err(format!(
+            "{shown} is not a key file: no line in it begins with {SECRET_PREFIX} or {TLS_PREFIX}; \
+             name the file of the key"
+        )),
+        readers => readers.map(|()| text),
+    }
 }
 
 /// Checks permissions: a secret that other users can read is disclosed.
@@ -208,8 +231,8 @@ fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Resul
     } else {
         let path = path.display();
         Err(format!(
-            "{path} is open to others than its owner (mode {mode:04o}): if it holds a key, \
-             chmod 600 {path}, else name the file of the key"
+            "{path} is open to others than its owner (mode {mode:04o}): chmod 600 {path}, and \
+             replace what it holds if they may have read it"
         ))
     })
 }
@@ -264,6 +287,7 @@ mod tests {
         for (name, mode, text, sentence) in [
             ("group", 0o640, ONE, "chmod 600"),
             ("others", 0o604, ONE, "mode 0604"),
+            ("foreign", 0o644, "root:x:0:0\n", "is not a key file: no line in it begins with"),
             ("empty", 0o600, "# nothing\n", "has no secret in it"),
             ("odd", 0o400, "secret\n", "line 1, is not a secret"),
             ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 of them"),
@@ -284,7 +308,7 @@ mod tests {
             assert!(error.contains("a key itself") && !error.contains("AAEC"), "{error}");
         }
         let group = file("credential", 0o440, ONE);
-        assert!(text_open(&group, GROUP_AND_OWNER).is_ok());
+        assert!(text_open(&group, GROUP_AND_OWNER, has_key).is_ok());
         std::fs::remove_file(group).unwrap();
         let missing = read(Path::new("/nonexistent/key")).unwrap_err();
         assert!(missing.contains("cannot read the key file"), "{missing}");

@@ -1,7 +1,7 @@
 //! Why a namespace could not be opened: sentences for the person who named it.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use farblock_block::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
@@ -179,6 +179,9 @@ impl fmt::Display for Sentence<'_> {
                 write!(f, "is empty: give it a size, for example with `{command}`")
             }
             FileProblem::PartialBlock { bytes, block_size } => {
+                if let Some(contents) = contents(self.path) {
+                    return write!(f, "holds {contents}, and is no disk: name another file");
+                }
                 let command = extend(path, bytes.next_multiple_of(u64::from(*block_size)));
                 write!(
                     f,
@@ -237,6 +240,38 @@ fn may_be_created(path: &std::path::Path) -> bool {
     !path.starts_with("/dev")
         && !path.to_string_lossy().contains(':')
         && folder.is_none_or(|folder| folder.is_dir())
+}
+
+/// The contents of a file of text, which the advice to change its length would damage: with the name
+/// of what farblock itself keeps in files.
+fn contents(path: &std::path::Path) -> Option<&'static str> {
+    const LOOK_BYTES: u64 = 512;
+    let mut start = Vec::new();
+    let path = Some(path).filter(|path| path.is_file())?;
+    std::fs::File::open(path).ok()?.take(LOOK_BYTES).read_to_end(&mut start).ok()?;
+    let text = match std::str::from_utf8(&start) {
+        Ok(text) => text,
+        // A character may be cut off at the end.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&start[..error.valid_up_to()]).ok()?
+        }
+        Err(_) => return None,
+    };
+    if text.chars().any(|c| c.is_control() && !c.is_whitespace()) {
+        return None;
+    }
+    let is_token = |line: &str| {
+        matches!(line.split_whitespace().nth(1), Some("read-only" | "admin"))
+            && line.split_whitespace().count() == 3
+    };
+    Some(match text.trim_start() {
+        text if text.starts_with('{') && text.contains("\"configured\"") => {
+            "the state that a farblock target keeps"
+        }
+        text if text.contains("DHHC-1:") || text.contains("NVMeTLSkey-1:") => "keys",
+        text if text.lines().any(is_token) => "tokens of a farblock target",
+        _ => "text",
+    })
 }
 
 /// A system's error without the number that the standard library adds.

@@ -46,4 +46,4 @@ pub mod standby;
 pub mod stripe;
 
 pub use error::{FileProblem, OpenError};
-pub use spec::{OpenElsewhere, REMOTE_SCHEME, Spec, SpecError};
+pub use spec::{KINDS, OpenElsewhere, REMOTE_SCHEME, Spec, SpecError};

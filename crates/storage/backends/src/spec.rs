@@ -135,6 +135,11 @@ pub enum Rate {
 /// The maximum nesting of disks.
 const MAX_DEPTH: usize = 16;
 
+/// The kinds of disks, as names begin with them.
+pub const KINDS: [&str; 11] = [
+    "file", "mem", "null", "stripe", "concat", "range", "mirror", "rbd", "delay", "limit", "fault",
+];
+
 /// The start of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 

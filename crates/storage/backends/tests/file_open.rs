@@ -38,6 +38,18 @@ fn files_that_are_no_disks() {
     assert!(odd.contains("extend it with") && odd.contains(" 10240"), "{odd}");
     let odd = refusal(&dir.file(512), &FileOptions::new(4096));
     assert!(odd.contains("not a whole number of 4096-byte blocks"), "{odd}");
+    for (contents, said) in [
+        ("{\n  \"configured\": {}}", "the state that a farblock target keeps"),
+        ("# ours\nops admin 0123456789abcdef\n", "tokens of a farblock target"),
+        ("NVMeTLSkey-1:01:AAEC:\n", "keys"),
+        ("root:x:0:0:größe\n", "text"),
+    ] {
+        let path = dir.path("text");
+        std::fs::write(&path, contents).unwrap();
+        let text = refusal(&path, &options);
+        assert!(text.contains(&format!("holds {said}, and is no disk")), "{text}");
+        assert!(!text.contains("truncate"), "{text}");
+    }
     let error = FileDisk::open(dir.file(512), &FileOptions::new(520)).err().unwrap();
     assert!(error.to_string().contains("a power of two"), "{error}");
 }

@@ -4,7 +4,8 @@
 //! Members of a concatenation without attributes (devices, remote disks, images) must be named with
 //! their sizes. The attribute does not mention the inode, so it holds for a copy as well.
 
-use farblock_backends::{OpenError, Spec};
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::size::Size;
 use std::fmt;
 use std::path::Path;
@@ -178,12 +179,25 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
     if known.becomes(place) {
         return Ok(());
     }
-    let path = path.display();
-    Err(OpenError::Set(format!(
-        "{path} was {known}, and would be {place}: name the disks that were there, in that order \
+    let shown = path.display();
+    Err(misplaced(
+        path,
+        format!(
+            "{shown} was {known}, and would be {place}: name the disks that were there, in that order \
          and with those sizes; or, if nothing of the old set is wanted, `setfattr -x {ATTRIBUTE} \
-         {path}`"
-    )))
+         {shown}`"
+        ),
+    ))
+}
+
+/// The error for a file with another record, with this sentence unless the file is in use: its user
+/// needs the record.
+fn misplaced(path: &Path, sentence: String) -> OpenError {
+    use FileProblem::{Busy, InUse, Locked};
+    match FileDisk::open(path, &FileOptions::new(512)) {
+        Err(error @ OpenError::File { problem: Busy | InUse { .. } | Locked { .. }, .. }) => error,
+        _ => OpenError::Set(sentence),
+    }
 }
 
 impl Settled {
@@ -226,11 +240,10 @@ impl SetPart {
 fn known(path: &Path) -> Result<Option<LayoutPlace>, OpenError> {
     let Some(text) = attribute::read(path) else { return Ok(None) };
     LayoutPlace::parse(&text).map(Some).ok_or_else(|| {
-        OpenError::Set(format!(
-            "{} keeps where in its set it is in words that this farblock does not know: use a \
-             newer one; or, if nothing of that set is wanted, `setfattr -x {ATTRIBUTE} {}`",
-            path.display(),
-            path.display()
+        let shown = path.display();
+        misplaced(path, format!(
+            "{shown} keeps where in its set it is in words that this farblock does not know: use \
+             a newer one; or, if nothing of that set is wanted, `setfattr -x {ATTRIBUTE} {shown}`"
         ))
     })
 }
@@ -337,6 +350,19 @@ mod tests {
             let said = self.open(text).expect_err(text);
             assert!(said.contains(word), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn a_file_in_use_keeps_its_record() {
+        let Some(disks) = Disks::new() else { return };
+        disks.open("stripe:a,c").expect("it is new");
+        let open = |name| FileDisk::open(disks.path(name), &FileOptions::new(512)).expect("open");
+        let users = [open("a"), open("c")];
+        let error = disks.open("stripe:c,a").expect_err("another order");
+        assert!(error.contains("in use") && !error.contains("setfattr"), "{error}");
+        drop(users);
+        let error = disks.open("stripe:c,a").expect_err("another order");
+        assert!(error.contains("setfattr"), "{error}");
     }
 
     #[test]

@@ -68,7 +68,6 @@ pub(crate) struct StatusArgs {
 /// Press n, h or c to choose the view, the arrows to choose the column to sort by, and q to quit.
 /// Latencies are averages at the target, without the network. With --fleet, or if no target runs
 /// here, it shows the agents of the fleet that runs here.
-/// fleet that runs here: what each of its agents does.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
