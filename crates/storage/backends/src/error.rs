@@ -242,8 +242,8 @@ fn may_be_created(path: &std::path::Path) -> bool {
         && folder.is_none_or(|folder| folder.is_dir())
 }
 
-/// The contents of a file of text, which the advice to change its length would damage: with the name
-/// of what farblock itself keeps in files.
+/// The contents of a text file: "text", or the kind of file that farblock itself keeps. A change of
+/// its length, as for a disk, would damage it.
 fn contents(path: &std::path::Path) -> Option<&'static str> {
     const LOOK_BYTES: u64 = 512;
     let mut start = Vec::new();
