@@ -136,7 +136,7 @@ fn a_configuration_says_who_uses_tls_where() {
     server.stop();
     for (host, part) in [
         (String::new(), "allowed_hosts"),
-        ("tls_key = \"farblock.toml\"".to_owned(), "open to others"),
+        ("tls_key = \"farblock.toml\"".to_owned(), "is not a key file"),
         (format!("tls_key = {:?}", both.lines().next().unwrap()), "a key itself"),
     ] {
         configuration("allowed", &host);
