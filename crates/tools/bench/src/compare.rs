@@ -403,8 +403,8 @@ const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace has been removed.
 const GONE: &str = "the namespace was removed at the target, or another one took its place";
 
-/// Explains a failed run, also by why a connection was lost. A removed namespace has no blocks, but a remote one learns that slightly
-/// after its commands fail with various errors.
+/// Explains a failed run: a lost connection by its cause. A removed namespace has no blocks, but a
+/// remote one learns that slightly after its commands fail with various errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
     let text = error.to_string();

@@ -180,14 +180,12 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
         return Ok(());
     }
     let shown = path.display();
-    Err(misplaced(
-        path,
-        format!(
-            "{shown} was {known}, and would be {place}: name the disks that were there, in that order \
+    let sentence = format!(
+        "{shown} was {known}, and would be {place}: name the disks that were there, in that order \
          and with those sizes; or, if nothing of the old set is wanted, `setfattr -x {ATTRIBUTE} \
          {shown}`"
-        ),
-    ))
+    );
+    Err(misplaced(path, sentence))
 }
 
 /// The error for a file with another record, with this sentence unless the file is in use: its user
