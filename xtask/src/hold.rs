@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// I/O queues of one controller, as farblock's target grants.
 const QUEUES_EACH: usize = 128;
 /// Time limit for an I/O.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Hold many connections to a target, and read through all of them in turn; prints JSON
 #[derive(Args)]
@@ -125,7 +125,7 @@ impl Holder {
             let timeout = match self.in_flight {
                 _ if start.elapsed() < run && !idle.is_empty() => Duration::ZERO,
                 0 => left,
-                _ => PATIENCE,
+                _ => WAIT_LIMIT,
             };
             self.reactor.poll(Some(timeout), &mut ready).map_err(|error| error.to_string())?;
             for task in ready.drain(..) {
@@ -133,7 +133,7 @@ impl Holder {
                     self.collect(index, &mut done, &mut idle)?;
                 }
             }
-            if start.elapsed() > run + PATIENCE {
+            if start.elapsed() > run + WAIT_LIMIT {
                 return Err(format!("{} reads were not answered", self.in_flight));
             }
         }

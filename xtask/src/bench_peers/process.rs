@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Time limit for a process that should exit.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for cleaning up after a stop order.
 const OBEDIENCE: Duration = Duration::from_secs(10);
 /// Number of output lines that an error quotes.
@@ -80,7 +80,7 @@ impl Process {
 
     /// Waits for a line in which `wanted` finds a value.
     pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
@@ -99,7 +99,7 @@ impl Process {
 
     /// Waits for its exit, and returns its output.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String, String> {
-        let deadline = Instant::now() + limit + PATIENCE;
+        let deadline = Instant::now() + limit + WAIT_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {

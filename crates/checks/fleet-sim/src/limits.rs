@@ -43,7 +43,7 @@ pub(crate) const AWAY_SECONDS: u32 = 15;
 pub(crate) const AWAY_SECONDS_MAX: u32 = 300;
 
 /// Time for all simulated hosts to resume I/O.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// Time after which a scene is given up, while targets refuse hosts and no further host resumes
 /// I/O; longer if hosts pause longer.

@@ -189,7 +189,7 @@ impl Play<'_> {
 
     /// Waits until every affected host has resumed I/O.
     fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), SimulationError> {
-        let end = self.begin + limits::PATIENCE;
+        let end = self.begin + limits::WAIT_LIMIT;
         let mut shown: Option<Instant> = None;
         let refused = |counts: &[Counts]| counts.iter().flat_map(|it| it.refused.values()).sum();
         let (flowing, before) = (self.flowing.len(), refused(&self.before));

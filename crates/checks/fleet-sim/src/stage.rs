@@ -431,7 +431,7 @@ fn options(number: u32, settings: &Settings) -> DiskOptions {
     };
     DiskOptions {
         connection,
-        connect_wait: limits::PATIENCE,
+        connect_wait: limits::WAIT_LIMIT,
         reconnect_delay: settings.reconnect_delay(),
         ..DiskOptions::default()
     }

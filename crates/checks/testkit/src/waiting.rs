@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest wait of a test, ample for the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.
 ///
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < WAIT_LIMIT, "{what}");
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -34,7 +34,7 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     ),
     (
         "admin",
-        "api audit bounded cluster door fleet forward gather history remote server ui",
+        "api audit bounded cluster fleet forward gather history remote server tls_listener ui",
         "to be divided: the state of the server from its pages",
     ),
     (

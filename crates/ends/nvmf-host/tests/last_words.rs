@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 /// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
@@ -200,7 +200,7 @@ fn a_controller_is_told_of_its_fault() {
             let peer = Peer::new(script);
             let driver = fails(&peer.address(), &Options { engine, ..options() });
             let driver = if is_closed { None } else { Some(driver) };
-            assert_eq!(told.recv_timeout(PATIENCE).as_ref(), Ok(&wanted), "{engine}");
+            assert_eq!(told.recv_timeout(WAIT_LIMIT).as_ref(), Ok(&wanted), "{engine}");
             drop(driver);
         }
     }
@@ -216,7 +216,7 @@ fn a_controller_is_told_of_its_fault_in_tls() {
         let peer = Peer::new(script);
         let terminator = Terminator::new(peer.address, &key, &hostnqn(), &spoils);
         let driver = fails(&terminator.address.to_string(), &with_key(&file, engine));
-        assert_eq!(told.recv_timeout(PATIENCE).as_ref(), Ok(&wanted), "{engine}");
+        assert_eq!(told.recv_timeout(WAIT_LIMIT).as_ref(), Ok(&wanted), "{engine}");
         drop(driver);
     }
 }
@@ -251,7 +251,7 @@ fn who_sends_what_is_not_sealed_right_gets_an_alert() {
             } else {
                 Some(fails(&address, &options))
             };
-            let end = terminator.ends.recv_timeout(PATIENCE).expect("it is told");
+            let end = terminator.ends.recv_timeout(WAIT_LIMIT).expect("it is told");
             assert_eq!(end, TlsError::Refused(BAD_RECORD_MAC.to_owned()), "{engine}");
             drop(driver);
         }

@@ -13,7 +13,7 @@ use farblock_reactor::EngineKind;
 use farblock_target::{Export, Sharing, Subsystem, Target, TargetConfig, TlsPolicy};
 use farblock_wire::log::AnaState;
 use rig::gate::Gate;
-use rig::{BLOCK, NQN, PATIENCE, User, any, live_paths, options, serve, until, url};
+use rig::{BLOCK, NQN, User, WAIT_LIMIT, any, live_paths, options, serve, until, url};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
     let mut options = options(EngineKind::Auto);
     options.policy = Policy::RoundRobin;
     // A path that is slow on a busy machine is not lost.
-    options.connection.path_timeout = Some(PATIENCE);
+    options.connection.path_timeout = Some(WAIT_LIMIT);
     let disk = Disk::connect(&urls, &options).expect("connected");
     until("every path", || live_paths(&disk) == addresses.len());
     disk

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 const FIRST: &str = "nqn.2026-11.org.farblock:first";
 const SECOND: &str = "nqn.2026-11.org.farblock:second";
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what} does not come true");
+        assert!(begin.elapsed() < WAIT_LIMIT, "{what} does not come true");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -66,7 +66,7 @@ fn a_subsystem_comes_and_goes() {
     let removals = control.remove_subsystem(SECOND).expect("it is there");
     assert_eq!(removals.len(), 1);
     for removal in removals {
-        removal.wait(PATIENCE).expect("nothing is in flight");
+        removal.wait(WAIT_LIMIT).expect("nothing is in flight");
     }
     until("its controller's end", || second.lost().is_some());
     assert_eq!(listed(address, SECOND), 0);

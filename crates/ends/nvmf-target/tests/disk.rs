@@ -416,7 +416,7 @@ fn failover_takes_less_than_a_second() {
 fn wait_for(user: &mut User, count: usize) {
     let mut done = 0;
     while done < count {
-        let more = user.turn(PATIENCE).len();
+        let more = user.turn(WAIT_LIMIT).len();
         assert!(more > 0, "in vain");
         done += more;
     }
@@ -435,7 +435,7 @@ fn policies_choose_paths() {
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(5)));
         let mut options = DiskOptions { policy, ..options(EngineKind::Auto) };
         // A stalled path is not lost before the test has checked it.
-        options.connection.path_timeout = Some(PATIENCE);
+        options.connection.path_timeout = Some(WAIT_LIMIT);
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
         until("both paths", || live_paths(&disk) == 2);

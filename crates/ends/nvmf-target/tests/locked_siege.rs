@@ -25,7 +25,7 @@ use farblock_wire::fabrics::AuthenticationCommand;
 use farblock_wire::{IntoBytes, SglDescriptor, Sqe};
 use rig::besieged::{self, Besieged};
 use rig::keys::{KeyFile, secret};
-use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, is_open};
+use rig::stranger::{MIB, NQN, Peer, WAIT_LIMIT, from, host, is_open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -310,7 +310,7 @@ fn visit(address: SocketAddr, options: &Options) -> Visit {
     let controller = loop {
         match Controller::connect(&address.to_string(), NQN, options) {
             Ok(controller) => break controller,
-            Err(error) => assert!(begin.elapsed() < PATIENCE, "the host is kept out: {error}"),
+            Err(error) => assert!(begin.elapsed() < WAIT_LIMIT, "the host is kept out: {error}"),
         }
         refusals += 1;
     };
@@ -376,7 +376,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
         crowd.is_over.store(true, Ordering::Relaxed);
         visits = user.join().expect("a host with a key is let in");
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while besieged.resident() > before + KEPT_BYTES {
         assert!(Instant::now() < deadline, "{} bytes are kept", besieged.resident() - before);
         thread::sleep(Duration::from_millis(50));

@@ -16,7 +16,7 @@ use farblock_target::{Export, Subsystem, Target, TargetConfig, limits};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::besieged::{self, Besieged};
-use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, is_open, write_command};
+use rig::stranger::{MIB, NQN, Peer, WAIT_LIMIT, from, host, is_open, write_command};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -167,7 +167,7 @@ fn siege() {
         is_over.store(true, Ordering::Relaxed);
         user.join().expect("an honest host is served")
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while besieged.resident() > before + 200 * MIB && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(50));
     }

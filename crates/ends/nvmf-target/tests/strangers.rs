@@ -11,7 +11,7 @@ use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::gate::Gate;
-use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident, write_command};
+use rig::stranger::{MIB, NQN, Peer, WAIT_LIMIT, from, host, resident, write_command};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ fn disk() -> Arc<dyn Namespace> {
 
 /// Waits until held memory is freed, except for caches.
 fn wait_for_memory(before: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while resident() > before + CORE_BYTES {
         assert!(Instant::now() < deadline, "{} bytes are not given back", resident() - before);
         std::thread::sleep(Duration::from_millis(50));
@@ -182,7 +182,7 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     let address = target.addresses()[0];
     let half_open: Vec<_> =
         (0..2 * MAX_CONNECTIONS).map(|number| from(1, (number % 10) as u8, address)).collect();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     // It may be refused while others are being closed.
     let mut honest = loop {
         if let Some(peer) = Peer::try_on(from(0, 2, address)) {
@@ -259,7 +259,7 @@ fn one_address_does_not_take_all_discovery_controllers() {
         assert_eq!(peer.discover(), Status::SUCCESS);
     }
     assert_eq!(Peer::on(from(0, 2, address)).discover(), Status::SUCCESS);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while target.connections() > share + 1 {
         assert!(Instant::now() < deadline, "{} connections", target.connections());
         std::thread::sleep(Duration::from_millis(5));

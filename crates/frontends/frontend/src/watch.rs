@@ -86,7 +86,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
     fn what_differs_is_told_once_and_also_what_happened_meanwhile() {
@@ -102,12 +102,12 @@ mod tests {
         let watch = GeometryWatch::start("test-changes", &disk, known, move || {
             let _ = sender.send(seen.geometry().blocks);
         });
-        assert_eq!(heard.recv_timeout(PATIENCE), Ok(9), "it was other before anybody watched");
+        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "it was other before anybody watched");
         // A change of availability is not reported either.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);
         namespace.resize(10);
-        assert_eq!(heard.recv_timeout(PATIENCE), Ok(10));
+        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(10));
         drop(watch);
         namespace.resize(11);
         assert!(heard.recv().is_err(), "it is told after the end, or twice of the same");

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
-use support::{Loop, PATIENCE, local_listener, socket_pair, tcp_pair};
+use support::{Loop, WAIT_LIMIT, local_listener, socket_pair, tcp_pair};
 
 on_both_engines! {
     echo_with_random_splits
@@ -644,7 +644,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
     drop(reactor);
     drop(event_loop);
     for mut peer in peers {
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         // Everything was closed: the end, or a reset because of unread bytes.
         while !matches!(peer.read(&mut [0; 4096]), Ok(0) | Err(_)) {}
     }
@@ -686,7 +686,7 @@ fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
     reactor.recv(again);
     assert_eq!(received_whole(&mut event_loop, again, 6), b"second");
     let mut answer = [0; 6];
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     peer.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"answer");
 }

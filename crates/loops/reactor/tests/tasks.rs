@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use farblock_reactor::{EngineKind, Event, os};
-use support::{Loop, PATIENCE};
+use support::{Loop, WAIT_LIMIT};
 
 on_both_engines! {
     says_what_it_is
@@ -119,7 +119,7 @@ fn zero_does_not_wait(mut event_loop: Loop) {
     for _ in 0..1000 {
         assert!(event_loop.poll(Some(Duration::ZERO)).is_empty());
     }
-    assert!(os::elapsed(start) < PATIENCE);
+    assert!(os::elapsed(start) < WAIT_LIMIT);
 }
 
 fn wakes_from_another_thread(mut event_loop: Loop) {
@@ -162,7 +162,7 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
     // If a wake were lost, the loop would sleep for ever before the counter reaches its value.
     while counter.load(Ordering::SeqCst) < THREADS * WAKES {
         let before = counter.load(Ordering::SeqCst);
-        let ready = event_loop.poll(Some(PATIENCE)).len();
+        let ready = event_loop.poll(Some(WAIT_LIMIT)).len();
         assert!(ready == 1 || counter.load(Ordering::SeqCst) == before, "a wake was lost");
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -217,7 +217,7 @@ fn timers_move_and_disarm(mut event_loop: Loop) {
     reactor.set_timer(task, Some(later));
     assert!(matches!(event_loop.next(), Event::Timer));
     assert!(os::now() >= later);
-    reactor.set_timer(task, Some(os::now() + PATIENCE));
+    reactor.set_timer(task, Some(os::now() + WAIT_LIMIT));
     reactor.set_timer(task, Some(os::now()));
     assert!(matches!(event_loop.next(), Event::Timer));
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());

@@ -319,7 +319,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::Door;
+    use crate::tls_listener::TlsListener;
     use crate::ui::Visitor;
     use axum::Router;
     use axum::middleware::from_fn;
@@ -329,13 +329,13 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::Notify;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WAIT_LIMIT: Duration = Duration::from_secs(60);
     const NEVER: Duration = Duration::from_secs(3600);
 
     /// Sends a request.
     fn ask(address: SocketAddr, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         stream
     }
@@ -355,7 +355,7 @@ mod tests {
     fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
         let silent = |_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
             stream.write_all(b"GET /met").unwrap();
             stream
         };
@@ -383,7 +383,7 @@ mod tests {
         let router = Router::new().route("/slow", get(slow)).route("/", get(async || "here"));
         let router = router.layer(from_fn(busy::<Visitor>));
         let router = router.into_make_service_with_connect_info::<Visitor>();
-        let bounded = Bounded::new(Door::new(listener, None), 2, idle);
+        let bounded = Bounded::new(TlsListener::new(listener, None), 2, idle);
         runtime.spawn(async move { axum::serve(bounded, router).await });
         runtime.block_on(async {
             while !client.is_finished() {
@@ -407,7 +407,7 @@ mod tests {
         while_served(NEVER, |address, _, _| {
             let slow = |_| {
                 let mut stream = TcpStream::connect(address).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
                 let head = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf";
                 stream.write_all(head.as_bytes()).unwrap();
                 stream
@@ -438,7 +438,7 @@ mod tests {
     fn two_hosts_in_one_request_are_refused() {
         while_served(NEVER, |address, _, _| {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
             let head = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n";
             stream.write_all(head.as_bytes()).unwrap();
             let mut answer = String::new();
@@ -459,7 +459,7 @@ mod tests {
         // Longer than a busy machine takes between a connect and its request.
         while_served(Duration::from_secs(3), |address, has_come, go_on| {
             let slow = ask(address, "/slow");
-            has_come.recv_timeout(PATIENCE).unwrap();
+            has_come.recv_timeout(WAIT_LIMIT).unwrap();
             let silent = silent(address, 4);
             is_answered(&ask(address, "/"));
             silent.iter().for_each(is_closed);

@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const MAX_BYTES: usize = 64 << 20;
 
 /// Time limit for an answer: a change waits for operations of slow disks.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A control socket, or the interface on TCP.
 #[derive(Clone)]
@@ -137,7 +137,7 @@ impl std::error::Error for ClientError {}
 impl Client {
     /// A client of the target with this control socket.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { place: ClientPlace::Socket(path.into()), patience: PATIENCE }
+        Self { place: ClientPlace::Socket(path.into()), patience: ANSWER_TIMEOUT }
     }
 
     /// Changes the time limit for an answer.
@@ -162,7 +162,7 @@ impl Client {
             let secure = Secure::new(address.trim_end_matches('/'), trust)?;
             return Ok(Self {
                 place: ClientPlace::Https(secure, bearer(token)?),
-                patience: PATIENCE,
+                patience: ANSWER_TIMEOUT,
             });
         }
         if trust.is_some() {
@@ -185,7 +185,7 @@ impl Client {
                 port = address.port()
             ));
         }
-        Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: PATIENCE })
+        Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: ANSWER_TIMEOUT })
     }
 
     /// The target's name in a sentence.

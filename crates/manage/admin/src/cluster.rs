@@ -2,7 +2,7 @@
 //! snapshot for each request.
 //!
 //! A target that does not answer does not delay the others: all are asked at once, each for at most
-//! [`PATIENCE`]. The page receives only data that it understands; a target that sends anything else
+//! [`ANSWER_TIMEOUT`]. The page receives only data that it understands; a target that sends anything else
 //! counts as unreachable. Authorized changes go through [`forward`].
 
 use crate::api;
@@ -37,7 +37,7 @@ use tokio::task::JoinSet;
 /// Maximum number of targets on a page.
 pub const MAX_NODES: usize = 64;
 /// Time limit for a target's whole answer: less than the page waits (1.5 s).
-const PATIENCE: Duration = Duration::from_millis(1000);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Maximum size of one answer.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
 /// The error for a target whose answer is invalid.
@@ -179,7 +179,7 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
 }
 
 pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let answered = tokio::time::timeout(PATIENCE, asked).await;
+    let answered = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
     answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// Time limit for a target: less than the page waits (40 s), but more than a target waits for a
 /// disk.
-const PATIENCE: Duration = Duration::from_secs(35);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// Headers that are passed on, of a request and of an answer.
 const ASKED: [HeaderName; 2] = [header::IF_MATCH, header::CONTENT_TYPE];
@@ -116,7 +116,7 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
         }
         Ok(response)
     };
-    let answered = tokio::time::timeout(PATIENCE, exchange).await;
+    let answered = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
     answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
 }
 

@@ -117,14 +117,14 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let node = Node { name, place: NodePlace::Socket(path.clone()) };
-    let teller = Teller { node, told, is_fleet: true };
-    let answer = cluster::within(teller.node.ask("/v1/events")).await;
+    let stream = EventStream { node, told, is_fleet: true };
+    let answer = cluster::within(stream.node.ask("/v1/events")).await;
     // A dead process may have left the socket: ignore it.
     if let Ok(answer) = answer
         && answer.status() == StatusCode::OK
     {
-        let _ = teller.listen(answer, &Notify::new()).await;
-        teller.tell("fleet_gone", "null").await;
+        let _ = stream.listen(answer, &Notify::new()).await;
+        stream.tell("fleet_gone", "null").await;
     }
     path
 }
@@ -148,23 +148,23 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
 }
 
 /// Sends the events of one node.
-struct Teller {
+struct EventStream {
     node: Node,
     told: Sender<Bytes>,
     is_fleet: bool,
 }
 
 async fn follow(node: Node, told: Sender<Bytes>) {
-    let teller = Teller { node, told, is_fleet: false };
+    let stream = EventStream { node, told, is_fleet: false };
     loop {
-        if let Err(why) = teller.try_once().await {
-            teller.tell("gone", &json(&why)).await;
+        if let Err(why) = stream.try_once().await {
+            stream.tell("gone", &json(&why)).await;
             sleep(if why == NONSENSE { AGAIN_AFTER_NONSENSE } else { AGAIN }).await;
         }
     }
 }
 
-impl Teller {
+impl EventStream {
     async fn tell(&self, name: &str, data: &str) {
         let data = format!("{{\"node\":{},\"data\":{data}}}", json(&self.node.name));
         // Once the page stops reading, this task is dropped.

@@ -21,7 +21,7 @@ mod confinement;
 mod legs;
 mod live;
 mod metrics;
-mod patience;
+mod open_timeouts;
 mod stats;
 mod status;
 mod steering;
@@ -43,8 +43,6 @@ mod client;
 #[cfg(unix)]
 mod cluster;
 #[cfg(unix)]
-mod door;
-#[cfg(unix)]
 mod events;
 #[cfg(unix)]
 mod fleet;
@@ -62,6 +60,8 @@ mod server;
 mod socket;
 #[cfg(unix)]
 mod spdk;
+#[cfg(unix)]
+mod tls_listener;
 #[cfg(test)]
 mod trial;
 #[cfg(unix)]
@@ -73,7 +73,7 @@ pub use live::{
     Announcement, Cause, Disks, Keys, NotOpened, Open, Opened, access, rates, sharing, tls_policy,
 };
 pub use metrics::{as_plain_text, render as render_metrics};
-pub use patience::{Aside, Patience};
+pub use open_timeouts::{Aside, OpenTimeouts};
 pub use stats::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
     SubsystemStats,

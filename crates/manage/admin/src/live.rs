@@ -1,7 +1,7 @@
 //! Applies steps of a change to the running target.
 
 use crate::legs::{AllLegs, Legs, MirrorOrder};
-use crate::patience::{Aside, Patience, Wanted};
+use crate::open_timeouts::{Aside, OpenTimeouts, Wanted};
 use farblock_backends::file::FileDisk;
 use farblock_backends::{FileProblem, OpenError};
 use farblock_block::Namespace as Store;
@@ -131,7 +131,7 @@ pub type Keys = BTreeMap<(String, String), HostKeys>;
 pub(crate) struct Live {
     pub(crate) control: Control,
     opener: Arc<dyn Open>,
-    pub(crate) patience: Patience,
+    pub(crate) patience: OpenTimeouts,
     disks: Disks,
     pub(crate) legs: AllLegs,
     pub(crate) keys: Keys,
@@ -172,7 +172,7 @@ impl Live {
             legs.set(nqn, *nsid, opened.legs.as_ref());
         }
         let (keys, limits, copy_speeds) = (Keys::new(), BTreeMap::new(), BTreeMap::new());
-        let patience = Patience::default();
+        let patience = OpenTimeouts::default();
         let parked = Vec::new();
         Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, parked }
     }

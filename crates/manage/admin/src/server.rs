@@ -5,12 +5,12 @@ use crate::audit::{AUDIT, Peer};
 use crate::bounded::{Bounded, busy};
 use crate::certificate::Certificate;
 use crate::cluster::{self, Beside, Node};
-use crate::door::Door;
 use crate::events::Events;
 use crate::history::History;
 use crate::remote::{self, Remote};
 use crate::socket;
 use crate::steering::Steering;
+use crate::tls_listener::TlsListener;
 use crate::ui::{self, Ui, Visitor};
 use axum::Router;
 use axum::middleware::from_fn;
@@ -316,10 +316,10 @@ async fn tcp(
     certificate: Option<&Certificate>,
     most: usize,
     idle: Duration,
-) -> Bounded<Door> {
+) -> Bounded<TlsListener> {
     match listening.map(|(listener, _)| tokio::net::TcpListener::from_std(listener)) {
         Some(Ok(listener)) => {
-            let door = Door::new(listener, certificate.map(Certificate::config));
+            let door = TlsListener::new(listener, certificate.map(Certificate::config));
             return Bounded::new(door, most, idle);
         }
         Some(Err(error)) => ended(Err(error)),
@@ -440,14 +440,14 @@ mod tests {
             stream.read_to_string(&mut answer).expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(words), "{answer}");
         };
-        for count in 0..crate::patience::STUCK_MAX {
+        for count in 0..crate::open_timeouts::STUCK_MAX {
             refused(put("stuck", "mem:1MiB"), "mem:1MiB does not answer");
             opening.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{count}"));
         }
         // The number of hanging opens is limited.
         refused(put("stuck", "mem:1MiB"), "already");
         answered(&ask(&path, "GET /v1/state", ""));
-        for _ in 0..crate::patience::STUCK_MAX {
+        for _ in 0..crate::open_timeouts::STUCK_MAX {
             go_on.send(()).unwrap();
         }
         drop(go_on);

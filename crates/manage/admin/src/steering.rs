@@ -5,7 +5,7 @@ use crate::legs::AllLegs;
 #[cfg(unix)]
 use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::{Disks, Keys, Live, Open};
-use crate::patience::Aside;
+use crate::open_timeouts::Aside;
 use crate::stats::Stats;
 use crate::status::Status;
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
@@ -187,7 +187,7 @@ impl Steering {
     /// Sets the time limit for opening disks, key files and the configuration.
     #[cfg(test)]
     pub(crate) fn opening_within(self, longest: std::time::Duration) -> Self {
-        self.lock().live.patience = crate::patience::Patience::new(longest);
+        self.lock().live.patience = crate::open_timeouts::OpenTimeouts::new(longest);
         self
     }
 

@@ -37,7 +37,7 @@ impl Open for Opener {
 
 /// A target without subsystems; `opener` opens added namespaces.
 pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
-    start_with(opener, crate::patience::PATIENCE)
+    start_with(opener, crate::open_timeouts::OPEN_TIMEOUT)
 }
 
 /// The same, with this time limit for opening disks.

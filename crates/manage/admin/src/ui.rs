@@ -7,10 +7,10 @@
 
 use crate::api;
 use crate::bounded::{Active, Activity, Bounded, busy};
-use crate::door::Door;
 use crate::events::Events;
 use crate::history::History;
 use crate::steering::Steering;
+use crate::tls_listener::TlsListener;
 use axum::body::Body;
 use axum::extract::connect_info::Connected;
 use axum::extract::{Request, State};
@@ -112,8 +112,8 @@ pub(crate) struct Visitor {
     activity: Activity,
 }
 
-impl Connected<IncomingStream<'_, Bounded<Door>>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Bounded<Door>>) -> Self {
+impl Connected<IncomingStream<'_, Bounded<TlsListener>>> for Visitor {
+    fn connect_info(stream: IncomingStream<'_, Bounded<TlsListener>>) -> Self {
         Self { from: *stream.remote_addr(), activity: stream.io().activity() }
     }
 }

@@ -18,7 +18,7 @@ pub const MAX_REGIONS: u64 = 1 << 18;
 /// The most bytes to copy or compare at once; writes to that region wait meanwhile.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 /// The time that a leg may be away, with operations waiting, before it is put out.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 /// After this time without a leg in sync, the mirror fails operations, as other sets do.
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which a leg in sync must show the last record written to it.

@@ -52,7 +52,7 @@ pub const FLOOR_CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The longest silence of a connection before the server closes it.
 pub const FLOOR_IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// The time that an idle thread of the floor spins before it starts to sleep.
-pub const FLOOR_PATIENCE: Duration = Duration::from_millis(500);
+pub const FLOOR_TIMEOUT: Duration = Duration::from_millis(500);
 /// The length of each sleep then.
 pub const FLOOR_NAP: Duration = Duration::from_millis(2);
 

@@ -21,7 +21,7 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// The I/O timeout of a remote disk that is part of a set. Then they fail with a path
 /// error: a host with another path uses that, other hosts retry. The time is shorter than hosts'
 /// command timeouts.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A remote disk that is part of another disk.
 pub(crate) struct Leg {
@@ -135,7 +135,7 @@ impl Legs {
         // Checked before opening: a disk that succeeds another cancels the commands of its
         // predecessor.
         refuse_again(&name, all.iter().find(|one| one.name == name))?;
-        let options = DiskOptions { fast_io_fail_timeout: Some(PATIENCE), ..leg_options() };
+        let options = DiskOptions { fast_io_fail_timeout: Some(WAIT_LIMIT), ..leg_options() };
         let opened = match journal::of(&url)? {
             None => remote::open_disk(&url, &options),
             Some((predecessor, journal)) => {

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use support::{Outcome, PATIENCE, Scratch, Server, finish, signal, until, wait};
+use support::{Outcome, Scratch, Server, WAIT_LIMIT, finish, signal, until, wait};
 
 const DISK_BYTES: u64 = 16 << 20;
 
@@ -89,7 +89,7 @@ impl Drop for Attachments {
 fn connect(url: &str) -> TcpStream {
     let address = url.split('/').nth(2).expect("an address");
     let stream = TcpStream::connect(address).expect("somebody listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     stream
 }
 

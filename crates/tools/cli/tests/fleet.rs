@@ -198,7 +198,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
-    use farblock_fleet::{Board, Launcher, Patience, Plan, Setting};
+    use farblock_fleet::{Board, FleetTimeouts, Launcher, Plan, Setting};
     use std::time::Duration;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
         let scratch = Scratch::new();
@@ -218,11 +218,11 @@ fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
             folder,
             guests: None,
             secrets: std::collections::BTreeMap::new(),
-            patience: Patience {
+            patience: FleetTimeouts {
                 word: 4 * second,
                 silence: 4 * second,
                 end: second,
-                ..Patience::default()
+                ..FleetTimeouts::default()
             },
             cancel: farblock_bench::Cancel::new(),
             board: Board::default(),

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use support::{Outcome, PATIENCE, Scratch, Server, finish, until};
+use support::{Outcome, Scratch, Server, WAIT_LIMIT, finish, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:https";
 const ADMIN: &str = "0123456789abcdef0123456789abcdef";
@@ -313,7 +313,7 @@ fn a_page_shows_targets_that_are_known_by_certificates() {
         let said: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
         let at = said["dashboard"].as_str().and_then(|it| it.strip_prefix("http://")).unwrap();
         let mut stream = TcpStream::connect(at.split('/').next().unwrap()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         let token = "p".repeat(32);
         write!(
             stream,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Server};
+use support::{Scratch, Server, WAIT_LIMIT};
 
 const NQN: &str = "nqn.2026-11.org.farblock:killed";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
@@ -101,7 +101,7 @@ impl Watch {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => std::hint::spin_loop(),
                 Err(error) => panic!("{error}"),
             }
-            assert!(begin.elapsed() < PATIENCE, "{wanted:?} does not happen");
+            assert!(begin.elapsed() < WAIT_LIMIT, "{wanted:?} does not happen");
         }
     }
 }

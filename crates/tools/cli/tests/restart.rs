@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Server, finish, until};
+use support::{Scratch, Server, WAIT_LIMIT, finish, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:restarted";
 
@@ -102,7 +102,7 @@ fn a_restart_is_a_pause() {
     });
     assert!(connected > 0);
     // The machine may be busy; `--nocapture` prints the usual time.
-    assert!(longest < PATIENCE, "{longest:?}");
+    assert!(longest < WAIT_LIMIT, "{longest:?}");
     println!("5 restarts, {connected} connections meanwhile, longest pause of I/O {longest:?}");
 }
 
@@ -110,7 +110,7 @@ fn a_restart_is_a_pause() {
 fn who_started_it_is_told() {
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    manager.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     let told = || {
         let mut buffer = [0; 1024];
         let length = manager.recv(&mut buffer).expect("it is told");

@@ -2,7 +2,7 @@
 
 use crate::alike::alike;
 use crate::error::{Failure, Result, os};
-use farblock_admin::{Aside, Patience};
+use farblock_admin::{Aside, OpenTimeouts};
 use farblock_host::readable::Readable;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -57,7 +57,8 @@ fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
         let mut bytes = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map(|_| bytes)
     };
-    let (patience, what, path) = (Patience::default(), path.display().to_string(), path.to_owned());
+    let (patience, what, path) =
+        (OpenTimeouts::default(), path.display().to_string(), path.to_owned());
     let opened = patience.with(Aside::Configuration, &what, move || Ok(Readable::open(&path)))?;
     let file = match opened {
         Ok(file) => file,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A server that does not answer within this time is not adopted.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Finds the attachment of these settings that has a server but no supervisor. Returns its folder
 /// and the supervisor's lock.
@@ -30,6 +30,6 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
 
 /// Requests a channel to the server. The server's first message on it is that it is ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
-    let stream = control::request(folder, &ControlRequest::Adopt, Some(PATIENCE))?;
+    let stream = control::request(folder, &ControlRequest::Adopt, Some(WAIT_LIMIT))?;
     system::receive_channel(&stream)
 }

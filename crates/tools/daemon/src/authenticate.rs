@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 /// Time limit for one attachment: each path computes modular exponentiations at both ends.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
 pub fn run(args: &AuthenticateArgs) -> Result<()> {
@@ -29,7 +29,7 @@ pub fn run(args: &AuthenticateArgs) -> Result<()> {
 
 fn authenticate(folder: &Folder) -> Result<()> {
     let name = folder.name();
-    let answer = control::ask(folder, &ControlRequest::Authenticate, Some(PATIENCE));
+    let answer = control::ask(folder, &ControlRequest::Authenticate, Some(WAIT_LIMIT));
     let answer = answer.map_err(|error| match error.kind() {
         // A server of an earlier version closes the connection on this unknown request.
         ErrorKind::UnexpectedEof => Failure::run(format_args!(

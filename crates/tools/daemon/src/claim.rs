@@ -9,7 +9,7 @@ use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
 /// Time limit while another attachment holds the check's lock.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Runs `act`, which makes this attachment the writer of its namespace, unless another one is.
@@ -20,7 +20,7 @@ pub(super) fn claim(
     act: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let Some(runtime) = folder.0.parent() else { return act() };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     let _lock = loop {
         match system::lock_folder(runtime) {
             Some(lock) => break lock,

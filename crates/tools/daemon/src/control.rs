@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Maximum size of a request or an answer.
 const MAX_BYTES: u64 = 1 << 20;
 /// Timeout for a client to send its request and to read the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after an accept error, for example when no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SOCKET: &str = "control";
@@ -77,8 +77,8 @@ pub(super) fn serve(folder: &Folder, shared: &Arc<DaemonShared>) -> io::Result<(
 
 fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
     let answered = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .set_read_timeout(Some(WAIT_LIMIT))
+        .and_then(|()| stream.set_write_timeout(Some(WAIT_LIMIT)))
         .and_then(|()| listener.admit(stream))
         .and_then(|()| receive(stream))
         .and_then(|request| {
@@ -166,7 +166,7 @@ pub(super) fn request(
 ) -> io::Result<Stream> {
     let stream = system::connect(&folder.path(SOCKET))?;
     stream.set_read_timeout(patience)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(WAIT_LIMIT))?;
     send(&stream, request)?;
     Ok(stream)
 }

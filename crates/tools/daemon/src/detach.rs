@@ -18,23 +18,23 @@ use std::time::Duration;
 use std::time::Instant;
 
 /// Time limit for a server's answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for a detach, including the flush and the wait for the last user.
-const DETACH_PATIENCE: Duration = Duration::from_secs(120);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The same with force, which flushes only briefly.
-const FORCED_PATIENCE: Duration = Duration::from_secs(30);
+const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time to unmount everything stacked on a disk.
 #[cfg(target_os = "linux")]
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the exit of an attachment's processes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The same, if the processes were not signalled.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.
 pub fn run(args: &DetachArgs) -> Result<()> {
@@ -76,7 +76,7 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     }
     let (name, force) = (folder.name(), args.force);
     if folder.is_held(Role::Server) {
-        match control::ask(folder, &ControlRequest::Status, Some(ANSWER_PATIENCE)) {
+        match control::ask(folder, &ControlRequest::Status, Some(ANSWER_TIMEOUT)) {
             Ok(_) => return ask(folder, force),
             Err(_) if force => end_processes(folder)?,
             Err(error) if is_silence(&error) => return Err(silent(&name)),
@@ -95,7 +95,7 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
-    let left = release::release(&status.offer.used, Instant::now() + UNMOUNT_PATIENCE);
+    let left = release::release(&status.offer.used, Instant::now() + UNMOUNT_TIMEOUT);
     if force && !left.is_empty() && !release::sync(&status.offer.used) {
         output::note(&format!("not all is written that {}'s users have", folder.name()));
     }
@@ -174,7 +174,7 @@ fn is_at(used: &Use, path: &Path) -> bool {
 /// Asks the server to detach the disk.
 fn ask(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
-    let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
+    let patience = if force { FORCED_TIMEOUT } else { DETACH_TIMEOUT };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
         // The server lacks the rights. Kill it, then clean up with this user's rights.
@@ -189,7 +189,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         }
         // The server exited: another command detached the disk, or it was killed.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return match folder.wait_for_end(END_PATIENCE) {
+            return match folder.wait_for_end(END_TIMEOUT) {
                 true => {
                     folder.remove_rest();
                     Ok(())
@@ -211,7 +211,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
             )));
         }
     }
-    if folder.wait_for_end(PATIENCE) {
+    if folder.wait_for_end(WAIT_LIMIT) {
         folder.remove_rest();
         return Ok(());
     }
@@ -239,13 +239,13 @@ fn end_processes(folder: &Folder) -> Result<()> {
     // The supervisor first, or it would start another server.
     let found = [Role::Supervisor, Role::Server].map(|role| folder.kill(role));
     if !found.contains(&Found::Unknown) {
-        if folder.wait_for_end(PATIENCE) {
+        if folder.wait_for_end(WAIT_LIMIT) {
             return Ok(());
         }
         return Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())));
     }
     // The process that was not found may have exited meanwhile.
-    if folder.wait_for_end(END_PATIENCE) {
+    if folder.wait_for_end(END_TIMEOUT) {
         return Ok(());
     }
     let done = match found.contains(&Found::Ended) {

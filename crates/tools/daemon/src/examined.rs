@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limit for a server's status.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_LIMIT: Duration = Duration::from_secs(3);
 /// The same for a summary.
 #[cfg(target_os = "linux")]
-const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
+const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything known about an attachment.
 pub struct Examined {
@@ -86,7 +86,7 @@ pub struct Brief {
 pub fn brief() -> Vec<Brief> {
     let runtime = runtime(None).unwrap_or_default();
     let brief = |folder: &Folder| {
-        let status = ask(folder, BRIEF_PATIENCE);
+        let status = ask(folder, BRIEF_TIMEOUT);
         let (state, said) = (state(folder, status.as_ref()).name(), status.map(|it| it.offer));
         let offer = said.or_else(|| Some(folder.read_json::<Saved>("state.json")?.offer));
         Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state }
@@ -103,7 +103,7 @@ pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
 
 #[cfg(target_os = "linux")]
 fn watched(folder: &Folder) -> AttachedStatus {
-    let status = ask_for(folder, &ControlRequest::Paths, BRIEF_PATIENCE);
+    let status = ask_for(folder, &ControlRequest::Paths, BRIEF_TIMEOUT);
     let state = state(folder, status.as_ref());
     let path = |it: super::status::Path| AttachedPath {
         url: without_keys(&it.url),
@@ -139,7 +139,7 @@ fn without_keys(url: &str) -> String {
 }
 
 fn serves(folder: &Folder, path: &str) -> bool {
-    ask(folder, PATIENCE).is_some_and(|it| it.offer.used.path == path)
+    ask(folder, WAIT_LIMIT).is_some_and(|it| it.offer.used.path == path)
 }
 
 /// The attachment's state, also if its server is dead.
@@ -177,7 +177,7 @@ pub fn no_room(given: Option<&Path>) -> Result<Option<String>> {
 
 fn examine(folder: &Folder) -> Examined {
     let settings = folder.read_json::<Settings>("settings.json").unwrap_or_default();
-    let status = ask(folder, PATIENCE);
+    let status = ask(folder, WAIT_LIMIT);
     let state = state(folder, status.as_ref());
     let said = status.as_ref().map(|status| status.paths.as_slice()).unwrap_or_default();
     let users = match &status {

@@ -38,7 +38,7 @@ const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Polling interval while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Time limit for the exit of an idle process.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks a name, which must also be valid as a file name, unit name and serial number.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
@@ -334,7 +334,7 @@ impl Folder {
     pub(super) fn remove_rest(&self) {
         // The folder goes a moment after its locks. Wait, so that "detached" is true.
         let _ = fs::remove_dir(&self.0);
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
             match self.lock(Role::Supervisor) {
                 Some(lock) if !self.is_held(Role::Server) => self.remove(lock),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Time limit for the next server: the supervisor's longest pause, plus connecting.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The attachment of these settings, if it has a supervisor but no server can start.
@@ -34,7 +34,7 @@ pub(super) fn go_on(folder: &Folder, uuid: Option<Uuid>) -> Result<Offer> {
     folder.write_json("settings.json", &Settings { uuid, ..before }).map_err(|error| {
         Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
     })?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while Instant::now() < deadline {
         if let Some(status) = list::status(folder).filter(|_| list::is_served(folder)) {
             return Ok(status.offer);

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time limit for a server's status.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_LIMIT: Duration = Duration::from_secs(3);
 /// The trouble of a server that does not answer.
 pub(super) const SILENT: &str = "the process that serves it does not answer";
 
@@ -129,7 +129,7 @@ fn why_gone(last: Option<String>) -> String {
 
 /// The server's status, with its processor time.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
-    let status = control::status(folder, request, PATIENCE)?;
+    let status = control::status(folder, request, WAIT_LIMIT)?;
     let cpu_ms = status.server_pid.and_then(cpu_ms);
     Some(Status { cpu_ms, ..status })
 }
@@ -150,7 +150,7 @@ fn cpu_ms(_: u32) -> Option<u64> {
 /// Whether a server answers.
 pub(super) fn is_served(folder: &Folder) -> bool {
     folder.is_held(Role::Server)
-        && control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).is_ok()
+        && control::ask(folder, &ControlRequest::Status, Some(WAIT_LIMIT)).is_ok()
 }
 
 /// Cleans up after dead processes.

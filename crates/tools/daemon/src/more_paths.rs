@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time limit for connecting.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Adds the new addresses to the attachment of the same namespace. `None` if there is no such
 /// attachment, or nothing new.
@@ -56,7 +56,7 @@ fn ask(folder: &Folder, url: &Url) -> Result<Option<Offer>> {
         let url = url.without_keys();
         Failure::run(format_args!("{url} is no path to {name}, which is attached already: {why}"))
     };
-    match control::ask(folder, &request, Some(PATIENCE)) {
+    match control::ask(folder, &request, Some(WAIT_LIMIT)) {
         Ok(Answer::PathAdded(offer)) => Ok(Some(offer)),
         Ok(Answer::OtherNamespace) => Ok(None),
         Ok(Answer::Refused(StopError::Failed(why))) => Err(failed(why)),

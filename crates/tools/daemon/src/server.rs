@@ -31,9 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Pause before a request retries a lock that another request holds.
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// Time limit for a flush; after that the detach fails.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(30);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for a forced detach, which then continues.
-const FORCED_FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State that a server saves for its successor.
 #[derive(Serialize, Deserialize, Clone)]
@@ -583,7 +583,7 @@ impl DaemonShared {
         if disk.geometry().read_only {
             return Ok(());
         }
-        let patience = if force { FORCED_FLUSH_PATIENCE } else { FLUSH_PATIENCE };
+        let patience = if force { FORCED_FLUSH_TIMEOUT } else { FLUSH_TIMEOUT };
         match flush(disk, patience) {
             Err(sentence) if force => {
                 tracing::warn!("{sentence}; detaching anyway");

@@ -23,9 +23,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Time for one attempt to stop the uses, before checking other services again.
 const ROUND: Duration = Duration::from_secs(5);
 /// Time limit for the server's answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_LIMIT: Duration = Duration::from_secs(3);
 /// Time limit for a forced detach.
-const FORCED_PATIENCE: Duration = Duration::from_secs(30);
+const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Prefix of farblock's own services.
 const OWN_SERVICES: &str = "farblock-attach@";
 
@@ -64,13 +64,13 @@ fn end(folder: &Folder, status: &Status) {
         folder.name()
     );
     let request = ControlRequest::Detach { force: true };
-    if let Err(error) = control::ask(folder, &request, Some(FORCED_PATIENCE)) {
+    if let Err(error) = control::ask(folder, &request, Some(FORCED_TIMEOUT)) {
         tracing::error!("{} is not detached: {error}", folder.name());
     }
 }
 
 fn status(folder: &Folder) -> Option<Status> {
-    control::status(folder, &ControlRequest::Status, PATIENCE)
+    control::status(folder, &ControlRequest::Status, WAIT_LIMIT)
 }
 
 /// Whether systemd is shutting the machine down.

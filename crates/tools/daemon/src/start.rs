@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limit for a supervisor's exit after it reported a failure.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The first message to a supervisor, sent with its lock.
 #[derive(Serialize, Deserialize)]
@@ -238,7 +238,7 @@ fn in_background(
     match channel.receive::<Report>() {
         Ok(Some((Report::Ready(offer), _))) => Ok(offer),
         Ok(Some((report @ (Report::Failed(_) | Report::WayFailed(_)), _))) => {
-            if !begin.resume && folder.wait_for_end(END_PATIENCE) {
+            if !begin.resume && folder.wait_for_end(END_TIMEOUT) {
                 folder.remove_rest();
             }
             Err(match report {

@@ -37,9 +37,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Interval between checks of the log's size.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
 /// Time limit for a server's exit after it closed everything.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Grace period for a server that must end before it is ready: it may be creating a device.
-const START_PATIENCE: Duration = Duration::from_secs(1);
+const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for the server's exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The name under which systemd keeps the descriptor for the next supervisor.
@@ -243,7 +243,7 @@ impl<'a> Supervisor<'a> {
         loop {
             // Kill a server that was never ready: it has no users, and may be waiting for a target.
             let give_up = self.ending && !self.was_ready && !resume;
-            let look = if give_up { START_PATIENCE } else { LOG_LOOK_EVERY };
+            let look = if give_up { START_TIMEOUT } else { LOG_LOOK_EVERY };
             let event = self.events.recv_timeout(look);
             self.folder.bound_log();
             match event {
@@ -297,7 +297,7 @@ impl<'a> Supervisor<'a> {
     /// Waits for the exit of a server that closed its channel, but not for ever: the kernel may
     /// hold it up because of the descriptor kept here.
     fn wait_for(&self, server: &mut Option<Child>) -> io::Result<Ended> {
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         loop {
             let ended = match server {
                 Some(child) => child.try_wait()?.map(Ended::With),

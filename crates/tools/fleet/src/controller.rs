@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::error::FleetError;
 use crate::guests::{self, GuestFiles};
 use crate::iscsi::{self, Programs};
-use crate::limits::{Patience, START_IN, START_IN_FOR_CLIENT, VM_REQUEST_BYTES, VM_RING};
+use crate::limits::{FleetTimeouts, START_IN, START_IN_FOR_CLIENT, VM_REQUEST_BYTES, VM_RING};
 use crate::live::{Board, LiveHost};
 use crate::message::{Ask, Client, Load, Measured, Say, Share, Shared, Vm};
 use crate::network::Network;
@@ -47,7 +47,7 @@ pub struct Setting<'a> {
     /// The tokens of listening agents, by the names of their files.
     pub secrets: BTreeMap<String, Secret>,
     /// Time limits of the controller for its agents.
-    pub patience: Patience,
+    pub patience: FleetTimeouts,
     /// Cancels the run.
     pub cancel: Cancel,
     /// The state of the run, for observers.

@@ -68,7 +68,7 @@ pub use controller::{Setting, run};
 pub use documents::Documents;
 pub use error::FleetError;
 pub use guests::GuestFiles;
-pub use limits::Patience;
+pub use limits::FleetTimeouts;
 pub use listen::Listener;
 pub use live::{Board, Live, LiveHost};
 pub use memory::Memory;

@@ -96,7 +96,7 @@ pub const RECOVERY_TIME: Duration = Duration::from_secs(120);
 
 /// Time limits of a controller for its agents.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct FleetTimeouts {
     /// For an answer that needs no work: [`ANSWER_TIME`].
     pub answer: Duration,
     /// For any message, after another agent has failed: [`WORD_TIME`].
@@ -111,9 +111,9 @@ pub struct Patience {
     pub end: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for FleetTimeouts {
+    fn default() -> FleetTimeouts {
+        FleetTimeouts {
             answer: ANSWER_TIME,
             word: WORD_TIME,
             silence: SILENCE_TIME,

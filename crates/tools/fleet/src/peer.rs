@@ -2,7 +2,9 @@
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
-use crate::limits::{CLOCK_ROUNDS, IDLE_ASK_TIME, IDLE_TIME, LINE_BYTES, Patience, TOKEN_LEAST};
+use crate::limits::{
+    CLOCK_ROUNDS, FleetTimeouts, IDLE_ASK_TIME, IDLE_TIME, LINE_BYTES, TOKEN_LEAST,
+};
 use crate::lines::{self, Reader};
 use crate::message::{Ask, Say, VERSION};
 use crate::waited::Waited;
@@ -24,7 +26,7 @@ const CANCEL_EVERY: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
-    pub(crate) patience: Patience,
+    pub(crate) patience: FleetTimeouts,
     /// Cancels the run.
     pub(crate) cancel: Cancel,
 }

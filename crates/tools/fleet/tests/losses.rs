@@ -3,7 +3,7 @@
 
 mod support;
 
-use farblock_fleet::{Patience, Plan};
+use farblock_fleet::{Plan, WaitLimit};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,20 +66,20 @@ fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: 
     }
 }
 
-fn patience(loss: Loss) -> Patience {
+fn patience(loss: Loss) -> WaitLimit {
     match loss {
         // The end of its connection shows it, without a timeout.
-        Loss::Dies => Patience::default(),
+        Loss::Dies => WaitLimit::default(),
         Loss::Hangs => {
             let time = Duration::from_secs(4);
             let end = Duration::from_secs(1);
-            Patience {
+            WaitLimit {
                 answer: time,
                 word: time,
                 silence: time,
                 open: time,
                 end,
-                ..Patience::default()
+                ..WaitLimit::default()
             }
         }
     }

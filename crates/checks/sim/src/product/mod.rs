@@ -56,7 +56,7 @@ const DEPTH: usize = 12;
 /// Limit of blocks in an operation.
 const MOST_BLOCKS: u64 = 20;
 /// The time in which everything ends once all faults are repaired.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// The maximum duration of a fault.
 const LONGEST: Duration = Duration::from_secs(4);
 /// One fault in so many lasts this long, without other faults meanwhile.
@@ -556,7 +556,7 @@ impl<'a> Client<'a> {
 
     /// Waits for everything in flight to end.
     fn settle(&mut self) {
-        let until = self.world.elapsed() + PATIENCE;
+        let until = self.world.elapsed() + WAIT_LIMIT;
         while self.model.in_flight() > 0 || self.host.queue().is_none() {
             assert!(
                 self.world.elapsed() < until,

@@ -7,7 +7,7 @@ use super::identity::{Hex, KnownNamespace};
 use super::latency::Meters;
 use super::nesting::Nesting;
 use super::options::DiskOptions;
-use super::path::{Path, PathState, Patience};
+use super::path::{Path, PathState, WaitLimit};
 use super::paths::Paths;
 use super::refusal::Refusal;
 use super::session::Session;
@@ -405,10 +405,10 @@ impl Hub {
                 is_refused = true;
                 continue;
             }
-            match path.patience(&self.options) {
-                Patience::Unlimited => return Verdict::Wait(None),
-                Patience::Until(at) if at > now => until = until.max(Some(at)),
-                Patience::Until(_) => {}
+            match path.wait_limit(&self.options) {
+                WaitLimit::Unlimited => return Verdict::Wait(None),
+                WaitLimit::Until(at) if at > now => until = until.max(Some(at)),
+                WaitLimit::Until(_) => {}
             }
         }
         match until {

@@ -55,7 +55,7 @@ impl Default for DiskOptions {
 
 impl DiskOptions {
     /// The time that operations wait for a usable path; `None`: forever.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn wait_limit(&self) -> Option<Duration> {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
     }
 }
@@ -113,11 +113,11 @@ mod tests {
     fn never_is_never() {
         let limit = |seconds| Some(Duration::from_secs(seconds));
         let mut options = DiskOptions { ctrl_loss_timeout: None, ..DiskOptions::default() };
-        assert_eq!(options.patience(), None);
+        assert_eq!(options.wait_limit(), None);
         options.ctrl_loss_timeout = limit(60);
-        assert_eq!(options.patience(), limit(60));
+        assert_eq!(options.wait_limit(), limit(60));
         options.fast_io_fail_timeout = limit(1);
-        assert_eq!(options.patience(), limit(1));
+        assert_eq!(options.wait_limit(), limit(1));
     }
 
     #[test]

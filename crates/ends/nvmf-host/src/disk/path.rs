@@ -63,7 +63,7 @@ pub struct PathStatus {
 
 /// The time that operations may wait for a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// Without limit.
     Unlimited,
     /// Until this time.
@@ -237,20 +237,20 @@ impl Path {
     }
 
     /// The time that operations may wait for the path.
-    pub(super) fn patience(&self, options: &DiskOptions) -> Patience {
+    pub(super) fn wait_limit(&self, options: &DiskOptions) -> WaitLimit {
         let state = self.lock();
         let reach = state.session.as_ref().map(|session| session.reach());
         if state.state == PathState::Dead || reach == Some(Reach::Gone) {
-            return Patience::Until(state.since);
+            return WaitLimit::Until(state.since);
         }
-        let Some(since) = state.unusable_since else { return Patience::Unlimited };
-        let limit = options.patience().and_then(|limit| since.checked_add(limit));
-        let Some(at) = limit else { return Patience::Unlimited };
+        let Some(since) = state.unusable_since else { return WaitLimit::Unlimited };
+        let limit = options.wait_limit().and_then(|limit| since.checked_add(limit));
+        let Some(at) = limit else { return WaitLimit::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
             // Connected, about to serve: the limit may have passed, so allow the connect timeout.
-            return Patience::Until(at.max(state.since + options.connection.connect_timeout));
+            return WaitLimit::Until(at.max(state.since + options.connection.connect_timeout));
         }
-        Patience::Until(at)
+        WaitLimit::Until(at)
     }
 
     pub(super) fn status(&self) -> PathStatus {

@@ -101,7 +101,7 @@ impl DiskQueue {
     ) -> DiskQueue {
         let task = reactor.add_child(parent);
         let mailbox = hub.add_mailbox(reactor.waker(task));
-        let (paths, patience) = (hub.paths.len(), hub.options.patience());
+        let (paths, patience) = (hub.paths.len(), hub.options.wait_limit());
         let meter = hub.meters.open();
         DiskQueue {
             hub,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:strangers";
 pub const MIB: usize = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Resident memory of this process, in bytes.
 pub fn resident() -> usize {
@@ -73,7 +73,7 @@ impl Peer {
 
     /// `None` if the target closes the connection.
     pub fn try_on(stream: TcpStream) -> Option<Self> {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
         let end = HostEnd::new(Digests::NONE, 128);
         let mut peer = Self { stream, end, next: 0 };
@@ -208,7 +208,7 @@ impl Peer {
 
     /// Writes like an honest host.
     pub fn write(&mut self, bytes: usize) -> Status {
-        self.stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));
         let grant = self.granted().expect("its turn comes");
         self.withhold(grant, 0);

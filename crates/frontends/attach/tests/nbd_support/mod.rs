@@ -36,7 +36,7 @@ pub const ENOTSUP: u32 = 95;
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
 /// Longer than any expected answer takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A disk as people name it.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
@@ -77,8 +77,8 @@ impl Client {
     pub fn raw(server: &Server) -> Client {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         server.adopt(theirs);
-        ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        ours.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        ours.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        ours.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         let mut client = Client { stream: ours, structured: false };
         let greeting = client.take(18);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
@@ -124,7 +124,7 @@ impl Client {
     pub fn hears_nothing(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         let heard = self.stream.read(&mut [0]);
-        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        self.stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         heard.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 

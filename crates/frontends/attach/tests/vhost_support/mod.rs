@@ -51,7 +51,7 @@ pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
 /// Longer than any expected answer takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// Descriptors of a ring.
 pub const SIZE: u16 = 128;
@@ -100,7 +100,7 @@ impl Served {
     /// A raw connection.
     pub fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.config.socket).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream
     }
 
@@ -304,7 +304,7 @@ impl Vm {
 
     /// The device's next entry in the used ring; waits for it, up to a limit.
     pub fn used(&mut self, ring: usize) -> Option<Used> {
-        self.used_within(ring, PATIENCE)
+        self.used_within(ring, WAIT_LIMIT)
     }
 
     pub fn used_within(&mut self, ring: usize, patience: Duration) -> Option<Used> {

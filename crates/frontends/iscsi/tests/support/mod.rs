@@ -17,7 +17,7 @@ pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
 /// Longer than any expected answer takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
 pub const WRITE: u8 = 0x20;
@@ -119,8 +119,8 @@ impl Client {
     /// A client that has sent nothing yet.
     pub fn raw(server: &Server) -> Client {
         let stream = TcpStream::connect(server.address()).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         let name = "iqn.2026-11.test:host".to_owned();
         Client { stream, name, wishes: Wishes::default(), digests: false, cmd_sn: 1, tag: 100 }
@@ -231,7 +231,7 @@ impl Client {
                 assert!(kinds.contains(&error.kind()), "{error}");
             }
         }
-        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        self.stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     }
 
     /// Checks that the target closes, and sends no more than it must.

@@ -36,7 +36,7 @@ use farblock_mem::Buffer;
 /// With many more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
 const MOST_STREAMS: usize = 32;
 /// Vain looks for one receive, after which the engine submits it to the ring: some 50 microseconds.
-const PATIENCE: u16 = 256;
+const WAIT_LIMIT: u16 = 256;
 
 /// The result of a look.
 #[derive(PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Uring {
         }
         stream.drained = true;
         stream.looks += 1;
-        if stream.looks < PATIENCE {
+        if stream.looks < WAIT_LIMIT {
             return Look::Nothing;
         }
         Look::Ring
@@ -361,7 +361,7 @@ mod tests {
             assert!(bench.turn(Wait::Look).is_empty());
             looks += 1;
         }
-        assert_eq!(looks, super::PATIENCE);
+        assert_eq!(looks, super::WAIT_LIMIT);
         peer.write_all(b"later").unwrap();
         assert_eq!(received(&bench.look(1)), b"later");
         bench.recv(key, 0);

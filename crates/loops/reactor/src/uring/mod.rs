@@ -44,7 +44,7 @@ use ring::{Completion, Ring};
 use watches::Watch;
 
 /// The time for which a dropped reactor waits for the kernel to release its memory.
-const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(30);
+const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time after which it cancels again.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
 
@@ -195,7 +195,7 @@ impl Uring {
     /// the reactor leaks that memory.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         self.submit_streams(cx);
-        let give_up = Instant::now() + SHUT_DOWN_PATIENCE;
+        let give_up = Instant::now() + SHUT_DOWN_TIMEOUT;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
             // Fails if there is nothing to cancel, or if something cannot be cancelled and has to

@@ -52,7 +52,7 @@ macro_rules! on_the_simulated_engine {
 pub const SIMULATED_SEEDS: u64 = 5;
 
 /// Long enough for a machine under other load.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Loop {
     pub reactor: Reactor,
@@ -115,7 +115,7 @@ impl Loop {
 
     /// Polls until the task's mailbox has an event; returns the next one.
     pub fn next(&mut self) -> Event {
-        let deadline = os::now() + PATIENCE;
+        let deadline = os::now() + WAIT_LIMIT;
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return event;

@@ -5,7 +5,7 @@ use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcErro
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
 use crate::live::{Cause, Opened};
-use crate::patience::{Aside, Patience};
+use crate::open_timeouts::{Aside, OpenTimeouts};
 use farblock_backends::stripe::Stripe;
 use farblock_block::Namespace as _;
 use farblock_state::Namespace;
@@ -201,7 +201,7 @@ fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 
 /// The namespace of a file or block device, if it can be opened.
 fn file(
-    patience: &Patience,
+    patience: &OpenTimeouts,
     name: &str,
     block_size: Option<u32>,
     read_only: bool,

@@ -34,7 +34,7 @@ pub use server::{SpdkServer, serve_spdk};
 
 use crate::audit::AUDIT;
 use crate::live::Open;
-use crate::patience::Patience;
+use crate::open_timeouts::OpenTimeouts;
 use crate::steering::{Refused, Reread, Steering};
 use farblock_state::{Document, Host};
 use message::{Answer, INVALID_STATE, METHOD_NOT_FOUND, Params, RpcError};
@@ -65,7 +65,7 @@ const MAX_ATTEMPTS: usize = 8;
 /// State without a place in a document.
 struct Table {
     opener: Arc<dyn Open>,
-    patience: Patience,
+    patience: OpenTimeouts,
     /// The parameters that created the transport, if a call did.
     transport: Option<serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
@@ -104,7 +104,7 @@ impl SpdkRpc {
         let shares = !steering.document().0.subsystems.is_empty();
         let table = Table {
             opener,
-            patience: Patience::default(),
+            patience: OpenTimeouts::default(),
             transport: shares.then(serde_json::Map::new),
             subsystems: BTreeMap::new(),
             opened: BTreeSet::new(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use farblock_reactor::EngineKind;
 
-use super::{Context, Driver, PATIENCE, Random, Suite};
+use super::{Context, Driver, Random, Suite, WAIT_LIMIT};
 use crate::{Availability, Change, Namespace, Watch};
 
 /// A namespace, and a function that makes it grow.
@@ -46,7 +46,7 @@ fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
     let mut driver = Driver::with(namespace, engine);
     let (watch, told) = listen(namespace);
     grow(before.blocks * 2);
-    let blocks = told.recv_timeout(PATIENCE).expect("growth is told");
+    let blocks = told.recv_timeout(WAIT_LIMIT).expect("growth is told");
     assert_eq!(blocks, before.blocks * 2, "it is told before it is there");
     let after = namespace.geometry();
     assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
@@ -59,7 +59,7 @@ fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
     assert!(driver.read(0, after, blocks - 2, 2) == data, "the new end is not what it was");
     drop(watch);
     grow(before.blocks * 3);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while namespace.geometry().blocks != before.blocks * 3 {
         assert!(Instant::now() < deadline, "it does not grow a second time");
         driver.turn(std::time::Duration::from_millis(5));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 
-use super::PATIENCE;
+use super::WAIT_LIMIT;
 use crate::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 
 /// A reactor with any number of queues on it, for tests.
@@ -83,7 +83,7 @@ impl Driver {
     }
 
     fn wait_until(&mut self, queue: usize, count: usize, done: &mut Vec<Completion>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             self.queue(queue).poll(done);
             if done.len() >= count {
@@ -92,7 +92,7 @@ impl Driver {
             let missing = count - done.len();
             assert!(
                 Instant::now() < deadline,
-                "{missing} of {count} operations did not complete in {PATIENCE:?}, or their queue \
+                "{missing} of {count} operations did not complete in {WAIT_LIMIT:?}, or their queue \
                  did not make its parent ready"
             );
             self.turn(deadline.saturating_duration_since(Instant::now()));

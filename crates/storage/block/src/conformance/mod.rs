@@ -14,7 +14,7 @@
 //!
 //! Each check runs on a fresh namespace of 512-byte blocks and again on one of 4096-byte blocks.
 //! A failure names the check, the engine, the block size and the seed; `FARBLOCK_SEED` repeats it.
-//! An operation that does not complete within [`PATIENCE`] is a failure, not a hang.
+//! An operation that does not complete within [`WAIT_LIMIT`] is a failure, not a hang.
 
 mod at_once;
 mod changes;
@@ -40,7 +40,7 @@ pub const MIN_BYTES: u64 = 16 << 20;
 /// The smallest limit of blocks per operation that the suite supports.
 pub const MIN_MAX_BLOCKS: u32 = 16;
 /// The time limit for an operation.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The fate of data written to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farblock_reactor::{Buffer, EngineKind, os};
 
-use super::{Contents, Context, Driver, PATIENCE};
+use super::{Contents, Context, Driver, WAIT_LIMIT};
 use crate::{Geometry, Namespace, Op};
 
 /// Operations in flight at once.
@@ -198,7 +198,7 @@ impl Meeting {
     fn wait_for(&self, count: usize) {
         *self.arrivals.lock().expect("nobody panics here") += 1;
         self.changed.notify_all();
-        os::wait_while(&self.arrivals, &self.changed, PATIENCE, |arrivals| *arrivals < count);
+        os::wait_while(&self.arrivals, &self.changed, WAIT_LIMIT, |arrivals| *arrivals < count);
     }
 }
 

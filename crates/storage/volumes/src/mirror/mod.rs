@@ -49,7 +49,7 @@ pub trait LegSource: Send + Sync {
 
     /// Makes sure that writes which a dead process may have sent there can no longer take effect
     /// after new writes. Called before [`open`](LegSource::open), and again after an error. Waits
-    /// for up to [`PATIENCE`](crate::limits::PATIENCE).
+    /// for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
     ///
     /// # Errors
     /// A sentence about the writes that may still take effect: then the mirror does not write the

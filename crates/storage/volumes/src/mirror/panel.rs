@@ -8,7 +8,7 @@ use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
 
 use super::shared::{Shared, bit, members};
-use crate::limits::{HOPE, PATIENCE};
+use crate::limits::{HOPE, WAIT_LIMIT};
 
 /// The interval of checking a leg that is away, while the keeper waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -138,7 +138,7 @@ impl Panel {
         self.look_for_absence();
         let stopped = self.shared.is_stopped();
         let now = os::now();
-        let waited = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
+        let waited = |since: Instant| now.saturating_duration_since(since) >= WAIT_LIMIT;
         for (leg, way) in self.ways.iter_mut().enumerate() {
             let out = self.shared.written() & bit(leg) == 0;
             let there = self.shared.legs[leg].is_there();
@@ -181,7 +181,7 @@ impl Panel {
                 continue;
             }
             let since = *away.get_or_insert(now);
-            let patient = now.saturating_duration_since(since) < PATIENCE;
+            let patient = now.saturating_duration_since(since) < WAIT_LIMIT;
             some |= patient || !self.shared.put_out(leg, &self.shared.legs[leg].absence());
         }
         some || self.useless.is_some()

@@ -12,7 +12,7 @@ use farblock_reactor::EngineKind;
 
 use super::frame::{ANSWER_BYTES, FloorRequest, parse_answer};
 use super::pin::pin;
-use super::spin::Patience;
+use super::spin::WaitLimit;
 use super::stream::Stream;
 use crate::cpu::Meters;
 use crate::error::RunError;
@@ -252,7 +252,7 @@ impl Asker {
         shared: &ClientShared,
         cancel: &Cancel,
     ) -> Result<Counted, RunError> {
-        let mut patience = Patience::new();
+        let mut patience = WaitLimit::new();
         let start = Instant::now();
         for lane in &mut self.lanes {
             (0..lane.depth).for_each(|_| self.load.ask(lane, start));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::frame::{FloorRequest, REQUEST_BYTES, emit_answer};
 use super::pin::pin;
-use super::spin::Patience;
+use super::spin::WaitLimit;
 use super::stream::{Cutter, Stream};
 use crate::limits::{
     FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT, FLOOR_RECEIVE_BYTES,
@@ -124,7 +124,7 @@ fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) 
         data: vec![0x5a; FLOOR_MAX_BYTES as usize],
     };
     let mut peers: Vec<Peer> = Vec::new();
-    let mut patience = Patience::new();
+    let mut patience = WaitLimit::new();
     while !stop.load(Ordering::Relaxed) {
         let arrival = match peers.is_empty() {
             true => match arrivals.recv() {

@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Instant;
 
-use crate::limits::{FLOOR_NAP, FLOOR_PATIENCE};
+use crate::limits::{FLOOR_NAP, FLOOR_TIMEOUT};
 use crate::machine::cores;
 
 /// Rounds between two readings of the clock.
 const ROUNDS: u32 = 64;
 
 /// Decides how a thread waits after an idle round.
-pub(super) struct Patience {
+pub(super) struct WaitLimit {
     round: u32,
     now: Instant,
     active: Instant,
@@ -18,10 +18,10 @@ pub(super) struct Patience {
     crowded: bool,
 }
 
-impl Patience {
-    pub(super) fn new() -> Patience {
+impl WaitLimit {
+    pub(super) fn new() -> WaitLimit {
         let now = Instant::now();
-        Patience { round: 0, now, active: now, crowded: cores() == 1 }
+        WaitLimit { round: 0, now, active: now, crowded: cores() == 1 }
     }
 
     /// The approximate time.
@@ -42,7 +42,7 @@ impl Patience {
         }
         if active {
             self.active = self.now;
-        } else if self.now.saturating_duration_since(self.active) > FLOOR_PATIENCE {
+        } else if self.now.saturating_duration_since(self.active) > FLOOR_TIMEOUT {
             thread::sleep(FLOOR_NAP);
             self.round = 0;
             self.now = Instant::now();

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// The polling interval of a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
@@ -47,9 +47,11 @@ pub(crate) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
             let (disk, load) = (&disk, &load);
             scope.spawn(move || write_and_compare(disk, number, load));
         }
-        let mut teller = Teller::new(&stop, &load, args, global);
-        let told = teller.play(&mut stage).map(|()| (teller.paths, teller.targets, teller.longest));
-        let seconds = teller.began.elapsed().as_secs_f64();
+        let mut narrator = Narrator::new(&stop, &load, args, global);
+        let told = narrator
+            .play(&mut stage)
+            .map(|()| (narrator.paths, narrator.targets, narrator.longest));
+        let seconds = narrator.began.elapsed().as_secs_f64();
         load.stop();
         (told, seconds)
     });
@@ -81,7 +83,7 @@ fn open(url: &str) {
 }
 
 /// Injects faults, and reports their effects.
-struct Teller<'a> {
+struct Narrator<'a> {
     stop: &'a Stop,
     load: &'a Load,
     began: Instant,
@@ -94,7 +96,7 @@ struct Teller<'a> {
     longest: Option<(Duration, String)>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Narrator<'a> {
     fn new(stop: &'a Stop, load: &'a Load, args: &DemoArgs, global: &Global) -> Self {
         let began = Instant::now();
         Self {
@@ -200,7 +202,7 @@ impl<'a> Teller<'a> {
     /// Waits until `is_so`; false on a timeout or a signal.
     fn until(&self, stage: &mut Stage, is_so: impl Fn(&Stage) -> bool) -> Result<bool> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE && !self.stop.requested() {
+        while begin.elapsed() < WAIT_LIMIT && !self.stop.requested() {
             if is_so(stage) {
                 return Ok(true);
             }

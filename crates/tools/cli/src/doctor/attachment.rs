@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn a_path_that_is_lost_is_gone_along() {
-        let found = examine(&attachment("reconnecting", Some("reconnecting")), PATIENCE);
+        let found = examine(&attachment("reconnecting", Some("reconnecting")), WAIT_LIMIT);
         let last = found.last().expect("some");
         assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
         let well = Examined { trouble: None, ..attachment("live", Some("live")) };
-        let found = examine(&well, PATIENCE);
+        let found = examine(&well, WAIT_LIMIT);
         assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:?}");
     }
 
@@ -227,9 +227,9 @@ mod tests {
         let swap = Some(("the machine swaps to /dev/x".to_owned(), "swap elsewhere"));
         let swapped = Examined { swap, trouble: None, ..attachment("live", Some("live")) };
         let problem = |one: &&Finding| one.verdict == Verdict::Problem;
-        let found = examine(&swapped, PATIENCE);
+        let found = examine(&swapped, WAIT_LIMIT);
         assert_eq!(found.iter().find(problem).map(|one| one.check), Some("swap"), "{found:?}");
     }
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const WAIT_LIMIT: Duration = Duration::from_secs(5);
 }

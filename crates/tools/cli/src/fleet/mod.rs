@@ -12,8 +12,8 @@ use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
 use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
 use farblock_bench::{Cancel, cores};
 use farblock_fleet::{
-    Allowed, Board, FleetError, GuestFiles, Launcher, Listener, Live, LiveHost, Memory, Patience,
-    Plan, Report, Secret, Setting, Step,
+    Allowed, Board, FleetError, FleetTimeouts, GuestFiles, Launcher, Listener, Live, LiveHost,
+    Memory, Plan, Report, Secret, Setting, Step,
 };
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
@@ -137,7 +137,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
         folder: folder.path().to_path_buf(),
         guests,
         secrets: secrets(&plan)?,
-        patience: Patience::default(),
+        patience: FleetTimeouts::default(),
         cancel,
         board,
         progress: &mut show,

@@ -4,7 +4,7 @@ use super::located::Source;
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result};
 use crate::values;
-use farblock_admin::{Aside, Patience};
+use farblock_admin::{Aside, OpenTimeouts};
 use farblock_host::key_file;
 use farblock_secure::{Group, Hash, Secret, TlsKey};
 use farblock_state::{Demand, Host, Limits};
@@ -43,7 +43,7 @@ pub(super) type Hosts = BTreeMap<String, Host>;
 /// Reads a key file, with a timeout for shares that do not answer.
 fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
     let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
-    Patience::default().with(Aside::Key, &what, move || by(&path))
+    OpenTimeouts::default().with(Aside::Key, &what, move || by(&path))
 }
 
 /// Reads a host's TLS keys for a subsystem, from a file or the kernel's keyrings.
@@ -51,7 +51,7 @@ fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, Str
     let what = format!("the key {}", path.display());
     let (path, host, subsystem) = (path.to_owned(), host.to_owned(), subsystem.to_owned());
     let read = move || key_file::read_tls_of(&path, &host, &subsystem);
-    Patience::default().with(Aside::Key, &what, read)
+    OpenTimeouts::default().with(Aside::Key, &what, read)
 }
 
 /// Reads the keys of a host entry; `None` if it names none.

@@ -102,7 +102,7 @@ impl LegSource for Remote {
         }
         let mut orphans = self.orphans();
         orphans.add(left.clone());
-        let ended = orphans.end(&self.url, &self.options, limits::PATIENCE);
+        let ended = orphans.end(&self.url, &self.options, limits::WAIT_LIMIT);
         if orphans.is_empty() {
             return journal::ended(&self.url, &left);
         }

@@ -1,7 +1,7 @@
 //! In the foreground, for a service manager: files, systemd's notifications, signals, the unit.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
-use crate::support::{PATIENCE, signal, until, wait};
+use crate::support::{WAIT_LIMIT, signal, until, wait};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::fs;
 use std::io::{BufRead, BufReader, IoSliceMut};
@@ -17,7 +17,7 @@ struct Systemd(UnixDatagram);
 impl Systemd {
     fn new(attachments: &Attachments) -> Systemd {
         let socket = UnixDatagram::bind(attachments.scratch.path("notify")).expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         Systemd(socket)
     }
 

@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Longer than any step takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test's own directory, which also holds this host's identity.
 pub struct Scratch(tempfile::TempDir);
@@ -232,11 +232,11 @@ pub fn wait(child: Child) -> Output {
     std::thread::spawn(move || {
         let _ = sender.send(child.wait_with_output());
     });
-    match receiver.recv_timeout(PATIENCE) {
+    match receiver.recv_timeout(WAIT_LIMIT) {
         Ok(output) => output.expect("an exit status"),
         Err(_) => {
             signal(id, "KILL");
-            panic!("process {id} did not end within {PATIENCE:?}");
+            panic!("process {id} did not end within {WAIT_LIMIT:?}");
         }
     }
 }
@@ -246,7 +246,7 @@ pub fn wait(child: Child) -> Output {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what} does not come true");
+        assert!(begin.elapsed() < WAIT_LIMIT, "{what} does not come true");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -308,7 +308,7 @@ impl Server {
             }
         });
         let mut said = String::new();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_LIMIT;
         let address = loop {
             let Ok(line) = receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
             else {

@@ -20,7 +20,7 @@ use windows_sys::Win32::Foundation::{
 };
 
 /// Time limit for a stop of the service.
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_LIMIT: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The pause before Windows restarts a dead service, and the time until it forgets failures.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ fn stop(service: &Service) -> Result<()> {
     }
     // An error here means that it is stopping already; the loop below sees that.
     let _ = service.stop();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while state().map_err(|error| explain(&error))? != ServiceState::Stopped {
         if Instant::now() >= deadline {
             return Err(Failure::run(format_args!(

@@ -25,7 +25,7 @@ use windows_service::{define_windows_service, service_dispatcher};
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for the last users at a stop. Disks still in use then stay attached.
-const DETACH_PATIENCE: Duration = Duration::from_secs(30);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time until Windows must hear from us again while stopping; one attempt takes less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
@@ -101,7 +101,7 @@ fn restore(
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    let deadline = Instant::now() + DETACH_PATIENCE;
+    let deadline = Instant::now() + DETACH_TIMEOUT;
     for checkpoint in 1.. {
         status.tell(ServiceState::StopPending, checkpoint, 0);
         let left = restorer.detach();

@@ -23,7 +23,7 @@ pub(super) use kept::Kept;
 
 use super::model::{BLOCK_BYTES, BLOCKS, Model, Wish, bytes_of};
 use super::server::Server;
-use super::{GONE_TIME, LONGEST, Named, PATIENCE, Plan, Wrong};
+use super::{GONE_TIME, LONGEST, Named, Plan, WAIT_LIMIT, Wrong};
 use super::{break_something, fewest, go_wrong, memory, options};
 use agent::{Agent, Identity, Order};
 use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
@@ -262,7 +262,7 @@ impl<'a> Cluster<'a> {
 
     /// Waits until a node's agent has performed its order.
     fn obeyed(&mut self, at: usize) {
-        let until = self.world.elapsed() + PATIENCE;
+        let until = self.world.elapsed() + WAIT_LIMIT;
         while self.nodes[at].agent.outcome().is_none() {
             assert!(self.world.elapsed() < until, "an agent does not get on");
             self.turn(Duration::from_millis(1));
@@ -597,7 +597,7 @@ impl<'a> Cluster<'a> {
 
     /// Waits for everything in flight to end.
     fn settle(&mut self) {
-        let until = self.world.elapsed() + PATIENCE;
+        let until = self.world.elapsed() + WAIT_LIMIT;
         let is_over = |cluster: &Cluster| {
             cluster.contest.is_empty()
                 && cluster.nodes.iter().all(|node| node.flights.is_empty())

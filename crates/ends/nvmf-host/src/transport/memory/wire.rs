@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The time limit of [`Wire::wait`]: a test that needs longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Memory of the host that the controller may read and write.
 pub enum Region {
@@ -216,7 +216,7 @@ impl Wire {
     }
 
     fn wait_while(&self, what: &str, waits: impl FnMut(&mut Ends) -> bool) -> MutexGuard<'_, Ends> {
-        let waited = self.news.wait_timeout_while(self.ends(), PATIENCE, waits);
+        let waited = self.news.wait_timeout_while(self.ends(), WAIT_LIMIT, waits);
         let (ends, timed_out) = waited.expect("no holder panics");
         assert!(!timed_out.timed_out(), "no {what}");
         ends

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const BLOCK: u32 = 512;
 const BYTES: u64 = 4 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// For each queue.
 const VERIFIES: u16 = 12;
 const FIRST: NamespaceId = NamespaceId(1);
@@ -37,7 +37,7 @@ fn memory(block_size: u32) -> Arc<dyn Namespace> {
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -113,7 +113,7 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         }
         assert_eq!(gate.seen().len(), seen, "nothing was begun after the removal");
         drop(gate);
-        removal.wait(PATIENCE).expect("its last operation has ended");
+        removal.wait(WAIT_LIMIT).expect("its last operation has ended");
         assert!(weak.upgrade().is_none(), "nobody holds it");
         queues.iter_mut().for_each(|io| assert_eq!(read_first(io, 2), Status::SUCCESS));
         assert!(queues.iter().all(|io| io.wire.take_answers().is_empty()), "answered twice");
@@ -153,7 +153,7 @@ fn a_number_that_is_given_again_reaches_the_new_store_only() {
                     control.replace_namespace(NQN, FIRST, &next).expect("it is there")
                 }
             };
-            old.wait(PATIENCE).expect("it drains");
+            old.wait(WAIT_LIMIT).expect("it drains");
         }
         over.store(true, Ordering::Relaxed);
         users.into_iter().map(|user| user.join().expect("it was content")).sum()
@@ -218,7 +218,7 @@ fn a_removed_file_is_closed_and_unlocked() {
             }
             assert!(open().is_err(), "it is locked");
             let removal = control.remove_namespace(NQN, second).expect("it is there");
-            removal.wait(PATIENCE).expect("it drains");
+            removal.wait(WAIT_LIMIT).expect("it drains");
             open().expect("it is unlocked when the removal is over");
             for io in &mut queues {
                 let status = status_of(io, 9000 + u16::from(round));

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Longer than the server takes to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Limit of the kernel: its blocks are at most a page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
 
@@ -35,8 +35,8 @@ pub(super) fn connect(server: &Server) -> Result<(UnixStream, Disk), Error> {
 fn negotiated(server: &Server, ask_block_size: bool) -> Result<(UnixStream, Disk), Error> {
     let pair = || -> io::Result<_> {
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(PATIENCE))?;
-        ours.set_write_timeout(Some(PATIENCE))?;
+        ours.set_read_timeout(Some(WAIT_LIMIT))?;
+        ours.set_write_timeout(Some(WAIT_LIMIT))?;
         server.adopt(theirs);
         let disk = negotiate(&ours, ask_block_size)?;
         // The kernel has its own timeouts.

@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Time limit for opening a disk, a key file or the configuration.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many operations of a kind may hang at once: each keeps a thread until the system returns.
 pub(crate) const STUCK_MAX: usize = 8;
 
@@ -42,14 +42,14 @@ impl Aside {
 
 /// Runs operations with a time limit.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct OpenTimeouts {
     longest: Duration,
     stuck: Arc<[AtomicUsize; KINDS]>,
 }
 
-impl Default for Patience {
+impl Default for OpenTimeouts {
     fn default() -> Self {
-        Self::new(PATIENCE)
+        Self::new(OPEN_TIMEOUT)
     }
 }
 
@@ -88,7 +88,7 @@ impl Wanted {
     }
 }
 
-impl Patience {
+impl OpenTimeouts {
     pub(crate) fn new(longest: Duration) -> Self {
         Self { longest, stuck: Arc::default() }
     }
@@ -106,7 +106,7 @@ impl Patience {
         self.while_wanted(kind, what, move |_| work())
     }
 
-    /// Like [`Patience::with`], for work that checks whether the caller still waits.
+    /// Like [`OpenTimeouts::with`], for work that checks whether the caller still waits.
     ///
     /// # Errors
     /// One sentence: the operation's error, or that it takes too long.
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_hangs_of_one_kind_leaves_the_others_their_threads() {
-        let patience = Patience::new(Duration::from_millis(10));
+        let patience = OpenTimeouts::new(Duration::from_millis(10));
         let (go_on, may_go_on) = channel::<()>();
         let may_go_on = Arc::new(Mutex::new(may_go_on));
         let hang = |kind: Aside| {
@@ -189,7 +189,7 @@ mod tests {
             assert!(refused.contains(kind.words().0), "{refused}");
             assert!(refused.contains("already"), "{refused}");
         }
-        let patient = Patience { longest: LONG, ..patience.clone() };
+        let patient = OpenTimeouts { longest: LONG, ..patience.clone() };
         patient.with(Aside::Disk, "a disk", || Ok(())).expect("disks are another matter");
         drop(go_on);
         while patience.stuck.iter().any(|count| count.load(Ordering::Relaxed) > 0) {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn who_is_not_waited_for_is_told_and_who_claims_is_waited_for() {
-        let patience = Patience::new(Duration::from_millis(10));
+        let patience = OpenTimeouts::new(Duration::from_millis(10));
         let (told, tells) = channel();
         let late = patience.while_wanted(Aside::File, "it", move |wanted| {
             while wanted.is() {
@@ -213,7 +213,7 @@ mod tests {
         // A slow machine may not start a thread in time: retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);
-            let patience = Patience { longest, ..patience.clone() };
+            let patience = OpenTimeouts { longest, ..patience.clone() };
             let claimed = patience.while_wanted(Aside::File, "it", move |wanted| {
                 if !wanted.claim() {
                     return Ok(false);

@@ -25,19 +25,19 @@ const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
 "#;
 
 /// See the module documentation.
-pub(crate) struct Door {
+pub(crate) struct TlsListener {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
 }
 
-impl Door {
+impl TlsListener {
     /// Uses TLS if `tls` is given.
-    pub(crate) fn new(listener: TcpListener, tls: Option<Arc<ServerConfig>>) -> Door {
-        Door { listener, acceptor: tls.map(TlsAcceptor::from) }
+    pub(crate) fn new(listener: TcpListener, tls: Option<Arc<ServerConfig>>) -> TlsListener {
+        TlsListener { listener, acceptor: tls.map(TlsAcceptor::from) }
     }
 }
 
-impl Listener for Door {
+impl Listener for TlsListener {
     type Io = Stream;
     type Addr = SocketAddr;
 
