@@ -2,8 +2,8 @@
 //! snapshot for each request.
 //!
 //! A target that does not answer does not delay the others: all are asked at once, each for at most
-//! [`ANSWER_TIMEOUT`]. The page receives only data that it understands; a target that sends anything else
-//! counts as unreachable. Authorized changes go through [`forward`].
+//! [`ANSWER_TIMEOUT`]. The page receives only data that it understands; a target that sends
+//! anything else counts as unreachable. Authorized changes go through [`forward`].
 
 use crate::api;
 use crate::attached::ReadAttached;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use farblock_fleet::{Plan, WaitLimit};
+use farblock_fleet::{FleetTimeouts, Plan};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,20 +66,20 @@ fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: 
     }
 }
 
-fn patience(loss: Loss) -> WaitLimit {
+fn patience(loss: Loss) -> FleetTimeouts {
     match loss {
         // The end of its connection shows it, without a timeout.
-        Loss::Dies => WaitLimit::default(),
+        Loss::Dies => FleetTimeouts::default(),
         Loss::Hangs => {
             let time = Duration::from_secs(4);
             let end = Duration::from_secs(1);
-            WaitLimit {
+            FleetTimeouts {
                 answer: time,
                 word: time,
                 silence: time,
                 open: time,
                 end,
-                ..WaitLimit::default()
+                ..FleetTimeouts::default()
             }
         }
     }

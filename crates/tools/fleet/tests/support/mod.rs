@@ -4,8 +4,8 @@
 
 use farblock_bench::Cancel;
 use farblock_fleet::{
-    Allowed, Board, FleetError, Launcher, Listener, Memory, Place, Plan, Report, Secret, Setting,
-    WaitLimit, run,
+    Allowed, Board, FleetError, FleetTimeouts, Launcher, Listener, Memory, Place, Plan, Report,
+    Secret, Setting, run,
 };
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -48,10 +48,14 @@ pub fn plan(target: SocketAddr) -> Plan {
 }
 
 pub fn carry_out(plan: &Plan, token: &str) -> Result<Report, FleetError> {
-    carry_out_with(plan, token, WaitLimit::default())
+    carry_out_with(plan, token, FleetTimeouts::default())
 }
 
-pub fn carry_out_with(plan: &Plan, token: &str, patience: WaitLimit) -> Result<Report, FleetError> {
+pub fn carry_out_with(
+    plan: &Plan,
+    token: &str,
+    patience: FleetTimeouts,
+) -> Result<Report, FleetError> {
     let folder = tempfile::tempdir().expect("a folder");
     let setting = Setting {
         board: Board::default(),
