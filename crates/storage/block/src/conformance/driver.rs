@@ -92,7 +92,7 @@ impl Driver {
             let missing = count - done.len();
             assert!(
                 Instant::now() < deadline,
-                "{missing} of {count} operations did not complete in {WAIT_LIMIT:?}, or their queue \
+                "{missing} of {count} operations did not complete in {WAIT_LIMIT:?}, or the queue \
                  did not make its parent ready"
             );
             self.turn(deadline.saturating_duration_since(Instant::now()));
