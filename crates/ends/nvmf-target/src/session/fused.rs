@@ -49,6 +49,9 @@ struct Pair {
     first: SlotId,
     second: SlotId,
     stage: Stage,
+    /// Whether the queue's claim is for this pair. Its slots do not show that: once a half has its
+    /// response, the next pair may use them.
+    has_claim: bool,
     /// Whether each has its response.
     ended: [bool; 2],
     /// Whether one has failed, so that the other must.
@@ -66,8 +69,8 @@ impl Pair {
 pub(super) struct Fused {
     last: Option<First>,
     pairs: Vec<Pair>,
-    /// The active claim, and the second command of its pair.
-    claim: Option<(Arc<Claim>, SlotId)>,
+    /// The active claim, of the pair that has one.
+    claim: Option<Arc<Claim>>,
     /// Whether a half has ended since the last check.
     is_news: bool,
 }
@@ -116,6 +119,7 @@ impl<T: Transport> Session<T> {
                     first,
                     second: slot,
                     stage: Stage::Waiting,
+                    has_claim: false,
                     ended: [false; 2],
                     broken: false,
                 };
@@ -227,23 +231,26 @@ impl<T: Transport> Session<T> {
     fn claim_next(&mut self, cx: &mut Context) {
         let Queue::Io(queue) = &self.queue else { return };
         let Some(fused) = &mut self.fused else { return };
-        let waits = |pair: &&Pair| pair.stage == Stage::InLine && !pair.broken;
-        let Some(pair) = fused.pairs.iter().find(waits).filter(|_| fused.claim.is_none()) else {
+        if fused.claim.is_some() {
             return;
-        };
+        }
+        let waits = |pair: &&mut Pair| pair.stage == Stage::InLine && !pair.broken;
+        let Some(pair) = fused.pairs.iter_mut().find(waits) else { return };
         let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
         let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
         // If the namespace is missing, the command has ended or is about to.
         let Some(backing) = queue.backings.find(namespace) else { return };
         let place = (queue.subsystem, namespace);
         let claim = cx.shared.claim(self.route, backing.id, place, blocks);
-        fused.claim = Some((claim, pair.second));
+        pair.has_claim = true;
+        fused.claim = Some(claim);
     }
 
     /// Gives up the claim of a pair that is over or will not start.
     fn give_up_claim(&mut self, cx: &mut Context) {
-        let claim = self.fused.as_mut().and_then(|fused| fused.claim.take());
-        if let Some((claim, _)) = claim {
+        let Some(fused) = &mut self.fused else { return };
+        if let Some(claim) = fused.claim.take() {
+            fused.pairs.iter_mut().for_each(|pair| pair.has_claim = false);
             cx.shared.give_up(&claim);
         }
     }
@@ -251,12 +258,11 @@ impl<T: Transport> Session<T> {
     /// The claim is granted.
     pub(crate) fn granted(&mut self, cx: &mut Context, claim: &Claim) {
         let Some(fused) = &mut self.fused else { return };
-        let Some((_, second)) = fused.claim.as_ref().filter(|(own, _)| **own == *claim) else {
+        if fused.claim.as_deref() != Some(claim) {
             return;
-        };
-        let second = *second;
-        let pair = fused.pair_of(second).filter(|pair| !pair.broken);
-        let first = pair.filter(|pair| !pair.ended[0]).map(|pair| pair.first);
+        }
+        let pair = fused.pairs.iter().find(|pair| pair.has_claim && !pair.broken);
+        let first = pair.map(|pair| pair.first);
         match first.filter(|_| self.is_serving()) {
             Some(first) => self.wake(cx, first, Gate::Claim),
             None => self.give_up_claim(cx),
@@ -271,10 +277,9 @@ impl<T: Transport> Session<T> {
         else {
             unreachable!("it is a Compare")
         };
-        let Some((claim, second)) = self.fused.as_ref().and_then(|fused| fused.claim.clone())
-        else {
-            unreachable!("granted just now")
-        };
+        let fused = self.fused.as_mut().expect("it is a pair's");
+        let claim = fused.claim.clone().expect("granted just now");
+        let second = fused.pair_of(first).expect("granted just now").second;
         if let Err(status) = self.check_access(second) {
             // The pair is settled at the end of the tick, the first half with it.
             self.respond_and_release(cx, second, status, 0);
@@ -379,9 +384,7 @@ impl<T: Transport> Session<T> {
         }
         let Some(fused) = &mut self.fused else { return };
         fused.pairs.retain_mut(|pair| !is_over(pair));
-        let claimed_for = fused.claim.as_ref().map(|(_, second)| *second);
-        let is_needed = |second| fused.pairs.iter().any(|pair| pair.second == second);
-        if claimed_for.is_some_and(|second| !is_needed(second)) {
+        if !fused.pairs.iter().any(|pair| pair.has_claim) {
             self.give_up_claim(cx);
         }
         self.claim_next(cx);
@@ -393,9 +396,7 @@ impl<T: Transport> Session<T> {
         let is_begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
         fused.last = None;
         fused.pairs.retain_mut(is_begun);
-        let claimed_for = fused.claim.as_ref().map(|(_, second)| *second);
-        let is_needed = |second| fused.pairs.iter().any(|pair| pair.second == second);
-        if claimed_for.is_some_and(|second| !is_needed(second)) {
+        if !fused.pairs.iter().any(|pair| pair.has_claim) {
             self.give_up_claim(cx);
         }
     }

@@ -91,6 +91,8 @@ impl Queue {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            // A ring that this thread has closed can interrupt it.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.receive(),
             Err(error) => panic!("no answer: {error}"),
         }
     }
