@@ -393,9 +393,14 @@ impl<T: Transport> Session<T> {
     /// The connection closes: pairs that are not being executed end.
     pub(super) fn close_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
-        let is_begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
+        // A pair whose comparison has failed writes nothing more.
+        let is_begun = |pair: &Pair| match pair.stage {
+            Stage::Comparing => !pair.broken,
+            Stage::Writing => true,
+            Stage::Waiting | Stage::InLine => false,
+        };
         fused.last = None;
-        fused.pairs.retain_mut(is_begun);
+        fused.pairs.retain(is_begun);
         if !fused.pairs.iter().any(|pair| pair.has_claim) {
             self.give_up_claim(cx);
         }
