@@ -201,7 +201,7 @@ fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         one.end.submit(SlotId(5), &sqe, Transfer::FromController(BLOCK as u32), &mut out);
         one.stream.write_all(&out).expect("sent");
         turn.wait();
-        // The target's free slots are a stack: the new Compare uses the slot of the aborted Compare,
+        // The free slots are a stack: the new Compare uses the slot of the aborted Compare,
         // and the new Write the slot of the aborted Write.
         for (slot, cid) in [(1, 2), (2, 3_u32)] {
             let sqe = Sqe::new(AdminOpcode::ABORT.0, 0, 0);
