@@ -103,6 +103,38 @@ fn the_environment_says_what_is_logged() {
     assert!(serve("farblock_target=loud").contains("RUST_LOG is of no use"));
 }
 
+/// A contributor follows a command from one end to the other and back.
+#[test]
+fn each_command_is_logged_at_both_ends() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(["serve", "--listen", "127.0.0.1:0", "mem:1MiB"]);
+    command.env("RUST_LOG", "farblock_target::queue=trace");
+    let server = support::Server::start(command);
+    let mut command = scratch.command(["write", &server.url(1), "--offset", "128KiB"]);
+    command.env("RUST_LOG", "farblock_host::queue=trace").stdin(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped());
+    let mut host = command.spawn().unwrap();
+    host.stdin.take().unwrap().write_all(&[1; 128 << 10]).unwrap();
+    let host = host.wait_with_output().unwrap();
+    let host = String::from_utf8(host.stderr).unwrap();
+    let target = server.stop().stderr;
+    for part in ["sends Write: 256 blocks at LBA 256", "answered: 0 bytes, Successful Completion"] {
+        assert!(host.contains(part), "{part:?} is missing in {host}");
+    }
+    let parts = [
+        "arrives: a write of 256 blocks at LBA 256",
+        "waits for data: R2T for 131072 bytes",
+        "passes gate Data",
+        "submitted: 256 blocks at LBA 256",
+        "answered: Successful Completion",
+    ];
+    let mut rest = target.as_str();
+    for part in parts {
+        let place = rest.find(part).unwrap_or_else(|| panic!("{part:?} is missing in {target}"));
+        rest = &rest[place..];
+    }
+}
+
 #[test]
 fn another_kind_of_server_is_suspected() {
     let scratch = Scratch::new();

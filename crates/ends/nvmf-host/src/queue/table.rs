@@ -14,6 +14,10 @@ use farblock_wire::{Cqe, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::trace;
+
+/// The name under which people set the log level of commands: `RUST_LOG`.
+const QUEUE: &str = "farblock_host::queue";
 
 /// A command in flight.
 #[derive(Clone, Copy)]
@@ -91,6 +95,8 @@ pub(crate) struct Table<T: Transport> {
     /// How the controller broke the protocol, until the queue takes it.
     breach: Option<&'static str>,
     failures: Failures,
+    /// Whether each command is logged. A queue looks at the log level once.
+    is_traced: bool,
 }
 
 impl<T: Transport> Table<T> {
@@ -115,6 +121,7 @@ impl<T: Transport> Table<T> {
             lost: false,
             breach: None,
             failures: Failures::default(),
+            is_traced: tracing::enabled!(target: QUEUE, tracing::Level::TRACE),
             settings,
         }
     }
@@ -263,6 +270,10 @@ impl<T: Transport> Table<T> {
         let in_capsule_bytes = self.settings.in_capsule_bytes;
         let order = Order { slot, index, command: &command, start, in_capsule_bytes };
         let part = T::issue(out, &order, &mut active.place);
+        if self.is_traced {
+            let kind = active.kind;
+            trace!(target: QUEUE, nsid, slot = slot.0, "sends {kind:?}: {blocks} blocks at LBA {lba}");
+        }
         let tick = self.ticks;
         self.slots[usize::from(slot.0)] = Slot { active: index, start, part, tick };
     }
@@ -410,6 +421,10 @@ impl<T: Transport> Commands<T> for Table<T> {
     }
 
     fn complete(&mut self, id: SlotId, cqe: &Cqe, received: u32, intact: bool) {
+        if self.is_traced {
+            let (nsid, status) = (self.settings.nsid, cqe.status());
+            trace!(target: QUEUE, nsid, slot = id.0, "answered: {received} bytes, {status}");
+        }
         let slot = std::mem::replace(&mut self.slots[usize::from(id.0)], Slot::UNUSED);
         self.free_slots.push(id);
         let nsid = self.settings.nsid;

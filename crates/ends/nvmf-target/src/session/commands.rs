@@ -166,6 +166,7 @@ impl<T: Transport> Session<T> {
                 backings,
                 volumes: ByNamespace::default(),
                 traffic: connected.traffic.clone(),
+                is_traced: super::trace::is_wanted(),
             })),
             _ => Queue::Admin { controller },
         };

@@ -1,5 +1,6 @@
 //! Memory and data: admission of buffers, transfers, and responses.
 
+use super::trace::Step;
 use super::{Session, SessionRequest, SessionState, Submission, Work};
 use crate::admissions::Reason;
 use crate::context::Context;
@@ -273,7 +274,7 @@ impl<T: Transport> Session<T> {
 
     /// Sends a command's response and frees its slot.
     pub(super) fn respond(&mut self, slot: SlotId, status: Status, result: u64) {
-        let cqe = self.end_command(slot, status, result);
+        let cqe = self.end_command(slot, status, result, 0);
         self.transport.respond(slot, &cqe);
     }
 
@@ -314,13 +315,14 @@ impl<T: Transport> Session<T> {
         status: Status,
         result: u64,
     ) {
-        let cqe = self.end_command(slot, status, result);
+        let cqe = self.end_command(slot, status, result, length);
         let held = std::mem::take(&mut self.request(slot).held_bytes);
         self.transport.push(slot, length, parts, held, &cqe);
     }
 
-    /// The response of a command, which leaves this session.
-    fn end_command(&mut self, slot: SlotId, status: Status, result: u64) -> Cqe {
+    /// The response of a command, which leaves this session, after `bytes` of data.
+    fn end_command(&mut self, slot: SlotId, status: Status, result: u64, bytes: u32) -> Cqe {
+        self.trace(slot, Step::Answers(status, bytes));
         self.count(slot, status);
         self.aborts.ended(slot, status);
         if let Some(fused) = &mut self.fused {

@@ -13,6 +13,7 @@
 //! ends one half alone; the other follows at the tick's end. A queue claims blocks for one pair at
 //! a time; see [`crate::claims`].
 
+use super::trace::Step;
 use super::{Queue, Session, Work};
 use crate::claim::Claim;
 use crate::context::Context;
@@ -363,6 +364,7 @@ impl<T: Transport> Session<T> {
         let op = Op { fua, ..Op::write(lba.0, blocks.0, buffer, self.token(second)) };
         self.request(second).operations += 1;
         self.pending.operations += 1;
+        self.trace(second, Step::Submits(op.lba, op.blocks));
         cx.volumes.submit_claimed(volume, op);
         Ok(())
     }

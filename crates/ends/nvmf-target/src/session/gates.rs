@@ -1,5 +1,6 @@
 //! The gates of a session; [`crate::lifecycle`] has their order.
 
+use super::trace::Step;
 use super::{Queue, Session, SessionState, Work};
 use crate::context::Context;
 use crate::fence::FenceAnswer;
@@ -22,6 +23,15 @@ struct Keeper<'a, T> {
     whole: Option<&'a [u8]>,
     /// The namespace of a read that has waited for its round.
     volume: Option<VolumeId>,
+}
+
+impl<T: Transport> Keeper<'_, T> {
+    /// Copies data from where they were received into the command's buffer.
+    fn land_borrowed(&mut self, slot: SlotId) {
+        if let Some(bytes) = self.whole.take() {
+            self.session.land(self.cx, slot, 0, bytes);
+        }
+    }
 }
 
 impl<T: Transport> Gates for Keeper<'_, T> {
@@ -50,9 +60,10 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 
     #[inline]
     fn keep(&mut self, slot: SlotId) {
-        if let Some(bytes) = self.whole.take() {
-            self.session.land(self.cx, slot, 0, bytes);
+        if let Some(gate) = self.session.request(slot).life.waits() {
+            self.session.trace(slot, Step::Waits(gate));
         }
+        self.land_borrowed(slot);
     }
 
     #[inline]
@@ -65,7 +76,7 @@ impl<T: Transport> Gates for Keeper<'_, T> {
         {
             return Ok(None);
         }
-        self.keep(slot);
+        self.land_borrowed(slot);
         let Self { session, cx, volume, .. } = self;
         match session.request(slot).life.path() {
             Path::Plain | Path::Requested | Path::InCapsule => session.submit_io(cx, slot, command),
@@ -91,12 +102,14 @@ impl<T: Transport> Session<T> {
 
     /// A gate lets a command pass that has waited there.
     pub(super) fn wake(&mut self, cx: &mut Context, slot: SlotId, gate: Gate) {
+        self.trace(slot, Step::Wakes(gate));
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::wake(&mut gates, slot, gate);
     }
 
     /// The data of a command have arrived: in its buffer, or in `whole`.
     pub(super) fn has_data(&mut self, cx: &mut Context, slot: SlotId, whole: Option<&[u8]>) {
+        self.trace(slot, Step::Wakes(Gate::Data));
         let mut gates = Keeper { session: self, cx, whole, volume: None };
         lifecycle::wake(&mut gates, slot, Gate::Data);
     }
@@ -217,6 +230,7 @@ impl<T: Transport> Session<T> {
         while self.waiting.for_a_moment.len() > left
             && let Some((slot, volume)) = self.waiting.for_a_moment.pop_front()
         {
+            self.trace(slot, Step::Wakes(Gate::Round));
             let mut gates = Keeper { session: self, cx, whole: None, volume: Some(volume) };
             lifecycle::wake(&mut gates, slot, Gate::Round);
         }

@@ -1,5 +1,6 @@
 //! I/O commands: from the wire to block operations and back.
 
+use super::trace::Step;
 use super::{Queue, Session, SessionRequest, Work};
 use crate::context::Context;
 use crate::events::Event;
@@ -55,6 +56,7 @@ impl<T: Transport> Session<T> {
         let request = self.request(slot);
         request.work = Work::Io(command);
         request.life = Lifecycle::new(Path::of(&command, fuse));
+        self.trace(slot, Step::Arrives(&|| describe(&command).1));
         if cx.shares.is_shared() {
             self.take_share(cx, slot);
         }
@@ -121,6 +123,7 @@ impl<T: Transport> Session<T> {
         };
         let volume = volume.map_or_else(|| self.volume(cx, namespace), Ok)?;
         if let Some(result) = cx.volumes.read_borrowed(volume, lba.0, blocks.0, &mut cx.borrowed) {
+            self.trace(slot, Step::AtOnce);
             return self.answer_borrowed(cx, slot, data.length(), result);
         }
         self.tick.bytes += data.length() as usize;
@@ -161,6 +164,7 @@ impl<T: Transport> Session<T> {
         let Some(result) = cx.volumes.write_inline(volume, lba.0, blocks.0, fua, data) else {
             return false;
         };
+        self.trace(slot, Step::AtOnce);
         self.note_result(cx, slot, result);
         self.request(slot).status = status::of_result(result);
         self.finish(cx, slot);
@@ -172,6 +176,7 @@ impl<T: Transport> Session<T> {
     }
 
     pub(super) fn submit(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId, op: Op) {
+        self.trace(slot, Step::Submits(op.lba, op.blocks));
         self.request(slot).operations += 1;
         self.pending.operations += 1;
         cx.volumes.submit(volume, op);

@@ -25,6 +25,7 @@ mod io;
 mod namespaces;
 mod paced;
 mod reserve;
+mod trace;
 mod turns;
 
 use crate::admissions::Reason;
@@ -105,6 +106,8 @@ pub(crate) struct IoQueue {
     pub(crate) meters: QueueMeters,
     /// Marked when commands arrive, for the keep-alive timer.
     pub(crate) traffic: Arc<Traffic>,
+    /// Whether its commands are logged.
+    is_traced: bool,
 }
 
 /// The kind of a slot's command.

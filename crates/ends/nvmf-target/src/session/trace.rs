@@ -1,0 +1,70 @@
+//! A log of each command of an I/O queue, for people who look for a fault: `RUST_LOG` with
+//! [`QUEUE`]`=trace`. A queue looks at the log level once, when it is connected.
+
+use super::{Queue, Session};
+use crate::lifecycle::Gate;
+use crate::transport::Transport;
+use farblock_proto::capsule::SlotId;
+use farblock_wire::Status;
+use tracing::{Level, enabled, trace};
+
+/// The name under which the log level is set.
+pub(super) const QUEUE: &str = "farblock_target::queue";
+
+/// Whether new queues log their commands.
+pub(super) fn is_wanted() -> bool {
+    enabled!(target: QUEUE, Level::TRACE)
+}
+
+/// What happens to a command.
+#[derive(Clone, Copy)]
+pub(super) enum Step<'a> {
+    /// Its capsule has been parsed.
+    Arrives(&'a dyn Fn() -> String),
+    /// It waits at a gate.
+    Waits(Gate),
+    /// The gate has woken it.
+    Wakes(Gate),
+    /// An operation of this many blocks at this block is submitted to its namespace.
+    Submits(u64, u32),
+    /// Its namespace takes or gives its data at once.
+    AtOnce,
+    /// It gets its response, after this many bytes of data.
+    Answers(Status, u32),
+}
+
+impl<T: Transport> Session<T> {
+    /// Logs a step of a command, if its queue is to be logged.
+    #[inline]
+    pub(super) fn trace(&self, slot: SlotId, step: Step<'_>) {
+        if let Queue::Io(queue) = &self.queue
+            && queue.is_traced
+        {
+            self.trace_step(slot, step);
+        }
+    }
+
+    #[cold]
+    fn trace_step(&self, slot: SlotId, step: Step<'_>) {
+        let Queue::Io(queue) = &self.queue else { return };
+        let request = &self.requests[usize::from(slot.0)];
+        let (controller, qid) = (queue.controller.0, queue.id.0);
+        let (nsid, cid) = (request.sqe.nsid.get(), request.sqe.cid.get());
+        let line = match step {
+            Step::Arrives(what) => format!("arrives: {}", what()),
+            Step::Waits(Gate::Data) if request.asked_for => {
+                format!("waits for data: R2T for {} bytes", request.pulled_bytes)
+            }
+            Step::Waits(Gate::Data) => {
+                format!("waits for data: {} bytes in its capsule", request.pulled_bytes)
+            }
+            Step::Waits(gate) => format!("waits at gate {gate:?}"),
+            Step::Wakes(gate) => format!("passes gate {gate:?}"),
+            Step::Submits(lba, blocks) => format!("submitted: {blocks} blocks at LBA {lba}"),
+            Step::AtOnce => "executed at once".to_owned(),
+            Step::Answers(status, 0) => format!("answered: {status}"),
+            Step::Answers(status, bytes) => format!("answered: {bytes} bytes, {status}"),
+        };
+        trace!(target: QUEUE, controller, queue = qid, nsid, cid, slot = slot.0, "{line}");
+    }
+}
