@@ -271,8 +271,8 @@ impl<T: Transport> Table<T> {
         let order = Order { slot, index, command: &command, start, in_capsule_bytes };
         let part = T::issue(out, &order, &mut active.place);
         if self.is_traced {
-            let kind = active.kind;
-            trace!(target: QUEUE, nsid, slot = slot.0, "sends {kind:?}: {blocks} blocks at LBA {lba}");
+            let (kind, slot) = (active.kind, slot.0);
+            trace!(target: QUEUE, nsid, slot, "sends {kind:?}: {blocks} blocks at LBA {lba}");
         }
         let tick = self.ticks;
         self.slots[usize::from(slot.0)] = Slot { active: index, start, part, tick };
