@@ -140,7 +140,7 @@ fn table(measured: &Data, options: &Options, assumed: &Assumed) -> Result<Data, 
     table.remarks = vec![
         format!(
             "A write to a line that another processor also writes takes {:.0} ns more, measured \
-             now. Such writes of an I/O: {}.",
+             now. Each I/O has {} such writes.",
             assumed.bounce_seconds * 1e9,
             assumed.shared_writes,
         ),

@@ -76,7 +76,10 @@ fn table(reports: &[Report]) -> Data {
 /// The machine, date and command of the first report.
 fn head(reports: &[Report]) -> Head {
     let what = "the six patterns of farblock bench: a remote disk beside the same disk locally";
-    let method = format!("medians of {} runs (of ratios; of each side)", reports.len());
+    let method = format!(
+        "each figure is the median of {} runs, and % of local is the median of the runs' own ratios",
+        reports.len()
+    );
     let head = Head::of_this_run(what, method);
     let Some(first) = reports.first() else { return head };
     let (machine, date) = (Head::machine(&first.machine), first.date.clone());

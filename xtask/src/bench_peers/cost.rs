@@ -175,7 +175,8 @@ impl Served {
         let mib = self.process.memory_bytes()? as f64 / f64::from(1 << 20);
         let name = self.name;
         Some(format!(
-            "Idle, with its disk: {name:?} has {mib:.1} MiB and uses {percent:.2} % of a processor."
+            "The idle target of row {name:?} holds {mib:.1} MiB, its RAM disk included, and uses \
+             {percent:.2} % of a processor."
         ))
     }
 }
