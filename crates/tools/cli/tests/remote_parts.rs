@@ -144,8 +144,9 @@ fn two_are_killed_at_once() {
     servers.into_iter().rev().flatten().for_each(|server| drop(server.stop()));
 }
 
-/// A killed target leaves a record of the controllers that it had opened on remote targets. The next
-/// target cancels these before it writes, and removes the record. A damaged record is an error.
+/// A killed target leaves a record of the controllers that it had opened on remote targets. The
+/// next target cancels these before it writes, and removes the record. A damaged record is an
+/// error.
 #[test]
 fn the_next_target_ends_what_a_dead_one_has_begun() {
     let scratch = Scratch::new();
