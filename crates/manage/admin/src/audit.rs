@@ -1,5 +1,5 @@
-//! The audit log: a line for each change requested over the interface. Also gives all refusals one
-//! form.
+//! The audit log: a line for each change requested over the interface. This module also converts
+//! all refusals to one format.
 
 use crate::api;
 use crate::bounded::{Active, Activity, Bounded, Connection};
@@ -65,8 +65,8 @@ impl fmt::Display for Peer {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
 
-/// Limits the lines about refusals over the network: a visitor, or a token that may only look, can
-/// cause any number of them.
+/// Limits log lines about refused requests from the network: clients without a token, or with a
+/// read-only one, can send any number of them.
 static REFUSALS: LazyLock<Notices<&'static str>> = LazyLock::new(Notices::default);
 
 /// Logs a refusal of a request from this address, or counts it once there are many.
@@ -74,7 +74,7 @@ pub(crate) fn refusal(from: IpAddr, log: impl FnOnce()) {
     REFUSALS.say("requests refused", from, Instant::now(), log);
 }
 
-/// Logs the number of omitted refusals. To be called now and then.
+/// Logs the number of refusals that were not logged. To be called periodically.
 pub(crate) fn settle() {
     REFUSALS.settle(Instant::now());
 }

@@ -1,4 +1,4 @@
-//! Limits a listener's connections: descriptors are for hosts and disks first.
+//! Limits a listener's connections, so that enough file descriptors remain for hosts and disks.
 //!
 //! A connection is busy while an authorized request is being answered ([`busy`]). Any other
 //! connection closes after a while, and at once when a new client needs its place. So silent
@@ -418,7 +418,7 @@ mod tests {
         });
     }
 
-    /// The server answers half a body although the connection has been closed to make room.
+    /// The server may still answer half a request after its connection was closed to make room.
     #[tokio::test]
     async fn a_connection_reports_its_end_each_time() {
         use std::future::poll_fn;

@@ -82,7 +82,7 @@ impl Certificate {
         Ok(true)
     }
 
-    /// Why no client believes it today; none if nothing is wrong with its dates.
+    /// Why clients refuse it today: a problem with its dates; `None` if they are valid.
     #[must_use]
     pub fn doubt(&self) -> Option<&'static str> {
         let key = Arc::clone(&self.0.now.read().unwrap_or_else(PoisonError::into_inner).1);
@@ -111,8 +111,8 @@ impl Certificate {
     }
 }
 
-/// Verifies the first of these certificates as a client that knows them does. A client checks the
-/// dates before anything else, and the result of everything else means nothing here.
+/// Checks the dates of the first of these certificates, as a client that trusts all of them does. A
+/// client checks dates first, and the other checks do not matter here.
 fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
     let Some((first, rest)) = chain.split_first() else { return Ok(()) };
     let mut roots = RootCertStore::empty();
@@ -168,8 +168,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// Trusts the certificates in `pem`, and those that they signed. So the copy of a single
-    /// target's certificate suffices.
+    /// Trusts the certificates in `pem`, and those that they signed. For a single target, a copy of
+    /// its own certificate suffices.
     ///
     /// # Errors
     /// What is wrong, as the end of a sentence.

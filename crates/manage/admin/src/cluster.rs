@@ -65,7 +65,7 @@ pub enum NodePlace {
     Https(String, Token, Trust),
 }
 
-/// Other things that the page shows.
+/// Data that the page shows besides targets.
 #[derive(Clone, Default)]
 pub struct Beside {
     /// The folder with the sockets of running fleets.

@@ -1,4 +1,4 @@
-//! The rights that a target's process lacks, and so an attacker who takes it over lacks, too.
+//! The rights that a target's process has dropped: an attacker who takes it over lacks them, too.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Combines the events of several targets into one stream.
 //!
-//! Each event carries its node's name: `{"node": "left", "data": …}`. A `document` event has the
-//! whole document, and `gone` says that a node does not answer, and why.
+//! Each event carries its node's name: `{"node": "left", "data": …}`. A `document` event contains
+//! the whole document, and a `gone` event the reason why a node does not answer.
 //!
 //! Each node has its own task, so none waits for another. A node that sends no status because it is
 //! an older version, or that has no free reader place, is polled each second instead.
@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 const TOO_SLOW: Duration = Duration::from_secs(10);
 /// Pause before trying an unreachable target again.
 const AGAIN: Duration = Duration::from_millis(400);
-/// The same after an invalid answer: the program is not replaced that soon.
+/// The pause after an invalid answer, which the node repeats until its program is replaced.
 const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
 /// Pause before reading a document again that a change has locked.
 const LATER: Duration = Duration::from_secs(2);
@@ -296,9 +296,9 @@ impl EventStream {
 #[derive(Default)]
 struct Parts {
     text: Vec<u8>,
-    /// The start of the next event.
+    /// The offset of the next event in `text`.
     begin: usize,
-    /// The bytes before this contain no end of it.
+    /// The next event does not end before this offset.
     seen: usize,
 }
 
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
     }
 
-    /// It never sends a complete event.
+    /// A node that sends bytes, but never a complete event, counts as unreachable.
     #[tokio::test]
     async fn one_that_is_too_slow_is_gone() {
         let drip = async || {

@@ -1,6 +1,6 @@
 //! The status of mirror legs, and orders to mirrors.
 //!
-//! Reads no document, since a change may lock it for as long as its disks take.
+//! This module does not read the document: a change may lock it while it waits for slow disks.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ pub struct LegStatus {
     pub reason: Option<String>,
 }
 
-/// The name of a part for people and programs: of a URL's parameters, which are connection details,
-/// it keeps the namespace.
+/// The name of a part for people and programs. If it is a URL, all parameters except the namespace
+/// are removed, because they are only connection details.
 #[must_use]
 pub fn part_name(name: &str) -> String {
     let Some((place, parameters)) = name.split_once('?').filter(|_| name.contains("://")) else {
@@ -45,11 +45,11 @@ pub struct MirrorStatus {
     pub verifying: bool,
     /// Bytes that the last or current verify compared on all legs in sync.
     pub verified_bytes: u64,
-    /// Bytes that it could not compare: a leg in sync was unreadable there, or only one leg was in
-    /// sync.
+    /// Bytes that this verify could not compare: a leg in sync had a read error, or only one leg
+    /// was in sync.
     #[serde(default)]
     pub uncompared_bytes: u64,
-    /// Legs that were unreadable somewhere.
+    /// Legs with a read error in this verify.
     #[serde(default)]
     pub unread_legs: Vec<String>,
     /// Bytes in which the legs in sync differ.

@@ -9,9 +9,9 @@
 //! `dashboard/` has its sources, `ui/` the build output. [`serve_spdk`] serves clients that speak
 //! SPDK's JSON-RPC.
 //!
-//! **Contract.** Each change is atomic, and changes are serialized. An answer reports only what has
-//! happened, and with a store the change is durable then. Nothing here runs on a target's cores: it
-//! only sends to their mailboxes.
+//! **Contract.** Each change is atomic, and changes are serialized. A client gets the answer after
+//! the target has changed; if there is a store, the change is durable then. No code of this crate
+//! runs on a target's cores: it only sends messages to them.
 //!
 //! **Not implemented.** Users other than the owner and token holders; client certificates.
 

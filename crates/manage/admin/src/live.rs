@@ -36,7 +36,7 @@ pub struct Opened {
     pub legs: Option<Legs>,
     /// Where its reservations persist, if they can.
     pub reservations: Option<Arc<dyn ReservationStore>>,
-    /// Tells other processes that this disk is open. It ends with the last clone.
+    /// Announces to other processes that this disk is open, until its last clone is dropped.
     pub announcement: Option<Announcement>,
 }
 
@@ -50,7 +50,7 @@ impl Opened {
         Opened { namespace, file, identity, legs, reservations, announcement }
     }
 
-    /// Whether it has to be opened anew before it can be written.
+    /// Whether it is open for reading only, and must be opened again before it accepts writes.
     pub(crate) fn is_opened_to_read(&self) -> bool {
         match &self.file {
             Some(file) => file.is_opened_to_read(),
@@ -305,7 +305,7 @@ impl Live {
         let (aside, what) = (Arc::clone(file), file.path().display().to_string());
         self.patience.while_wanted(Aside::File, &what, move |wanted| {
             let done = work(&aside, wanted).map_err(|error| error.to_string());
-            // Drop before reporting: the receiver may hold the last reference.
+            // Drop this clone before `done` is sent, so that it never outlives the caller's.
             drop(aside);
             done
         })
@@ -329,7 +329,7 @@ impl Live {
     fn open(&mut self, namespace: &Namespace, instead: Option<&Opened>) -> Result<Opened, String> {
         let in_the_way: Vec<_> =
             self.parked.iter().chain(instead).filter_map(|opened| opened.file.clone()).collect();
-        // Only files of the same name: other programs may lock the others meanwhile.
+        // Only files with this name: another program could lock any other unlocked file meanwhile.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let name = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
         let wanted = absolute(Path::new(name));
@@ -340,7 +340,8 @@ impl Live {
             let mut others = others.filter(|file| !unlocked.iter().any(|it| Arc::ptr_eq(it, file)));
             others.any(|file| !namespace.read_only || !file.is_opened_to_read())
         };
-        // Otherwise the open would wait for the lock, and block all changes meanwhile.
+        // Refuse a file that another namespace has: opening it would wait for the lock, and block
+        // all changes meanwhile.
         if let Some(((nqn, nsid), _)) = self.disks.iter().find(|(_, opened)| has_it(opened)) {
             return Err(format!(
                 "{} is shared already, as namespace {nsid} of {nqn}: remove that first (two \
@@ -449,7 +450,7 @@ impl Live {
     ) -> Result<Opened, String> {
         let (id, export, has) = (NamespaceId(nsid), export(&new), new.namespace.geometry().blocks);
         let mut sharing = sharing(namespace);
-        // A later step grows it.
+        // If the document's size is larger than the disk, the disk is extended later.
         sharing.blocks = sharing.blocks.filter(|blocks| *blocks <= has);
         let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
         drain(removal.map_err(|error| error.to_string())?);
@@ -494,7 +495,7 @@ impl Live {
         }
     }
 
-    /// Applies size, protection and all other settings to a namespace.
+    /// Applies size, write protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
         if let Some(file) = &opened.file {

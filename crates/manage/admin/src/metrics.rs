@@ -1,8 +1,8 @@
 //! A target's counters for Prometheus: in the OpenMetrics format on request, else in the older text
 //! format. Names and labels follow ceph-nvmeof, with another prefix.
 //!
-//! Labels are bounded by the shared namespaces and the hosts that [`Stats`] tells apart; all other
-//! hosts are combined as [`OTHERS`].
+//! The number of series is bounded by the shared namespaces and the hosts that have an entry in
+//! [`Stats`]; all other hosts are combined as [`OTHERS`].
 
 use crate::legs::part_name;
 use crate::stats::{IoStats, Latency, Stats};
@@ -28,19 +28,20 @@ fn host_label(nqn: &str) -> String {
     }
 }
 
-/// Bounds of latencies: shorter than the first or longer than a second is not told apart.
+/// The range of latency bounds, in microseconds: the first bucket has all below, the last all
+/// above.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
-/// Maximum number of histograms per metric: 257, one for each host that is told apart and one for
-/// the others. Each has 21 series. Namespaces and subsystems beyond it, in name order, have only
-/// counters.
+/// Maximum number of histograms per metric: 257, one for each host with its own counters and one
+/// for all others. Each histogram has 21 series. Namespaces and subsystems beyond this number, in
+/// name order, have only counters.
 const MAX_HISTOGRAMS: usize = 257;
 
 /// States of a mirror leg.
 const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
 /// Health states of a namespace.
 const HEALTH_STATES: [&str; 4] = ["ok", "failing", "away", "degraded"];
-/// States of a part of another disk.
+/// States of a remote part of a disk that is not a mirror.
 const PART_STATES: [&str; 2] = ["ready", "away"];
 
 type Labels = Vec<(&'static str, String)>;

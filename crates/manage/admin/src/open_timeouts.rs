@@ -81,8 +81,8 @@ impl Wanted {
         self.0.load(Ordering::Acquire) != GIVEN_UP
     }
 
-    /// Claims the result for the caller, which then waits without limit: the operation must return
-    /// at once. False if the caller has given up.
+    /// Makes the caller wait for the result without a time limit: the operation must return at once
+    /// afterwards. False if the caller has given up.
     pub(crate) fn claim(&self) -> bool {
         self.settle(CLAIMED)
     }

@@ -2,7 +2,7 @@
 //! audit log, and a role.
 //!
 //! Tokens are too long to guess, but the cost of wrong ones is limited: each is answered after a
-//! second, and an address with many wrong ones is told so. A valid token is always accepted,
+//! second, and an address that sent many gets another error. A valid token is always accepted,
 //! because all users of a machine, tunnel or proxy share one address and must not lock each other
 //! out. Requests from other sites' pages are refused; browsers name the page's origin.
 

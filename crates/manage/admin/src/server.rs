@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 /// Maximum number of connections to the control socket, and their idle limit.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same for the counters, which are open to every client.
+/// The same for the metrics address, which needs no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// Latency measurement stops this long after the last request for it.
@@ -51,17 +51,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// The address of the counters, with the actual port.
+    /// The address of the metrics, with the actual port; `None` if they are not served on TCP.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// The address of the dashboard, with the actual port.
+    /// The address of the dashboard, with the actual port; `None` if there is none.
     pub fn ui(&self) -> Option<SocketAddr> {
         self.ui
     }
 
-    /// The address of the interface on TCP, with the actual port.
+    /// The address of the interface on TCP, with the actual port; `None` if there is none.
     pub fn api(&self) -> Option<SocketAddr> {
         self.api
     }
@@ -113,13 +113,13 @@ impl Drop for Server {
 /// TCP services besides the control socket.
 #[derive(Default)]
 pub struct OnTcp {
-    /// The address for the counters.
+    /// The address to listen on for metrics.
     pub metrics: Option<SocketAddr>,
     /// The dashboard.
     pub ui: Option<Ui>,
     /// The interface.
     pub api: Option<Remote>,
-    /// Turns all of them into HTTPS.
+    /// All of them use HTTPS with this certificate; `None`: plain HTTP.
     pub certificate: Option<Certificate>,
 }
 
@@ -163,7 +163,8 @@ pub fn serve(
     server.begin("control", work)
 }
 
-/// Serves the dashboard of several targets and of `beside`, over HTTPS if there is a certificate.
+/// Serves one dashboard for several targets, which also shows the data that `beside` names. It uses
+/// HTTPS if there is a certificate.
 ///
 /// # Errors
 /// The address that could not be bound, and why.
@@ -249,7 +250,7 @@ async fn renew(certificate: Option<&Certificate>) {
     }
 }
 
-/// Stops latency measurement that no client requests any more.
+/// Stops latency measurement some time after the last client requested counters.
 async fn rest(steering: Arc<Steering>) {
     loop {
         tokio::time::sleep(ASKED_FOR).await;
@@ -310,7 +311,7 @@ async fn offer(
     ended(axum::serve(listener, router).await);
 }
 
-/// A limited listener; without an address this waits for ever.
+/// A TCP listener for at most `most` connections. Without an address, it never returns.
 async fn tcp(
     listening: Option<Listening>,
     certificate: Option<&Certificate>,

@@ -104,10 +104,10 @@ pub struct SubsystemStatus {
     /// Hosts that must use TLS with their key.
     #[serde(default)]
     pub tls_hosts: Vec<String>,
-    /// Those of which more than a key is demanded: `auth`, `mutual` or `concat`.
+    /// Hosts that must do more than have a key: `auth`, `mutual` or `concat`.
     #[serde(default)]
     pub demands: BTreeMap<String, String>,
-    /// Those that are limited, for all namespaces together.
+    /// Limits of hosts that have some, for all namespaces together.
     #[serde(default)]
     pub host_limits: BTreeMap<String, Limits>,
     /// Read commands that succeeded.
@@ -168,7 +168,7 @@ pub struct NamespaceStatus {
     pub mirror: Option<MirrorStatus>,
 }
 
-/// How namespaces can be reached by a listener.
+/// The ANA states of the namespaces at a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AnaStatus {
     /// The ANA state of all namespaces.
@@ -249,7 +249,7 @@ impl Status {
     }
 }
 
-/// The name in a document.
+/// The policy's name in a document.
 fn said(tls: TlsPolicy) -> String {
     let tls = match tls {
         TlsPolicy::Plain => Tls::Plain,

@@ -265,8 +265,8 @@ impl Steering {
         found.map(|(nqn, host, _)| (nqn.clone(), host.clone())).collect()
     }
 
-    /// Reads a host's keys again. Returns a sentence if they have changed. Other changes wait
-    /// meanwhile.
+    /// Reads a host's keys again. Returns a sentence if they have changed, else `None`. Other
+    /// changes wait meanwhile.
     ///
     /// # Errors
     /// Why the host keeps its previous keys.
@@ -298,8 +298,8 @@ impl Steering {
             return Err(Refused::Configuration(sentence.to_owned()));
         };
         let mut inner = self.lock();
-        // On a helper thread: the file may be on a share whose server is gone, and others wait for
-        // the lock.
+        // On a helper thread with a time limit: the file may be on a network share whose server
+        // does not respond, and other changes wait for the lock.
         let configured =
             inner.live.patience.with(Aside::Configuration, "the configuration", move || again());
         let configured = configured.map_err(Refused::Configuration)?;
@@ -326,7 +326,7 @@ impl Steering {
         Status { confinement, ..Status::of(&self.report(), &self.legs, &document) }
     }
 
-    /// Sends an order to a mirror, and returns its status. Needs no document, which stays the same.
+    /// Sends an order to a mirror. Returns the mirror's status; `None` if there is no such mirror.
     #[cfg(unix)]
     pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
         let mirror = self.legs.find(nqn, nsid)?;
@@ -334,7 +334,7 @@ impl Steering {
         mirror.status().and_then(|(_, status)| status)
     }
 
-    /// The counters. Starts latency measurement, until no client has requested it for a while.
+    /// The counters. Also starts latency measurement, which ends some time after the last request.
     pub fn stats(&self) -> Stats {
         self.asked.store(true, Ordering::Relaxed);
         self.control.measure_latency(true);

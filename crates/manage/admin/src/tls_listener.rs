@@ -1,7 +1,7 @@
 //! A TCP listener that speaks TLS if there is a certificate.
 //!
 //! Each connection performs its own handshake, so the usual limits apply to it and it delays no
-//! accept. A client that speaks plain HTTP to it gets the answer that this is HTTPS.
+//! accept. A client that speaks plain HTTP gets an error that tells it to use HTTPS.
 
 use crate::api::PROBLEM;
 use axum::serve::Listener;
@@ -107,7 +107,7 @@ impl Stream {
     }
 }
 
-/// Sends the answer that this is HTTPS. It is short and the first data sent, so it fits the buffer.
+/// Sends [`NO_TLS`]. It is short and the first data sent, so it fits the socket's send buffer.
 fn refuse(stream: TcpStream) -> io::Result<Stream> {
     let stream = stream.into_std()?;
     let head = format!(

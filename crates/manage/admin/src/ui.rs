@@ -151,7 +151,7 @@ pub(crate) fn router(
     guarded(inside, about, ui, is_secure)
 }
 
-/// The public page, and behind the token `inside` and the information `about`.
+/// A router with the public page. `inside` and the information `about` need the token.
 ///
 /// `is_secure`: the certificate proves the host name.
 pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secure: bool) -> Router {

@@ -164,7 +164,7 @@ impl Document {
     }
 }
 
-/// By what hosts tell a namespace from others, as far as the document says it.
+/// The identifiers by which hosts distinguish a namespace; `None` where the document sets none.
 fn identifiers(namespace: &Namespace) -> [(&'static str, Option<String>); 3] {
     [
         ("uuid", namespace.uuid.map(|id| id.to_string())),
@@ -173,8 +173,8 @@ fn identifiers(namespace: &Namespace) -> [(&'static str, Option<String>); 3] {
     ]
 }
 
-/// Finds a list in place of an object. serde would read it as an object whose fields are in order,
-/// and use defaults for the missing ones.
+/// Finds a JSON list where an object is expected. serde would take its elements for the object's
+/// fields in order, and use defaults for the missing ones.
 fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
     match part {
         Value::Array(_) if !LISTS.contains(&name) => Some(field.to_owned()),

@@ -1,4 +1,4 @@
-//! The document: a map by name at each level, so that each thing has one place and one address.
+//! The document: a map by name at each level, so that each object has one place and one URL.
 
 use crate::eui64::Eui64;
 use farblock_proto::controller::USUAL_ANA_GROUP;
@@ -126,7 +126,7 @@ pub enum Ana {
     Inaccessible,
     /// No access any more.
     PersistentLoss,
-    /// The state is about to be known: hosts wait for up to 30 seconds.
+    /// The state is changing: hosts wait for up to 30 seconds.
     Change,
 }
 
@@ -158,7 +158,7 @@ impl Ana {
     }
 }
 
-/// Another discovery service: its address is all there is to it.
+/// Another discovery service. It has no settings besides its address.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -176,7 +176,7 @@ pub struct Subsystem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The smallest controller identifier (CNTLID) that its hosts get; 1 if it is left out. Targets
-    /// that share one subsystem need ranges apart.
+    /// that share one subsystem need ranges that do not overlap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_cntlid: Option<u16>,
     /// The largest controller identifier that its hosts get; 65519 if it is left out.
@@ -195,7 +195,7 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// The controller identifiers that its hosts get, if it says any.
+    /// The controller identifiers that its hosts get; `None` if neither limit is set.
     #[must_use]
     pub fn controller_ids(&self) -> Option<RangeInclusive<u16>> {
         let is_said = self.min_cntlid.is_some() || self.max_cntlid.is_some();
@@ -265,8 +265,8 @@ pub struct Host {
     /// it the host must use TLS 1.3 with that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
-    /// A further requirement on the host, for which it has the key: no change removes that key
-    /// before the demand.
+    /// A further requirement on the host. The entry must have the key for it, so remove the demand
+    /// before the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<Demand>,
     /// Its limits per second, for all of the subsystem's namespaces together; unlimited if they are
@@ -329,7 +329,7 @@ pub struct Namespace {
     /// Its limits per second, for all hosts together; unlimited if they are left out.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// Of a mirror: limit for the bytes per second that it copies to stale legs, or compares;
+    /// For a mirror: limit in bytes per second for copying to stale legs and for comparing legs;
     /// unlimited if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second: Option<u64>,
@@ -407,7 +407,7 @@ impl Namespace {
         }
     }
 
-    /// True if hosts see the same disk in both, changed or not.
+    /// True if both are the same disk to hosts, even if other settings differ.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
         let is_named_so =
             (self.uuid, self.nguid, self.eui64) == (other.uuid, other.nguid, other.eui64);

@@ -9,11 +9,11 @@ pub fn pointer<'a>(document: &'a mut Value, names: &[&str]) -> Option<&'a mut Va
     names.iter().try_fold(document, |value, name| value.get_mut(*name))
 }
 
-/// Checks that no listener stops requiring TLS, and no host loses its key, only because `new` does
-/// not mention it. Such a change must be explicit (`null`).
+/// Checks that no listener stops requiring TLS, and no host loses its key, only because `new`
+/// leaves out that setting. Such a change must be explicit (`null`).
 ///
 /// # Errors
-/// The first listener or host that would.
+/// The first such listener or host.
 pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     for (address, _) in old.listeners.iter().filter(|(_, one)| one.tls == Tls::Required) {
         // One address has several texts.
@@ -51,7 +51,7 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Gives new listeners whose entry in `said` has no TLS setting that of the strictest existing
+/// If a new listener has no TLS setting in `said`, it gets the setting of the strictest existing
 /// listener: one more address must not make access easier.
 pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
     let listeners = said["listeners"].as_object().into_iter().flatten();
@@ -68,7 +68,7 @@ pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
 /// Checks that no subsystem is opened to any host while its listed hosts must authenticate.
 ///
 /// # Errors
-/// The first subsystem that would be.
+/// The first subsystem that would be opened.
 pub fn doors_kept(old: &Document, new: &Document) -> Result<(), Problem> {
     for (nqn, _, _) in hosts_with_keys(old) {
         if new.subsystems.get(nqn).is_some_and(|subsystem| subsystem.allow_any_host) {

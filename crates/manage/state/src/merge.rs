@@ -1,5 +1,5 @@
-//! Merges a changed configuration into a target that was changed while it ran: changes in the file
-//! are applied, and all else stays.
+//! Merges a changed configuration file into the document of a running target: changes in the file
+//! are applied, and all other changes made at run time stay.
 
 use crate::document::{Document, Host, Listener, Subsystem};
 use std::collections::BTreeMap;
@@ -48,9 +48,9 @@ fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem
     }
 }
 
-/// A host that got its key at run time stays on the list while the file opens the subsystem to any
-/// host. Otherwise any host could connect with that name and without the key, and a file that never
-/// had the key does not mean that.
+/// Keeps hosts that got a key at run time on the list, even if the file opens the subsystem to any
+/// host. Otherwise any host could connect with such a name and without the key. A file that never
+/// had the key does not ask for this.
 fn keep_locked(
     old: &BTreeMap<String, Host>,
     current: &BTreeMap<String, Host>,
@@ -63,8 +63,8 @@ fn keep_locked(
     }
 }
 
-/// A host that a file lists without a key, and that got one at run time, keeps it: a file's silence
-/// must not admit a host.
+/// A host that got its key at run time keeps it when the file lists the host without a key: a key
+/// that the file never had must not be removed by it.
 fn merge_hosts(
     old: &BTreeMap<String, Host>,
     new: &BTreeMap<String, Host>,

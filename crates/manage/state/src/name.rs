@@ -4,7 +4,7 @@ use crate::document::Document;
 use farblock_wire::nqn;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks a name of a host or subsystem. No peer has a name that fails this.
+/// Checks a name of a host or subsystem. A name that fails is surely a mistake: no peer has it.
 ///
 /// # Errors
 /// One sentence that names the mistake and the likely name.

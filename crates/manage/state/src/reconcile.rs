@@ -5,8 +5,8 @@ use std::fmt;
 
 /// A running target, which takes steps.
 pub trait Running {
-    /// The data to roll a step back. It keeps the parts that the step removed, since an emptied RAM
-    /// disk could not be filled again.
+    /// The data to roll a step back. It holds the disks that the step removed: a RAM disk's data
+    /// would otherwise be lost.
     type Undo;
 
     /// Takes a step. If that fails, nothing has changed.

@@ -1,10 +1,10 @@
 //! The steps from one document to another.
 //!
-//! Prerequisites come first: subsystems before their namespaces, namespaces before their hosts, and
-//! listeners last, so that a connecting host finds all of it. Removals run in the reverse order,
-//! and before additions, since the old part may block the new one (a number, a file's lock, an
-//! address). One step precedes all of them: opening a subsystem to any host. So listed hosts that
-//! are removed at the same time are not disconnected.
+//! Additions are in this order: subsystems, their namespaces, their hosts, and listeners last, so
+//! that a connecting host finds the whole subsystem. Removals run in the reverse order, and before
+//! additions, since an old object may hold what a new one needs (a number, a file's lock, an
+//! address). The very first step opens subsystems to any host. So listed hosts that are removed at
+//! the same time stay connected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ pub enum Step {
         /// The host's name.
         host: String,
     },
-    /// Change a host's key, or add or remove one; or its file has changed; or its limits change.
+    /// Change a host's keys or limits; also if only the content of a key file has changed.
     ChangeHost {
         /// The subsystem.
         nqn: String,

@@ -85,7 +85,7 @@ impl std::error::Error for StoreError {}
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    /// The lock, held as long as this lives, if it was claimed.
+    /// The lock, if it was claimed; dropping the `Store` releases it.
     claim: Option<File>,
 }
 
@@ -96,8 +96,8 @@ impl Store {
         Self { path: fs::canonicalize(&path).unwrap_or(path), claim: None }
     }
 
-    /// Keeps other processes from claiming it as long as this lives. Each change replaces the
-    /// state's file, so the lock is on a second file beside it, which stays.
+    /// Keeps other processes from claiming the state until the `Store` is dropped. Each change
+    /// replaces the state's file, so the lock is on a second file beside it, which stays.
     ///
     /// # Errors
     /// If another process holds it, or that cannot be determined.
@@ -186,8 +186,8 @@ impl Store {
     }
 }
 
-/// Opens the lock file, and creates it if it does not exist. It is opened for reading, since a file
-/// system can be made read-only while no process writes to it.
+/// Opens the lock file, and creates it if it does not exist. Opens it only for reading, so that an
+/// administrator can still remount its file system read-only.
 fn claimed(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => {}
@@ -276,7 +276,7 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         done => done?,
     }
-    // Even without a file: a crash may have come after the last removal.
+    // Even without a file: a crash may have interrupted an earlier removal before its sync.
     sync_folder(path)
 }
 

@@ -7,14 +7,16 @@
 //! # Contract
 //!
 //! **An acknowledged write is on every leg in sync.** A write completes when every leg that the
-//! records call in sync has it. If a leg failed or is away, every other leg durably records it as
-//! behind before the mirror acknowledges a write that it lacks. The same holds for a flush.
+//! records call in sync has it. If a leg failed or is away, all other legs first record durably
+//! that it is behind; only then does the mirror acknowledge writes and flushes that this leg
+//! missed.
 //!
 //! **Reads use legs in sync**, preferably the one that should answer first. A failed read is
 //! retried on another leg. Reads never go back in time: where a power cut may have left different
 //! data on the legs, the mirror makes them equal before it reads.
 //!
-//! **The last leg in sync is never put out**: its errors are reported as the mirror's.
+//! **A leg that fails is put out**: the mirror stops using it. The last leg in sync is never put
+//! out; its errors are reported as the mirror's.
 //!
 //! **Split histories are refused.** Legs that were each written without the other are never joined:
 //! an operator decides which one to keep.

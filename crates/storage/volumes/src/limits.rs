@@ -8,8 +8,8 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// Bytes at the end of each leg that hold its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
-/// Former ends at which to search a leg without a record for one: so many MiB before its end, and
-/// then as many whole GiB.
+/// Former sizes to try when a leg has no record at its end: this many in steps of a MiB below its
+/// size, then as many whole GiB.
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region: the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
@@ -23,9 +23,9 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which a leg in sync must show the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// If the only legs with all data may still execute writes of an earlier process, a start waits for
-/// this long. It exceeds the wait of a host when no target answers: 3 keep-alive periods of 5 s and
-/// the longest command quiesce time (65 s).
+/// The longest wait at a start, if all legs with all data may still execute writes of an earlier
+/// process. It exceeds a host's wait when no target answers: 3 keep-alive periods of 5 s and the
+/// longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
 /// The first retry of a leg that was put out.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -36,11 +36,11 @@ pub const LAST_RETRY: Duration = Duration::from_secs(60);
 pub const HISTORY: usize = 400;
 /// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
-/// While a leg is out, the records of the others are renewed after this part of the outage: some 90
-/// records in a day, of the [`HISTORY`] that a returning leg may be behind.
+/// While a leg is out, the other legs get a new record whenever the outage has grown by one part in
+/// this many. That is about 90 records in the first day; a returning leg may be [`HISTORY`] behind.
 pub const RENEWALS: u32 = 10;
-/// The generations that a leg may be behind before renewals stop. Half of the [`HISTORY`] is left
-/// for records that cannot wait.
+/// These renewals stop when the leg is this many generations behind. The other half of the
+/// [`HISTORY`] is for records that must be written.
 pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// The shortest time before a queue reads from a slower leg again.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);

@@ -79,7 +79,7 @@ fn malloc_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     create(rpc, table, BdevKind::Malloc, name, namespace, asked.uuid)
 }
 
-/// A name for a bdev without one.
+/// A free name for a bdev whose client gave none.
 fn free_name(rpc: &SpdkRpc, table: &mut Table) -> String {
     loop {
         let name = format!("Malloc{}", table.named);

@@ -88,7 +88,7 @@ struct Extra {
     max_namespaces: Option<u32>,
 }
 
-/// A method: its name, whether SPDK has it only before initialization, and its implementation.
+/// A method: its name, whether SPDK allows it only before initialization, and its implementation.
 struct Method {
     name: &'static str,
     at_start: bool,

@@ -9,7 +9,7 @@ use super::MirrorError;
 use super::record::{Record, Standing, Unreadable};
 use crate::limits::{MAX_LEGS, MIN_LEGS, RESERVED_BYTES};
 
-/// The findings about a named leg.
+/// The findings about a leg that the user named.
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) what: What,
@@ -103,7 +103,7 @@ pub(crate) fn assemble(
     }
 }
 
-/// The record that all others precede or were bypassed by; if there is none, the newest.
+/// The record that descends from all others or bypassed them; if there is none, the newest.
 fn newest(found: &[Found]) -> Option<&Record> {
     let mut records: Vec<&Record> = found.iter().filter_map(record).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.generation));
@@ -164,7 +164,7 @@ fn join(
     Ok(plan)
 }
 
-/// Matches named legs to the legs in the record.
+/// The index of the named leg for each leg of the record.
 fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usize>, MirrorError> {
     let legs = newest.standings.len();
     if found.len() < legs {
@@ -278,7 +278,7 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
     }
 }
 
-/// Requires every leg to be at a point of the newest leg's history, or before it.
+/// Refuses a leg that may have writes which the newest leg lacks.
 fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
     for leg in found {

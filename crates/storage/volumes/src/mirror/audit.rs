@@ -51,8 +51,8 @@ enum Shown {
 }
 
 impl Keeper {
-    /// Notes that a leg has the record of the present generation. Returns whether that leg is
-    /// certain to be the same one; `doubts` is its count before the write.
+    /// Notes that a leg has the record of the present generation. `doubts` is its count before the
+    /// write: if it has grown, another disk may have the record. False if the leg was then put out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
@@ -75,12 +75,12 @@ impl Keeper {
         }
     }
 
-    /// Whether the record of a returning leg may be on a substituted copy.
+    /// Whether a returning leg may be a substituted copy although it has the right record.
     pub(crate) fn misleads(&self, leg: usize) -> bool {
         self.audit.misled & bit(leg) != 0
     }
 
-    /// Notes that the bitmap has all regions that a misleading leg may lack.
+    /// Notes that the leg may be trusted again: the bitmap has all regions that it may lack.
     pub(crate) fn vouches_again(&mut self, leg: usize) {
         self.audit.misled &= !bit(leg);
     }
@@ -94,7 +94,7 @@ impl Keeper {
         sooner(deadline, self.audit.next);
     }
 
-    /// Reads the records of these legs, and puts out each leg that shows another one.
+    /// Reads the records of these legs, and puts out each leg with another record than expected.
     pub(crate) fn audit(&mut self, legs: LegSet) {
         for (leg, shown) in self.show(legs & self.shared.trusted()) {
             if let Shown::Other(what) = shown {

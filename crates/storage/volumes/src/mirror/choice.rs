@@ -1,9 +1,9 @@
 //! Chooses the leg for a read.
 //!
 //! It is the leg with the shortest expected time to answer: the mean time of its reads, times its
-//! outstanding reads. Each queue measures separately and shares nothing. A leg that is passed over
-//! is not measured. The queue reads it occasionally, in case it has become fast, and rarely enough
-//! that its slowness hardly matters.
+//! outstanding reads with this one. Each queue measures separately and shares nothing. Without
+//! reads, a slow leg is not measured. So the queue reads it occasionally, in case it has become
+//! fast, but rarely enough that its slowness hardly matters.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ impl Speed {
         Speed { mean_nanos: 0, reads: 0, asked: (now, 0), is_stale: false }
     }
 
-    /// Whether it was passed over long enough for another read. A slow leg waits longer: its reads
-    /// may take a hundredth of the time, and be a hundredth of all reads.
+    /// Whether the leg has had no read for so long that it gets one. Reads of a slow leg are at
+    /// most a hundredth of all reads, and take at most a hundredth of the time.
     fn is_due(&self, now: Instant, turn: u64) -> bool {
         let (at, last) = self.asked;
         let pause = TRIED_AGAIN.max(Duration::from_nanos(self.mean_nanos) * PASSED_OVER);

@@ -80,7 +80,7 @@ impl Copying {
         }
     }
 
-    /// No work that concerns the bitmap.
+    /// True if no region is left to copy: none is suspect, and no leg catches up.
     pub(crate) fn is_idle(&self) -> bool {
         self.suspects.is_empty() && self.cursor.is_none() && self.current.is_none()
     }
@@ -122,8 +122,8 @@ impl Keeper {
         }
     }
 
-    /// Restarts the region in progress for a leg that was just added, because it lacks the part
-    /// already copied, too.
+    /// Restarts the copy of the region in progress, because a leg that was just added also lacks
+    /// the chunks that were already copied.
     pub(crate) fn copy_from_the_beginning(&mut self) {
         if let Some((_, region, _)) = self.copying.current.take_if(|(why, ..)| *why == Why::CatchUp)
         {

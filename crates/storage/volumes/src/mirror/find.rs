@@ -21,7 +21,7 @@ const PIECE_BYTES: u64 = 128 << 10;
 /// The contents of a leg's reserved part.
 pub(crate) struct Read {
     pub(crate) what: What,
-    /// Where its next record goes.
+    /// The slot (0 or 1) for the leg's next record.
     pub(crate) slot: usize,
     pub(crate) bitmap: Bitmap,
 }

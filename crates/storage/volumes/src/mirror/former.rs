@@ -6,14 +6,15 @@
 use super::record::{MAGIC, RECORD_BYTES, SLOT_OFFSETS};
 use crate::limits::{FORMER_ENDS, RESERVED_BYTES};
 
-/// The length of the whole search before the present end: the growth or cut that is found exactly.
+/// Bytes before the present end that are searched completely: any growth or cut that leaves the
+/// record there is found.
 const NEAR_BYTES: u64 = 2 * RESERVED_BYTES;
 const GIB: u64 = 1 << 30;
 
 /// Where to search.
 #[derive(Clone, Copy)]
 pub(crate) enum Search {
-    /// Before the end, in steps: it is not known yet which mirror this is.
+    /// At the sizes of `ends`: it is not known yet which mirror this is.
     Far,
     /// Close to the end, and where a leg of a mirror of this size has its record.
     Near(u64),
@@ -43,8 +44,8 @@ pub(crate) fn size(
         .find(|end| read(end - RESERVED_BYTES, length).is_some_and(|it| it.starts_with(MAGIC)))
 }
 
-/// Former sizes to try, the likely ones first. A size that is no multiple of these steps from the
-/// present one is not found.
+/// Former sizes to try, the likely ones first: smaller by a multiple of a MiB, or whole GiB. No
+/// other size is found.
 fn ends(size: u64, search: Search) -> Box<dyn Iterator<Item = u64>> {
     match search {
         Search::Near(bytes) => Box::new(std::iter::once(bytes + RESERVED_BYTES)),

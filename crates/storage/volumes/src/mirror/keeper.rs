@@ -69,7 +69,7 @@ pub(crate) struct Keeper {
 
 /// When a mirror without all of its legs writes its next record.
 struct Renewal {
-    /// The first look without all legs.
+    /// When the keeper first noticed that a leg was missing.
     since: Instant,
     next: Instant,
 }
@@ -106,8 +106,9 @@ impl Keeper {
         }
     }
 
-    /// Runs the keeper. Calls `started` once records are written or cannot be written. If no leg
-    /// can take them, passes the reason and ends.
+    /// Runs the keeper. Calls `started(None)` when the records are written, or when writing failed
+    /// but a leg in sync is still there; it then retries. If no leg in sync is left, calls
+    /// `started` with the reason and returns.
     pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
         self.panel.is_starting = true;
         let whole = self.start();
@@ -150,7 +151,7 @@ impl Keeper {
         self.finish();
     }
 
-    /// Why no leg can be used at the start.
+    /// Why no leg can be used at the start; `None` if a leg in sync is available.
     fn lost(&self) -> Option<String> {
         let legs = &self.shared.legs;
         let in_sync = self.shared.in_sync();
@@ -173,7 +174,7 @@ impl Keeper {
         self.panel.wait(timeout);
     }
 
-    /// Writes bitmap and record to all legs in sync, before any data.
+    /// Writes bitmap and record to all legs in sync, before any data. False if that failed.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
         // The first leg of a new mirror.
@@ -237,7 +238,7 @@ impl Keeper {
         if os::has_mistake("a bitmap that is not durable") { op } else { op.durable() }
     }
 
-    /// Claims a leg, or removes the claim.
+    /// Writes `claim` to a leg: a claim, or [`claim::NONE`] to remove it.
     pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
         let write = self.reserved_write(leg, claim::OFFSET, claim);
         let done = self.panel.run_one(leg, write);
@@ -250,8 +251,9 @@ impl Keeper {
         self.reserved_write(leg, SLOT_OFFSETS[self.slots[leg]], &bytes)
     }
 
-    /// Records which legs are in sync on every written leg, with `promoted` as in sync. Writes to
-    /// legs in sync first: none of them may know less about another leg than that leg does.
+    /// Writes a new record to every leg that gets writes. It says which legs are in sync,
+    /// `promoted` included. Legs in sync get it first, so that no other leg has a newer record than
+    /// they have. False if the last leg in sync did not get it.
     pub(crate) fn write_record(&mut self, promoted: Option<usize>) -> bool {
         if os::has_mistake("an acknowledgement before the record") {
             // Otherwise the window in which this matters is too short for a test to hit.
@@ -285,7 +287,8 @@ impl Keeper {
         }
     }
 
-    /// Returns whether all of them have it; `None` if the last one in sync does not.
+    /// Writes the record to these legs. True if all of them have it; `None` if the last leg in sync
+    /// does not, or must not be used.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
         // A record on a substituted copy would make the copy look like the leg.
         self.audit(legs);
@@ -310,7 +313,8 @@ impl Keeper {
         Some(whole)
     }
 
-    /// Handles a failed write of a leg's reserved part. `None` if it is the last leg.
+    /// Handles a failed write of a leg's reserved part: puts the leg out. `None` if it is the last
+    /// leg in sync, which stays.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
         if self.shared.put_out(leg, "its record cannot be written") {
             return Some(false);

@@ -47,18 +47,18 @@ pub trait LegSource: Send + Sync {
         true
     }
 
-    /// Makes sure that writes which a dead process may have sent there can no longer take effect
-    /// after new writes. Called before [`open`](LegSource::open), and again after an error. Waits
-    /// for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
+    /// Makes sure that writes which a dead process sent to the leg can no longer take effect after
+    /// new writes. The mirror calls this before [`open`](LegSource::open), and again after an
+    /// error. Waits for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
     ///
     /// # Errors
-    /// A sentence about the writes that may still take effect: then the mirror does not write the
-    /// leg.
+    /// Old writes may still take effect: a sentence about them. The mirror then does not write to
+    /// the leg.
     fn settle(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether to continue opening the mirror: a caller that waits for a leg may have been asked to
+    /// Whether to continue opening the mirror. False if the process that waits for the leg is to
     /// stop.
     fn is_wanted(&self) -> bool {
         true
@@ -124,23 +124,23 @@ pub struct LegStatus {
 pub struct MirrorStatus {
     /// The legs.
     pub legs: Vec<LegStatus>,
-    /// Regions where legs may differ or lack data.
+    /// Bytes of regions where legs may differ or lack data.
     pub dirty_bytes: u64,
-    /// Regions where legs in sync may differ.
+    /// Bytes of regions where legs in sync may differ.
     pub suspect_bytes: u64,
-    /// Copied to legs since the mirror was opened.
+    /// Bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
     /// A verify of all legs is running.
     pub verifying: bool,
-    /// Compared on all legs in sync by the last or current verify.
+    /// Bytes that the last or current verify compared on all legs in sync.
     pub verified_bytes: u64,
-    /// Not compared by that verify: a leg in sync had a read error, or there was only one leg.
+    /// Bytes that it could not compare: a leg in sync had a read error, or only one was in sync.
     pub uncompared_bytes: u64,
-    /// The legs on which it had read errors.
+    /// The legs on which that verify had read errors.
     pub unread_legs: Vec<String>,
-    /// Different on the legs, in that verify.
+    /// Bytes of chunks that differed between the legs in that verify.
     pub differing_bytes: u64,
-    /// The first of these differences.
+    /// The first of these chunks.
     pub differences: Vec<Difference>,
     /// The limit on bytes per second for copies to legs that catch up, and for verify.
     pub copy_bytes_per_second: Option<u64>,
@@ -171,7 +171,7 @@ impl Drop for Life {
     }
 }
 
-/// The merged contents of all legs' reserved parts.
+/// The merged records and bitmaps of all legs.
 struct Read {
     record: Record,
     slots: Vec<usize>,
@@ -314,8 +314,8 @@ fn probe(
 }
 
 /// Merges the bitmaps: a region is dirty if one leg's bitmap says so. A damaged page makes all its
-/// regions dirty. It is ignored if a leg in sync has a whole one, since every leg in sync has all
-/// regions that may differ.
+/// regions dirty, unless a leg in sync has the same page undamaged: the bitmap of every leg in sync
+/// has all regions that may differ.
 fn gather(plan: &Plan, found: &[Found], reads: &[find::Read]) -> Read {
     let mut bitmap = vec![0; plan.record.regions().div_ceil(8)];
     let payload = pages::payload_bytes(plan.record.block_size);

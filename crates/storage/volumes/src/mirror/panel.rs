@@ -27,7 +27,7 @@ struct Way {
 
 pub(crate) struct Panel {
     shared: Arc<Shared>,
-    // The queues go first: dropping them may deregister them from the reactor.
+    // Declared before `reactor`, so that queues are dropped first: they may deregister from it.
     ways: Vec<Way>,
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,

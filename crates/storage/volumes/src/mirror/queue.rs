@@ -32,9 +32,9 @@ struct Whole {
     succeeded: LegSet,
     failed: LegSet,
     error: Option<BlockError>,
-    /// The part whose result a read uses.
+    /// The token of the leg operation whose result a read uses.
     part: Option<u64>,
-    /// The caller has abandoned it.
+    /// The caller has abandoned the operation.
     unwanted: bool,
 }
 
@@ -45,7 +45,7 @@ impl Whole {
     }
 }
 
-/// The parent of a leg's operation.
+/// An operation at one leg, on behalf of the caller's operation `whole`.
 struct LegOperation {
     leg: usize,
     /// `None` for a read that was redirected to another leg.
@@ -128,8 +128,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Fails an operation because no leg in sync was available for too long. The legs' parts of it
-    /// ended with their queues.
+    /// Fails an operation because no leg in sync was available for too long. Its leg operations
+    /// ended when the legs' queues were closed.
     fn give_up(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
@@ -236,7 +236,7 @@ impl MirrorQueue {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
-            // The next queue has not been asked.
+            // The leg's next queue did not get this read, so do not measure its time.
             self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);

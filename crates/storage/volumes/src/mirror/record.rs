@@ -38,7 +38,7 @@ pub(crate) enum Standing {
 /// One generation of a mirror, as a leg knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// The format version that was read; it is written in the newest one.
+    /// The format version that was read. Records are written in the newest version.
     pub(crate) version: u32,
     pub(crate) mirror: Uuid,
     /// Grows with every change of the legs' standings.
@@ -53,8 +53,8 @@ pub(crate) struct Record {
     pub(crate) standings: Vec<Standing>,
     /// A random number per generation, the newest first, to find the common history of two legs.
     pub(crate) history: Vec<u64>,
-    /// The newest generation that each leg is known to have durably, 0 if unknown. A leg with an
-    /// older one is a copy of itself.
+    /// The newest generation that each leg is known to have durably, 0 if unknown. A leg that shows
+    /// an older one is an older copy of itself.
     pub(crate) had: Vec<u64>,
 }
 

@@ -5,7 +5,7 @@
 //!   clean  ───────────────────> WANTED  ─────────────────────────> DIRTY
 //!     ^                                                              │
 //!     └──────────────────────────────────────────────────────────────┘
-//!        nobody has written it since before a flush of all legs
+//!        all legs were flushed, and no write came since then
 //! ```
 //!
 //! A write *enters* its regions before it starts, and leaves them when no leg is working on it any
@@ -22,7 +22,7 @@ const CLOSED: u32 = 1 << 30;
 const SUSPECT: u32 = 1 << 29;
 /// It was entered since [`Regions::forget_touches`].
 const TOUCHED: u32 = 1 << 28;
-/// A write waits until it is dirty, and the keeper knows.
+/// A write waits until the region is dirty; the keeper has been asked to mark it.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
 /// The states that keep it in the bitmap.
@@ -85,7 +85,7 @@ impl Regions {
         entry
     }
 
-    /// Leaves the regions; true if the copier may be waiting for that.
+    /// Leaves the regions. True if the copier may be waiting for one of them to become empty.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {
@@ -109,13 +109,13 @@ impl Regions {
         let _ = self.change(region, |word| Some((word | DIRTY) & !WANTED));
     }
 
-    /// Whether it can be cleared.
+    /// Whether the region can be cleared.
     pub(crate) fn is_quiet(&self, region: usize) -> bool {
         let word = self.load(region);
         word & BUSY == 0 && word & DIRTY != 0
     }
 
-    /// Clears it, if no write is in it or was since the touches were reset.
+    /// Clears a dirty region, unless a write has entered it since the touches were reset.
     pub(crate) fn clear_if_idle(&self, region: usize) -> bool {
         self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }

@@ -13,7 +13,7 @@ use super::record::Record;
 use super::shared::lock;
 use super::{Taking, claim, find};
 
-/// The reason for a leg that its source is still opening.
+/// The reason in the status of a leg that its source is still opening.
 pub(crate) const OPENING: &str = "it is being opened";
 
 /// Adds a leg that is out, if it is available and belongs here. Copying follows later.
@@ -32,7 +32,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let missed: Vec<usize> = match &found.what {
         What::Marked(record) => {
             judge(keeper, leg, record)?;
-            // Otherwise a bypassed record would be the newer one of the two on the leg.
+            // Otherwise the leg's own, bypassed record would have the higher generation.
             while !keeper.record.descends_from(record)
                 && keeper.record.generation <= record.generation
             {

@@ -264,7 +264,7 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// Legs in sync whose answers count.
+    /// Legs in sync that may be used: not those that must show their last record first.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }
@@ -333,8 +333,8 @@ impl Shared {
         true
     }
 
-    /// Writes to a leg that was out from now on, unless it has late writes or more than `doubts`
-    /// doubts.
+    /// Sends writes to a leg that was out, from now on. False, and no change, if the leg has late
+    /// writes, or if its count of doubts is no longer `doubts`.
     pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
         let may = !self.legs[leg].has_late() && self.legs[leg].doubts() == doubts;
@@ -344,8 +344,8 @@ impl Shared {
         may
     }
 
-    /// Notes a completed write that these legs may still execute. If all of them are out, they wait
-    /// for its end before they return, and nothing else has to wait.
+    /// Notes a completed write that these legs may still execute. True if all of them are out: then
+    /// they cannot return before it ends, and its regions can be left at once.
     pub(crate) fn expect_late(&self, legs: LegSet) -> bool {
         let _inbox = lock(&self.inbox);
         let are_out = legs & self.written() == 0;
@@ -355,7 +355,7 @@ impl Shared {
         are_out
     }
 
-    /// Notes the end of such a write.
+    /// Notes that these legs no longer execute such a write.
     pub(crate) fn end_late(&self, legs: LegSet) {
         for leg in members(legs) {
             if self.legs[leg].late.fetch_sub(1, Ordering::SeqCst) == 1 {

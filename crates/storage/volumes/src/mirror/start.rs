@@ -89,8 +89,8 @@ fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start
 }
 
 impl Start {
-    /// Starts legs as out that may get late writes. If no other leg has all data, returns the legs
-    /// of which one must settle first.
+    /// Starts legs that may get late writes as out. If no other leg has all data, returns the legs
+    /// for which the mirror must wait: one of them must settle.
     fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
         let Start { plan, opened, found, .. } = self;
         let in_sync = plan.named.iter().zip(&plan.in_sync);
