@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Fields of one object that are searched.
 const FIELDS_MAX: usize = 64;
 
-/// The problem of a document with a changed part at `place`, with the name of its field.
+/// `problem` with the full name of its field, which is in the changed part at `place`.
 pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Problem {
     if !problem.field.contains(".?") {
         return problem;

@@ -186,7 +186,7 @@ impl Events {
 
 /// Periodic data of a stream, besides events.
 pub(crate) trait Besides: Send + 'static {
-    /// The data to send once a second (`is_second`), or a moment after events.
+    /// The data to send once a second (`is_second`), or shortly after events.
     fn told(&mut self, is_second: bool) -> Told;
 }
 

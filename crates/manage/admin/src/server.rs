@@ -356,7 +356,7 @@ mod tests {
                 return trial::Opener.open(namespace);
             }
             let _ = self.0.send(());
-            // It also continues if the sender is gone.
+            // Continue also if the test has dropped the sender.
             let _ = self.1.lock().unwrap().recv();
             trial::Opener.open(namespace)
         }

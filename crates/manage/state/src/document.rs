@@ -59,15 +59,15 @@ impl Document {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// The ANA state of all namespaces for hosts that connect there; optimized if it is left out.
+    /// The ANA state of all namespaces at this listener; optimized if it is left out.
     #[serde(default, skip_serializing_if = "Ana::is_optimized")]
     pub ana: Ana,
     /// Other states, by ANA group: 1 to 128.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Ana>))]
     pub ana_groups: BTreeMap<u32, Ana>,
-    /// The TLS requirement there. If a new listener leaves it out, it gets that of the strictest
-    /// other listener; otherwise hosts that have a TLS key must use TLS.
+    /// The TLS requirement of this listener. If a new listener leaves it out, it gets that of the
+    /// strictest other one. The default is that hosts with a TLS key must use TLS.
     #[serde(default, skip_serializing_if = "Tls::is_allowed")]
     pub tls: Tls,
 }

@@ -81,7 +81,7 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// The place of a state: one file, and for a moment a second one beside it.
+/// Where a state is stored: one file. While a change is stored, a second one is beside it.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,

@@ -51,7 +51,7 @@ pub(super) struct Bdev {
 }
 
 /// The block devices that clients have created. Their storage stays open even without a namespace,
-/// so that written data is still there for the next one.
+/// so that the next namespace still has the written data.
 #[derive(Default)]
 pub struct Bdevs {
     /// In creation order.

@@ -210,7 +210,7 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
     Ok(places.into_iter().flatten().collect())
 }
 
-/// Whether a leg without a record may be filled.
+/// Whether a leg without a record may be overwritten with the mirror's data.
 pub(crate) fn may_take(
     leg: &Found,
     geometry: &Geometry,

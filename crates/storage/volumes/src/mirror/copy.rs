@@ -161,8 +161,8 @@ impl Keeper {
         Job::Chunk(Chunk { why, region, lba, blocks, last })
     }
 
-    /// When the next chunk may be copied or compared, to spare the users' operations. Reads the
-    /// speed each time, because it may change.
+    /// When the next chunk may be copied or compared; `None`: at once. Reads the speed limit each
+    /// time, because it may change.
     fn next_chunk_at(&self) -> Option<Instant> {
         let (done, bytes) = self.copying.last?;
         let speed = self.shared.copy_speed.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Keeper {
         Some(done + Duration::from_nanos(nanos))
     }
 
-    /// Processes one chunk unless writes are in progress there; true if the next one can follow.
+    /// Processes one chunk; false if it must wait for writes in its region.
     pub(crate) fn do_chunk(&mut self, chunk: Chunk) -> bool {
         let regions = &self.shared.regions;
         regions.close(chunk.region);
@@ -200,8 +200,8 @@ impl Keeper {
     fn end_region(&mut self, chunk: Chunk) {
         match chunk.why {
             Why::Suspect => {
-                // Flush before the copy is read: a leg that lost the copy later would go back in
-                // time.
+                // Flush before the copy is read: if a leg lost the copy later, reads would go back
+                // in time.
                 let alone = self.shared.in_sync().count_ones() == 1;
                 let durable = alone || self.flush(self.shared.in_sync());
                 let inbox = lock(&self.shared.inbox);
@@ -210,7 +210,7 @@ impl Keeper {
                     self.shared.regions.trust(chunk.region);
                 }
             }
-            // Unless another leg was added meanwhile: then it starts again.
+            // If another leg was added meanwhile, the copy starts again instead.
             Why::CatchUp if self.copying.cursor == Some(chunk.region) => {
                 self.copying.cursor = Some(chunk.region + 1);
             }
@@ -231,7 +231,8 @@ impl Keeper {
         Op::read(chunk.lba, chunk.blocks, buffer, 0)
     }
 
-    /// Reads a chunk from a leg in sync, and returns that leg, too.
+    /// Reads a chunk; returns the leg in sync that had it, and the data. `None`: none could read
+    /// it.
     fn read_source(&mut self, chunk: Chunk) -> Option<(usize, Buffer)> {
         let in_sync = self.shared.in_sync();
         let first = in_sync & self.newest;

@@ -44,7 +44,7 @@ pub(crate) struct Keeper {
     pub(crate) record: Record,
     /// The slot for each leg's next record.
     pub(crate) slots: Vec<usize>,
-    /// The bitmap on every written leg, or a superset of it.
+    /// The bitmap on every leg that gets writes, or a superset of it.
     pub(crate) bitmap: Vec<u8>,
     /// The last write failed, so no leg may have the contents of `bitmap`.
     owes_pages: bool,
@@ -343,8 +343,8 @@ impl Keeper {
         self.is_confirmed
     }
 
-    /// Marks the requested regions dirty. The first write after an idle time waits for another
-    /// record, because copies of legs from that time must not show the last one.
+    /// Marks the requested regions dirty; false if that failed. The first write after an idle time
+    /// waits for another record: a copy of a leg made in that time must not show the last record.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
@@ -361,7 +361,7 @@ impl Keeper {
         true
     }
 
-    /// Sets regions in the bitmap.
+    /// Sets regions in the bitmap of every leg that gets writes; false if that failed.
     pub(crate) fn mark(&mut self, regions: &[usize]) -> bool {
         let mut pages = BTreeSet::new();
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
@@ -398,7 +398,7 @@ impl Keeper {
         self.reserved_write(leg, BITMAP_OFFSET + (page * bytes.len()) as u64, &bytes)
     }
 
-    /// Writes pages of the bitmap to every written leg.
+    /// Writes pages of the bitmap to every leg that gets writes; false if the last leg failed.
     fn write_pages(&mut self, pages: &BTreeSet<usize>) -> bool {
         for &page in pages {
             self.page_count += 1;
@@ -423,7 +423,7 @@ impl Keeper {
             if *at > os::now() && !is_opened {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
-                // The end of the last one wakes the keeper.
+                // The end of the last late write wakes the keeper.
                 self.shared.legs[leg].say("writes of before are not over there");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(leg = %self.shared.legs[leg].name, reason, "not let in");
@@ -526,11 +526,11 @@ impl Keeper {
         self.shared.begin_keepers_flush();
         let shared = Arc::clone(&self.shared);
         let ops = members(legs).map(|leg| (leg, Op::flush(0))).collect();
-        // At once, so that the leg is not read while others are slow.
+        // Put out a leg at once, so that it is not read while flushes of other legs are slow.
         let ended = self.panel.run_telling(ops, |ended| {
             if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush failed there") {
-                // A leg may report the loss only once, and here it did not reach a user of the
-                // mirror.
+                // A leg may report lost data only once, and this report did not reach a user of
+                // the mirror.
                 shared.owes_failure.store(true, Ordering::SeqCst);
             }
         });
@@ -543,7 +543,7 @@ impl Keeper {
         self.take_inbox();
         let whole = self.shared.in_sync() == self.shared.all();
         if whole && self.copying.is_idle() && self.shared.behind() == 0 {
-            // The first check covers regions that may have been written just now.
+            // Twice: a check clears only regions without writes since an earlier check.
             self.clear_idle();
             self.clear_idle();
         } else if self.shared.regions.dirty_count() > 0 {

@@ -111,7 +111,7 @@ impl std::error::Error for MirrorError {}
 /// The present state of a leg.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LegStatus {
-    /// Its source's name for it.
+    /// The name that its source gives it.
     pub name: String,
     /// Its state in the mirror.
     pub state: LegState,
@@ -279,7 +279,7 @@ impl Mirror {
     }
 }
 
-/// The UUID of the mirror in the last MiB of a leg.
+/// The UUID of a leg's mirror, from the last MiB of the leg; `None` if there is no valid record.
 pub fn mirror_of(reserved: &[u8]) -> Option<uuid::Uuid> {
     let whole = reserved.len() as u64 >= record::USED_BYTES;
     whole.then(|| record::newest(reserved).ok()).flatten().map(|(record, _)| record.mirror)

@@ -88,8 +88,8 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Writes to the leg that it is behind, and the bitmap, before anything is copied there. A new leg
-/// is claimed first: after a partial write it would not look empty the next time.
+/// Writes the bitmap to the leg, and a record that calls it behind, before any data. A new leg is
+/// claimed first: after a partial write it would not look empty the next time.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;

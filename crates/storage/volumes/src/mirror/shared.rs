@@ -196,14 +196,13 @@ pub(crate) struct Shared {
     unproven: AtomicU64,
     /// No leg in sync was available for so long that operations fail.
     hopeless: AtomicBool,
-    /// The last leg cannot record that others are behind.
+    /// The last leg in sync cannot record that others are behind.
     pub(crate) unrecordable: AtomicBool,
     /// A flush has failed on the last leg without reaching a user: the next flush of a user fails,
     /// too.
     pub(crate) owes_failure: AtomicBool,
-    /// The keeper is flushing. A leg reports a loss only once, possibly to that flush. So a user's
-    /// flush that the leg has done since does not succeed until it is known whether a failure is
-    /// owed.
+    /// The keeper is flushing. A leg reports lost data only once, possibly to this flush. So a
+    /// user's flush that the leg completes meanwhile succeeds only after the keeper's flush has.
     keeper_flushes: AtomicBool,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) progress: Mutex<Progress>,
@@ -399,8 +398,8 @@ impl Shared {
         self.nest(&*namespace);
     }
 
-    /// Handles a change of a leg. A leg that may have lost data is not read from that moment on.
-    /// The last one in sync stays, and the mirror passes the change on to its user.
+    /// Handles a change of a leg. The mirror no longer reads a leg that may have lost data. But the
+    /// last leg in sync stays, and the mirror passes the change on to its user.
     fn handle_change(&self, leg: usize, change: Change) {
         if change == Change::Contents {
             // Only a local disk has a present reason; a remote one reports an earlier absence.

@@ -1,10 +1,10 @@
 //! Reads the legs when a mirror starts, and decides which of them may be written.
 //!
-//! A remote leg may still execute writes of a killed process. While that is possible, the mirror at
-//! most reads the leg: it starts as out, and returns like any other leg when the risk has passed.
-//! The bitmap covers the data that it lacks and the late writes: a region was marked on all legs
-//! before its data were sent, and is not cleared while a leg is out. If no other leg has all data,
-//! the mirror waits.
+//! A remote leg may still execute writes of a killed process. While that is possible, the mirror
+//! only reads the leg: the leg starts as out, and returns like any other leg when the risk has
+//! passed. The bitmap covers the data that the leg lacks and the late writes: a region was marked
+//! on all legs before its data were sent, and is not cleared while a leg is out. If no other leg
+//! has all data, the mirror waits.
 
 use std::sync::Arc;
 use std::time::Duration;
