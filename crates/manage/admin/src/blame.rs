@@ -23,7 +23,7 @@ pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Pro
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         let part = pointer(&mut document, &names).and_then(|part| part.as_object());
         let fields: Vec<String> = part.into_iter().flatten().map(|(key, _)| key.clone()).collect();
-        // Without the field at fault, the document has no problem, or another one.
+        // If the field at fault is removed, the problem disappears or another one is reported.
         let at_fault = fields.into_iter().take(FIELDS_MAX).find(|field| {
             let mut without = document.clone();
             let part = pointer(&mut without, &names).and_then(Value::as_object_mut);

@@ -86,7 +86,7 @@ pub trait Mirrored: Send + Sync {
     /// The status of its legs, and of the mirror if it is one; `None` once it is closed.
     fn status(&self) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)>;
 
-    /// Executes an order, if it is a mirror.
+    /// Executes an order, if the disk is a mirror.
     fn order(&self, order: &MirrorOrder);
 }
 

@@ -660,7 +660,7 @@ fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     )
 }
 
-/// Waits for a namespace's last operations; after the limit, a thread waits.
+/// Waits for a namespace's last operations. After [`DRAIN_TIME`], leaves the wait to a thread.
 fn drain(removal: Removal) {
     let Err(mut removal) = removal.wait(DRAIN_TIME) else { return };
     tracing::warn!("{removal:?} goes on: its last operations take long");

@@ -274,7 +274,7 @@ mod tests {
         let refused = bind(&path("real/other")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
-        // A socket being created does not count as a left one.
+        // A socket being created does not count as a leftover.
         let made = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         made.bind(&SockAddr::unix(beside(&path("real/second"))).unwrap()).unwrap();
         let mut found = sockets_in(&path("real"));

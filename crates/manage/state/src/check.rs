@@ -103,8 +103,8 @@ impl Document {
         self.check_after(&Self::default())
     }
 
-    /// Checks a document that is to follow `before`, whose names may stay although an operator
-    /// could not choose them now ([`check_name`](crate::check_name)).
+    /// Checks a document that is to follow `before`. Names in `before` may stay even if
+    /// [`check_name`](crate::check_name) would refuse them as new ones.
     ///
     /// # Errors
     /// The first fault.
@@ -343,7 +343,7 @@ impl Limits {
     /// Checks the limits.
     ///
     /// # Errors
-    /// The first invalid one.
+    /// The first invalid limit.
     pub fn check(&self) -> Result<(), Problem> {
         if let Some((name, _)) = self.rates().into_iter().find(|(_, rate)| *rate == Some(0)) {
             let sentence = "nothing could be done then: leave it out for no limit";
@@ -367,7 +367,7 @@ impl Limits {
     /// Checks that the limits are valid for a namespace.
     ///
     /// # Errors
-    /// The first invalid one.
+    /// The first invalid limit.
     pub fn check_of_namespace(&self) -> Result<(), Problem> {
         self.check()?;
         match self.weight {

@@ -182,7 +182,7 @@ pub struct Subsystem {
     /// The largest controller identifier that its hosts get; 65519 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cntlid: Option<u16>,
-    /// Whether hosts may connect that are not listed.
+    /// Whether hosts that are not listed may connect.
     #[serde(default)]
     pub allow_any_host: bool,
     /// The hosts that may connect, by NVMe Qualified Name.
@@ -306,7 +306,7 @@ pub struct Namespace {
     /// necessary, and never shrinks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Identifies the disk; kept with the data if it is left out.
+    /// The disk's UUID; if it is left out, the one that is stored with the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub uuid: Option<Uuid>,

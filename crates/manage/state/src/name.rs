@@ -44,7 +44,7 @@ impl<'a> KnownNames<'a> {
         KnownNames(names.map(String::as_str).collect())
     }
 
-    /// Checks a new name strictly, and a known one as far as the protocol demands it.
+    /// Checks a new name strictly, and a known one only for what the protocol demands.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         if self.0.contains(name) { check_bounds(name) } else { check_name(name) }
     }

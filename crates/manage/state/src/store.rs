@@ -287,7 +287,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// A rename is durable there without further steps, or cannot be made durable.
+/// On this system a rename is durable without further steps, or cannot be made durable.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

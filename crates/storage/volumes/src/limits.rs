@@ -31,13 +31,13 @@ pub const LATE: Duration = Duration::from_secs(90);
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest interval between retries of a leg.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Generations that a record remembers. A leg with an older record is copied in full if it
-/// certainly wrote nothing alone; otherwise the mirror refuses it.
+/// Generations that a record remembers. The mirror overwrites a leg with an older record in full if
+/// the leg certainly got no write that the others lack; otherwise it refuses the leg.
 pub const HISTORY: usize = 400;
 /// The interval of clearing idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the other legs get a new record whenever the outage has grown by one part in
-/// this many. That is about 90 records in the first day; a returning leg may be [`HISTORY`] behind.
+/// this many: about 90 records in the first day. A returning leg may be [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
 /// These renewals stop when the leg is this many generations behind. The other half of the
 /// [`HISTORY`] is for records that must be written.

@@ -587,7 +587,7 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Lists a host that any-host access already admits, for when only listed hosts may connect.
+/// Remembers a host while any host may connect. It is listed once only listed hosts may.
 fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Answer {
     let mut wanted = view.document.clone();
     if let Some(subsystem) = wanted.subsystems.get_mut(&nqn) {

@@ -95,7 +95,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
     }
 }
 
-/// Calls that create everything else.
+/// Calls that create everything else: the transport, subsystems and their contents, listeners.
 pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     let mut calls = Vec::new();
@@ -168,8 +168,8 @@ fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<
     Some(call("nvmf_subsystem_add_host", &params))
 }
 
-/// Calls that add the listeners. Those that require TLS come last, since a new listener is as
-/// strict as the strictest existing one.
+/// Calls that add the listeners. Those that require TLS come last, since a new listener without a
+/// TLS setting becomes as strict as the strictest existing one.
 fn listener_config(view: &View, table: &Table) -> Vec<Value> {
     let subsystems = view.document.subsystems.keys().map(String::as_str);
     let mut added = Vec::new();

@@ -30,7 +30,7 @@ pub(crate) enum What {
         start_is_empty: bool,
         /// The size of a file system or volume at its start.
         content: Option<u64>,
-        /// Its size when it got a record that is not at its end now.
+        /// The leg's former size, if it has a record there but none at its present end.
         former: Option<u64>,
     },
     Unusable(Unreadable),
@@ -308,7 +308,7 @@ pub(crate) const OLDER_COPY: &str = "is an older copy of itself (a snapshot or a
 pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide whose data \
     count, put zeroes into the first and last MiB of the other one, and start with ?create";
 
-/// A new mirror that keeps the data of the first leg.
+/// Plans a new mirror that keeps the data of the first leg.
 fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let mut geometries = Vec::new();
     found.iter().try_for_each(refuse_former)?;

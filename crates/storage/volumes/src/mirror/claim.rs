@@ -1,4 +1,4 @@
-//! A claim: marks a leg before its first record is written.
+//! A claim marks a leg before its first record is written.
 //!
 //! The power may fail while a first record is written. The torn record is invalid, and would make
 //! the leg look as if it held data. A claim is one sector, so it is written whole or not at all.

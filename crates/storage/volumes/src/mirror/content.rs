@@ -68,7 +68,7 @@ fn lvm(start: &[u8]) -> Option<u64> {
     le64(start, header + 32)
 }
 
-/// The boot sector of NTFS. Its copy follows the last sector that it counts.
+/// The boot sector of NTFS. A copy of it follows the last sector of the size that it states.
 fn ntfs(start: &[u8]) -> Option<u64> {
     if !has(start, 3, b"NTFS    ") {
         return None;

@@ -55,7 +55,7 @@ pub(crate) struct Keeper {
     /// Everything before the last check for idle regions is durable, and each leg then got a
     /// record.
     has_looked: bool,
-    /// A record confirms the record that each leg had at the start.
+    /// A second record since the start confirms that each leg has the first one.
     is_confirmed: bool,
     pub(crate) retries: Vec<Retry>,
     pub(crate) copying: Copying,
@@ -413,8 +413,8 @@ impl Keeper {
         true
     }
 
-    /// Retries legs that are out when it is due, and after a record says that they are out: writes
-    /// without them wait for that record.
+    /// Opens legs that are out again, when their retry is due. First a record must say that they
+    /// are out, because writes that they lack wait for that record.
     fn look_at_missing_legs(&mut self, deadline: &mut Option<Instant>) {
         let out = self.shared.all() & !self.shared.written();
         for leg in members(out & self.shared.behind()) {

@@ -184,7 +184,7 @@ impl Mirror {
     /// Opens the legs, reads their records, and starts the mirror.
     ///
     /// # Errors
-    /// If they are not a mirror, or not one that is safe to open with these options.
+    /// If the legs are not a mirror, or if it is not safe to open it with these options.
     pub fn open(
         sources: Vec<Arc<dyn LegSource>>,
         options: MirrorOptions,

@@ -81,7 +81,7 @@ pub(crate) struct MirrorQueue {
     wanted: Vec<usize>,
     events: Vec<Event>,
     done: Vec<Completion>,
-    /// Operations that have not completed.
+    /// The number of operations that have not completed.
     open: usize,
 }
 
@@ -173,7 +173,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Sends a write or a flush to every written leg.
+    /// Sends a write or a flush to every leg that gets writes.
     fn begin_everywhere(&mut self, key: u64) {
         // Only after the regions were entered; otherwise a leg that catches up could miss it.
         let mut legs = self.shared.written();
@@ -381,7 +381,7 @@ impl MirrorQueue {
             lacking = 0;
         }
         if is_flush {
-            // A leg that has come into sync since was flushed for the promotion.
+            // A leg that came into sync after this flush started was flushed for its promotion.
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {

@@ -220,17 +220,18 @@ impl Record {
             && go_on.all(lack_it)
     }
 
-    /// Whether the other record is older than the history, and its leg has written nothing alone.
+    /// Whether the other record is older than the history, and its leg has no write that the others
+    /// lack (has written nothing "alone").
     ///
-    /// A leg that writes without others first calls them behind, and it gets two records more when
-    /// it takes one of them back. So the leg wrote nothing alone if it still calls a leg in sync
-    /// that is in sync here. Neither did it if it got no record after the last one that it is known
-    /// to have had here, or if it is behind itself.
+    /// A leg that writes alone first records that the others are behind, and gets two more records
+    /// when one of them returns. So it wrote nothing alone if its record still calls a leg in sync
+    /// that is in sync here; or if it got no record after the last one that it is known here to
+    /// have had; or if its record calls it behind itself.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
         let had = self.had.get(other.leg).copied().unwrap_or(0);
         let is_together = |leg| {
-            // One record may not have been confirmed here.
+            // The leg's last record may be one that this mirror has not confirmed yet.
             other.standings.get(leg) == Some(&Standing::InSync)
                 && other.had.get(leg).is_none_or(|its| *its <= had + 1)
         };

@@ -172,13 +172,13 @@ pub(crate) struct Progress {
     pub(crate) verified_bytes: u64,
     pub(crate) verifying: bool,
     pub(crate) verifies: u64,
-    /// Chunks that a leg could not read, or for which only one leg is in sync.
+    /// Bytes of chunks that a leg could not read, or for which only one leg was in sync.
     pub(crate) uncompared_bytes: u64,
     /// Legs that could not be read.
     pub(crate) unread_legs: LegSet,
-    /// Chunks that differed in the last verify.
+    /// Bytes of chunks that differed in the last verify.
     pub(crate) differing_bytes: u64,
-    /// The first of them.
+    /// The first of these chunks.
     pub(crate) differences: Vec<Difference>,
 }
 
