@@ -22,7 +22,6 @@ use tokio::net::{UnixListener, UnixStream};
 /// The log target of audit lines, which no log level should suppress.
 pub const AUDIT: &str = "farblock::audit";
 
-/// Maximum size of a refusal by the framework.
 const MAX_REFUSAL_BYTES: usize = 4096;
 
 /// The process at the other end of the control socket, according to the kernel.

@@ -83,7 +83,6 @@ impl Drop for Asked {
 
 /// The client of a connection.
 pub(crate) trait Active: Clone + Send + Sync + 'static {
-    /// The connection's activity.
     fn activity(&self) -> &Activity;
 }
 
@@ -158,7 +157,6 @@ impl HttpBody for Answering {
     }
 }
 
-/// See the module documentation.
 pub(crate) struct Bounded<L> {
     listener: L,
     most: usize,
@@ -244,7 +242,6 @@ impl<S> Connection<S> {
         &self.stream
     }
 
-    /// The connection's activity.
     pub(crate) fn activity(&self) -> Activity {
         self.activity.clone()
     }
@@ -332,7 +329,6 @@ mod tests {
     const WAIT_LIMIT: Duration = Duration::from_secs(60);
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// Sends a request.
     fn ask(address: SocketAddr, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();

@@ -147,7 +147,6 @@ pub(crate) fn written(name: &str, data: &str) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// See the module documentation.
 #[derive(Clone)]
 pub(crate) struct Events {
     sender: broadcast::Sender<Bytes>,

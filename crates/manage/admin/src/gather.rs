@@ -48,7 +48,6 @@ const WITHOUT_STATUS: u32 = 2;
 const PIECES: usize = 16;
 /// Events of one node that are handled before other nodes get a turn.
 const AT_ONCE: u32 = 64;
-/// Maximum length of an event's name.
 const NAME_MAX: usize = 32;
 
 /// Streams the events of these nodes from now on; `None` if there are too many readers.

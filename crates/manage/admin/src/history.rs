@@ -117,7 +117,6 @@ impl Past {
     }
 }
 
-/// See the module documentation.
 #[derive(Clone, Default)]
 pub(crate) struct History(Arc<Mutex<BTreeMap<String, Past>>>);
 

@@ -127,7 +127,6 @@ pub type Disks = BTreeMap<(String, u32), Opened>;
 /// The hosts' keys, by subsystem NQN and host NQN.
 pub type Keys = BTreeMap<(String, String), HostKeys>;
 
-/// See the module documentation.
 pub(crate) struct Live {
     pub(crate) control: Control,
     opener: Arc<dyn Open>,
@@ -177,7 +176,6 @@ impl Live {
         Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, parked }
     }
 
-    /// Reads a host's keys.
     fn read_keys(
         &self,
         subsystem: &str,
@@ -320,7 +318,6 @@ impl Live {
         })
     }
 
-    /// Locks a file again.
     fn lock(&self, file: &Arc<FileDisk>) -> Result<(), String> {
         self.with_file(file, |file, _| file.lock())
     }

@@ -16,7 +16,6 @@ use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The label of the combined hosts.
 const OTHERS: &str = "others";
 
 /// The label of a host with its own series. A host named [`OTHERS`] gets quotes, so that its series
@@ -37,9 +36,7 @@ const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 /// name order, have only counters.
 const MAX_HISTOGRAMS: usize = 257;
 
-/// States of a mirror leg.
 const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
-/// Health states of a namespace.
 const HEALTH_STATES: [&str; 4] = ["ok", "failing", "away", "degraded"];
 /// States of a remote part of a disk that is not a mirror.
 const PART_STATES: [&str; 2] = ["ready", "away"];

@@ -32,9 +32,7 @@ const WRONG_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
 /// Maximum number of addresses with counts.
 const ADDRESSES_MAX: usize = 4096;
-/// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 64;
-/// Maximum length of a token's name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Configuration of an interface on TCP.

@@ -10,7 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 /// Maximum number of links on a path, as in Linux.
 const MAX_LINKS: usize = 40;

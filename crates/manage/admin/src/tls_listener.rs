@@ -16,7 +16,6 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
 /// The answer to a client that speaks plain HTTP.
@@ -24,7 +23,6 @@ const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
 "detail": "this address is HTTPS, and nothing is said here in plain: write https://"}
 "#;
 
-/// See the module documentation.
 pub(crate) struct TlsListener {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,

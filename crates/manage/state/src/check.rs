@@ -13,11 +13,8 @@ use std::path::Path;
 
 /// Prefixes of the texts of secrets and keys.
 const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
-/// Prefix of a reference to a systemd credential.
 const CREDENTIAL: &str = "credential:";
-/// Prefix of a reference to a kernel keyring.
 const KEYRING: &str = "keyring:";
-/// Fields that are lists.
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
 /// Limit for the hash functions or groups of a list: more than exist.
 const MAX_ALGORITHMS: usize = 16;

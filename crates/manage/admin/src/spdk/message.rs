@@ -106,13 +106,11 @@ impl RpcError {
 pub(super) struct Params(Option<Value>);
 
 impl Params {
-    /// Parses the parameters.
     pub(super) fn parse<T: DeserializeOwned>(self) -> Result<T, String> {
         let object = self.0.unwrap_or_else(|| Value::Object(Map::new()));
         serde_json::from_value(object).map_err(|error| error.to_string())
     }
 
-    /// Checks that there are no parameters.
     pub(super) fn none(self, method: &str) -> Result<(), RpcError> {
         let sentence = format!("{method} requires no parameters");
         match self.0 {

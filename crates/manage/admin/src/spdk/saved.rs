@@ -15,13 +15,11 @@ fn call(method: &str, params: &Value) -> Value {
     json!({ "method": method, "params": params })
 }
 
-/// Calls that name the key files.
 pub(super) fn keyring(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     keyring.saved().map(|params| call("keyring_file_add_key", &params)).collect()
 }
 
-/// Calls that create the bdevs.
 pub(super) fn bdevs(view: &View) -> Vec<Value> {
     let made = view.bdevs.iter().flat_map(|bdev| bdev_config(view, bdev));
     made.chain([json!({ "method": "bdev_wait_for_examine" })]).collect()

@@ -16,7 +16,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-/// Size of one read.
 const READ_BYTES: usize = 8 << 10;
 /// Idle limit of a client: SPDK's clients keep their connections.
 const IDLE: Duration = Duration::from_secs(24 * 3600);

@@ -16,7 +16,6 @@ const MEAN_SHIFT: u32 = 3;
 pub(crate) struct Speed {
     /// The mean time of a read, weighted towards recent ones; 0: none yet.
     mean_nanos: u64,
-    /// Outstanding reads.
     pub(crate) reads: u64,
     /// The time of its last read, and the queue's read count then.
     asked: (Instant, u64),

@@ -42,7 +42,6 @@ pub(crate) enum Job {
     Promote,
 }
 
-/// The state of copying.
 pub(crate) struct Copying {
     pub(crate) read_first: Vec<usize>,
     pub(crate) suspects: BTreeSet<usize>,

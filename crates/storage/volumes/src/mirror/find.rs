@@ -111,7 +111,6 @@ fn pieces(
     Ok(data)
 }
 
-/// The regions that are set in a bitmap.
 pub(crate) fn marked(bitmap: &[u8], regions: usize) -> impl Iterator<Item = usize> + use<'_> {
     (0..regions).filter(|region| bitmap[region / 8] & (1 << (region % 8)) != 0)
 }

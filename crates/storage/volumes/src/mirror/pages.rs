@@ -29,7 +29,6 @@ fn checksum(mirror: Uuid, page: &[u8]) -> [u8; 4] {
     crc32c::crc32c_append(crc32c::crc32c(mirror.as_bytes()), &page[4..]).to_le_bytes()
 }
 
-/// A page for its part of the bitmap.
 pub(crate) fn emit(record: &Record, page: usize, count: u64, bits: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; page_bytes(record.block_size)];
     bytes[4..8].copy_from_slice(&(page as u32).to_le_bytes());

@@ -39,7 +39,6 @@ struct Whole {
 }
 
 impl Whole {
-    /// Legs that got it.
     fn given(&self) -> LegSet {
         self.pending | self.succeeded | self.failed
     }

@@ -150,7 +150,6 @@ pub(crate) struct Inbox {
     pub(crate) read_first: Vec<usize>,
     /// Regions that a queue left in an unknown state.
     pub(crate) suspects: Vec<usize>,
-    /// Compare all legs.
     pub(crate) verify: bool,
     pub(crate) stop: bool,
 }
