@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// See the module documentation.
+/// The rights that a target's process has dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Confinement {
     /// Whether the process dropped rights itself (not with `--no-sandbox`).
