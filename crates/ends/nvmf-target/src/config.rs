@@ -25,9 +25,9 @@ use crate::sharing::Sharing;
 pub struct Export {
     /// Its store.
     pub namespace: Arc<dyn Namespace>,
-    /// Identifies the disk, so that its identifiers stay the same over restarts. A UUID becomes the
-    /// namespace's UUID wherever it is shared. Any other text, for example a path, is combined with
-    /// the subsystem's name and the namespace number.
+    /// Identifies the disk, so that the namespace's identifiers stay the same over restarts. A UUID
+    /// becomes the namespace's UUID wherever it is shared. Any other text, for example a path, is
+    /// combined with the subsystem's name and the namespace number.
     pub identity: String,
 }
 
@@ -38,12 +38,12 @@ pub struct Subsystem {
     pub config: SubsystemConfig,
     /// Its namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
-    /// How namespaces are shared, where it differs from the default.
+    /// Settings of namespaces that do not have the default settings.
     pub sharing: BTreeMap<NamespaceId, Sharing>,
-    /// Rate limits of single hosts, by name, over all namespaces.
+    /// Rate limits of single hosts, by host name. Each covers all namespaces together.
     pub host_rates: BTreeMap<String, Rates>,
-    /// Stores for persistent reservations (persist through power loss). Namespaces without one
-    /// report that they do not support them.
+    /// Stores for reservations that persist through power loss. Namespaces without a store report
+    /// that they do not support this.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
     /// Hosts, by name, that must prove their identity. They may connect even if they are not among
     /// the allowed hosts.
@@ -74,7 +74,7 @@ impl Subsystem {
         sharing
     }
 
-    /// The configuration given to the registry: hosts with keys are allowed.
+    /// The configuration for the registry, with the hosts in `keys` added to the allowed hosts.
     pub(crate) fn offered(&self) -> SubsystemConfig {
         let mut offered = self.config.clone();
         for host in self.keys.keys().filter(|_| !self.config.allow_any_host) {
@@ -105,16 +105,18 @@ pub struct TargetConfig {
     pub subsystems: Vec<Subsystem>,
     /// Listen addresses; port 0 takes a free port.
     pub listeners: Vec<SocketAddr>,
-    /// ANA access by index in `listeners`. Other listeners reach every namespace optimally.
+    /// ANA access by index in `listeners`. Via other listeners, every namespace is in the ANA
+    /// Optimized state.
     pub access: BTreeMap<usize, PortAccess>,
     /// Controller identifiers to allocate. Targets that offer the same subsystem need disjoint
-    /// ranges, since hosts identify controllers by them.
+    /// ranges, since hosts identify its controllers by these numbers.
     pub controller_ids: RangeInclusive<u16>,
     /// Hosts, by name, that must use TLS for every subsystem and for discovery, with their keys:
-    /// two while a key is being rotated. These keys do not allow a host.
+    /// two while a key is being rotated. A host with a key here must also be an allowed host of a
+    /// subsystem.
     pub tls_keys: BTreeMap<String, Vec<TlsKey>>,
-    /// The TLS policy of listeners that `tls_listeners` does not name. `None`: without TLS, no host
-    /// may connect if there are `tls_keys`, otherwise hosts without a key.
+    /// The TLS policy of listeners that `tls_listeners` does not name. `None`:
+    /// [`TlsPolicy::Required`] if there are `tls_keys`, otherwise [`TlsPolicy::Allowed`].
     pub tls: Option<TlsPolicy>,
     /// TLS policies by index in `listeners`.
     pub tls_listeners: BTreeMap<usize, TlsPolicy>,
@@ -124,9 +126,9 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// The event loop engine.
     pub engine: EngineKind,
-    /// Polling of a core before it sleeps.
+    /// How long a core polls for events before it sleeps.
     pub polling: Polling,
-    /// Set only to measure; the default is no limit.
+    /// Limits the bytes of one system call. Set only for measurements; the default is no limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
     /// Bytes that peers may make all cores hold together. `None`: 512 MiB, or 32 MiB a core if that
@@ -164,7 +166,7 @@ impl Default for TargetConfig {
     }
 }
 
-/// Why a target did not start; no part of it runs then.
+/// Why a target did not start.
 #[derive(Debug)]
 pub enum StartError {
     /// The target cannot listen on this address.

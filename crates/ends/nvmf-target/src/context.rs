@@ -24,21 +24,21 @@ pub(crate) struct Context {
     pub(crate) volumes: Volumes,
     /// Whether command latency is measured.
     pub(crate) measures_latency: bool,
-    /// The time of this tick, once read.
+    /// The time of this tick; `None` until it is first read.
     now: Cell<Option<Instant>>,
     /// Memory that peers make this core hold.
     pub(crate) memory: Account,
-    /// Commands executed in place, by turns.
+    /// Connections that wait for a turn to execute a command in place, and the steps under way.
     pub(crate) in_place: InPlace,
     /// Host shares of this core.
     pub(crate) shares: Shares,
     /// Timers of connections.
     pub(crate) deadlines: Deadlines,
-    /// Buffers that a namespace lends to one command; empty in between.
+    /// Buffers that a namespace lends to the current command; empty between commands.
     pub(crate) borrowed: Vec<Buffer>,
-    /// Connections with work at the tick's end. `frontend::Turns` does the same for callers that
-    /// may name a closed connection, and so keeps a table of marks. Here each mark is in its
-    /// connection, which every command has at hand, so no lookup is needed.
+    /// Connections with work at the tick's end. `frontend::Turns` keeps a table of marks, since its
+    /// callers may name a closed connection. Here each connection stores its own mark, so no lookup
+    /// is needed.
     pub(crate) listed: Vec<ConnectionKey>,
     /// Connections that wait for buffers or have stopped receiving.
     pub(crate) parked: VecDeque<ConnectionKey>,
@@ -70,7 +70,7 @@ impl Context {
         }
     }
 
-    /// The time moves on.
+    /// Starts a tick: the next [`Self::now`] reads the clock.
     pub(crate) fn begin_tick(&self) {
         self.now.set(None);
     }
@@ -82,7 +82,7 @@ impl Context {
         now
     }
 
-    /// Logs a notice about a peer, or counts it once there are many.
+    /// Logs a notice about a peer, or only counts it if there were many of its kind.
     pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
         if self.shared.notices.say(kind, peer, self.now(), log) {
             // Core 0 runs the timers.
@@ -97,7 +97,7 @@ impl Context {
         }
     }
 
-    /// Buffers with `bytes` zeroes in all, without a new allocation.
+    /// References to one shared zero buffer, which together have `bytes` zeroes.
     pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
         let zeroes = self
             .zeroes
@@ -113,7 +113,8 @@ impl Context {
         self.released = true;
     }
 
-    /// Lists the connection again once buffers are released. `parked` is its own mark.
+    /// Queues the connection to retry once buffers are released. `parked` is the connection's own
+    /// mark.
     pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
         if !std::mem::replace(parked, true) {
             self.parked.push_back(key);

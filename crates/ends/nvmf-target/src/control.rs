@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Changes a running target, from any thread. Hosts learn of every change by the events that they
 /// enabled.
 ///
-/// A change is made when the call returns, and every later Connect or query sees it. Each core
-/// receives it in its mailbox, and executes commands that arrive before by the old state.
+/// When the call returns, every later Connect or query sees the change. Each core receives the
+/// change in its mailbox, and executes commands that arrive earlier with the old state.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<TargetShared>,
@@ -35,10 +35,10 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, &Sharing::default(), None)
     }
 
-    /// Adds a namespace that is shared like this from the start.
+    /// Adds a namespace that has the settings `sharing` from the start.
     ///
     /// # Errors
-    /// As for [`Control::add_namespace`], and if it cannot be shared like this.
+    /// As for [`Control::add_namespace`], and if the settings are not valid.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
@@ -49,7 +49,8 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, sharing, None)
     }
 
-    /// The same, with its reservations in `store`: those already stored there hold from the start.
+    /// Like [`Self::add_namespace_as`], with the namespace's reservations in `store`. Reservations
+    /// already stored there apply from the start.
     ///
     /// # Errors
     /// As for [`Control::add_namespace_as`], and if the stored reservations cannot be used.
@@ -68,8 +69,8 @@ impl Control {
     /// access from a mix of the old and new settings.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or it cannot be shared like this. It stays
-    /// unchanged then.
+    /// If there is no such subsystem or namespace, or the settings are not valid. The namespace
+    /// stays unchanged then.
     pub fn set_sharing(
         &self,
         nqn: &str,
@@ -79,8 +80,8 @@ impl Control {
         self.shared.set_sharing(nqn, nsid, sharing)
     }
 
-    /// Sets the hosts, by name, that see a namespace; `None`: all allowed hosts. To other hosts it
-    /// is inactive. Submitted operations complete.
+    /// Sets the hosts, by name, that see a namespace; `None`: all allowed hosts. For other hosts
+    /// the namespace is inactive. Their submitted operations complete.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace, or a host name is not valid.
@@ -116,13 +117,13 @@ impl Control {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Replaces a namespace by another under the same number. For hosts it is a new namespace,
-    /// unless its identity is the same, and their commands for the old one see it removed. The set
-    /// size and write protection do not carry over.
+    /// Replaces a namespace by another under the same number. Hosts see a new namespace, unless the
+    /// identity is the same, and their commands for the old one fail as after a removal. The
+    /// configured size and write protection do not carry over.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the new one cannot be shared. The old one
-    /// stays then.
+    /// If there is no such subsystem or namespace, or the new namespace cannot be shared. The old
+    /// one stays then.
     pub fn replace_namespace(
         &self,
         nqn: &str,
@@ -132,7 +133,7 @@ impl Control {
         self.shared.replace_namespace(nqn, nsid, export, None)
     }
 
-    /// Replaces a namespace by one that is shared like this from the start.
+    /// Replaces a namespace by one that has the settings `sharing` from the start.
     ///
     /// # Errors
     /// As for [`Control::replace_namespace`] and [`Control::set_sharing`].
@@ -182,7 +183,7 @@ impl Control {
     }
 
     /// Limits the rates of a namespace over all hosts; the default has no limit. Waiting commands
-    /// book again. Setting the same limits keeps their consumption.
+    /// are scheduled again under the new limits. Setting equal limits does not restart their burst.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -195,7 +196,7 @@ impl Control {
         self.shared.set_rates(nqn, nsid, rates)
     }
 
-    /// Rereads a namespace's size and abilities, and notifies hosts of changes.
+    /// Rereads a namespace's size and supported commands, and notifies hosts of changes.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace, or its new properties cannot be shared.

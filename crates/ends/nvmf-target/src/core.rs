@@ -1,7 +1,7 @@
 //! A core: one thread, one reactor, its connections and its queues into the namespaces.
 //!
-//! Each tick batches connection events → block operations → completions → responses, then does one
-//! send for each connection with output.
+//! //! Each tick handles connection events, submits block operations, delivers completions and
+//! queues responses. Then it does one send for each connection with output.
 
 use crate::admissions::Reason;
 use crate::affinity;
@@ -36,18 +36,18 @@ pub(crate) struct Core {
     cx: Context,
     task: TaskId,
     listeners: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// The listener address of each connection, by serial number.
+    /// The listen address that accepted each connection, by the connection's serial number.
     entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
     free: Vec<ConnectionKey>,
     by_task: TaskMap<ConnectionKey>,
     next_core: usize,
     stopping: bool,
-    /// Whether it has served its last connection.
+    /// Whether this stopping core has served its last connection.
     is_done: bool,
     /// Connections whose `finish_tick` is running.
     finishing: Vec<ConnectionKey>,
-    /// Parked connections that have not retried since the last release of buffers.
+    /// The number of parked connections that have not retried since the last release of buffers.
     to_unpark: usize,
     /// When to check the keep-alive timers.
     tick_at: Option<Instant>,
@@ -55,7 +55,7 @@ pub(crate) struct Core {
     barriers: Barriers<u64>,
     /// Operations that claims wait for.
     claims: Barriers<Arc<Claim>>,
-    /// When to look for the biggest memory holders, while much is held.
+    /// When to look for the biggest memory holders; `None` while peers hold little memory.
     sweep_at: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ impl Core {
         Ok(())
     }
 
-    /// Stops accepting there, and closes the connections accepted there on every core.
+    /// Stops listening on `address`, and closes the connections accepted there on every core.
     fn unlisten(&mut self, address: SocketAddr) {
         let Some(index) = self.listeners.iter().position(|(at, _)| *at == address) else { return };
         let (_, listener) = self.listeners.swap_remove(index);
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Runs until it is stopped and all accepted work is done.
+    /// Runs until the target stops and all accepted work is done.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         self.cx.shared.core_states.runs(self.cx.index);
         for backings in self.cx.shared.all_backings() {
@@ -162,7 +162,8 @@ impl Core {
         Ok(())
     }
 
-    /// Refills the host shares, and first resumes connections that wait for theirs.
+    /// Refills the hosts' shares, and resumes connections that wait for their host's share before
+    /// others.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -181,8 +182,8 @@ impl Core {
         is_done && self.cx.shared.all_done()
     }
 
-    /// Opens namespaces that are not open yet, since descriptors may run out later. Failures are
-    /// retried at first use.
+    /// Opens queues into namespaces that have none yet, since descriptors may run out later. After
+    /// a failure, the first command for the namespace retries.
     fn open_volumes(&mut self, backings: &Backings) {
         let Context { volumes, reactor, .. } = &mut self.cx;
         for (NamespaceId(nsid), backing) in backings.iter() {
@@ -197,7 +198,7 @@ impl Core {
         let (_, connection) =
             self.connections[key.0 as usize].as_mut().expect("its task is registered");
         if events.is_empty() {
-            // Its transport woke it, not the reactor.
+            // The in-memory transport woke the connection, not the reactor.
             connection.list(&mut self.cx);
         }
         for event in events.drain(..) {
@@ -205,7 +206,8 @@ impl Core {
         }
     }
 
-    /// Delivers completions to connections and responses to hosts. True if more work is ready.
+    /// Delivers completions to connections and responses to hosts. Returns true if more work is
+    /// ready.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         self.cx.in_place.tick();
         for _ in 0..limits::ROUNDS_PER_TICK {
@@ -250,7 +252,7 @@ impl Core {
         true
     }
 
-    /// Starts commands executed in place, as far as there is room.
+    /// Starts waiting steps of commands executed in place, within [`limits::IN_PLACE_BYTES`].
     fn give_turns(&mut self) {
         while let Some((line, key)) = self.cx.in_place.next() {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
@@ -259,7 +261,7 @@ impl Core {
         }
     }
 
-    /// After a release of buffers, lets parked connections retry, some at a time and in turn.
+    /// After a release of buffers, lets some parked connections retry, in the order of parking.
     fn unpark_some(&mut self) {
         for _ in 0..self.to_unpark.min(limits::WOKEN_AT_ONCE) {
             self.to_unpark -= 1;
@@ -336,7 +338,7 @@ impl Core {
         self.cx.reactor.set_timer(self.task, next);
     }
 
-    /// Schedules a look at memory holders while peers hold much.
+    /// Schedules [`Self::sweep`] if peers hold more than half of the core's memory limit.
     fn watch_memory(&mut self) {
         if self.sweep_at.is_none() && self.cx.memory.is_pressed() {
             self.sweep_at = Some(self.cx.now() + limits::PRESSED_PERIOD);
@@ -344,8 +346,8 @@ impl Core {
         }
     }
 
-    /// Frees cached memory, and closes the connections of the biggest holders that keep others
-    /// waiting.
+    /// Frees cached memory. If connections wait for memory, closes overdue connections of the hosts
+    /// that hold the most.
     fn sweep(&mut self) {
         let cx = &mut self.cx;
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -391,7 +393,7 @@ impl Core {
             return;
         }
         let serial = shared.next_serial();
-        // A separate statement, so that the lock is released at once.
+        // A separate statement, so that the guard is dropped before the `match`.
         let admitted = shared.slots().admit(serial, peer.ip());
         match admitted {
             Ok(None) => {}
@@ -455,7 +457,7 @@ impl Core {
             }
             Message::Claimed(claim) => self.apply_claim(claim),
             Message::Granted(route, claim) => {
-                // A closed connection has given its claim up.
+                // If the connection has closed, it has given up its claim already.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
             }
             Message::Unclaimed(claim) => {
@@ -467,7 +469,7 @@ impl Core {
                 self.with(route, |connection, cx| connection.on_notice(cx, news));
             }
             Message::Listen(socket, address, answer) => {
-                // The caller may have given up.
+                // The caller may no longer wait for the answer.
                 let _ = answer.send(self.listen_at(address, socket));
             }
             Message::Unlisten(address) => self.unlisten(address),
@@ -516,7 +518,7 @@ impl Core {
         }
     }
 
-    /// Parks changes of the claimed blocks, and waits for those under way.
+    /// Parks new changes of the claimed blocks, and waits for the end of those under way.
     fn apply_claim(&mut self, claim: Arc<Claim>) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -564,7 +566,8 @@ impl Core {
         if let Some(stream) = stream.tcp() {
             let socket = socket2::SockRef::from(stream);
             socket.set_tcp_keepalive(&keepalive)?;
-            // A host that does not receive holds buffers that others need.
+            // Close the connection of a host that does not receive: it holds buffers that others
+            // need.
             #[cfg(target_os = "linux")]
             socket.set_tcp_user_timeout(Some(limits::TRANSFER_TIMEOUT))?;
         }
@@ -599,7 +602,7 @@ impl Core {
         self.cx.shared.core_states.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
-            // The connection was evicted before it arrived here.
+            // The connection was evicted before it arrived on this core.
             connection.end(&mut self.cx);
         }
         self.connections[key.0 as usize] = Some((serial, connection));

@@ -6,9 +6,9 @@
 //! commands and teardown share one [`Registry`] behind a mutex.
 //!
 //! **Contract.** For every input, a peer gets the status or terminate PDU that the specification
-//! names, and no other connection notices. Memory is bounded per connection and per core
-//! ([`limits`]). The target closes a connection that does not finish a started exchange in time. A
-//! namespace completes every submitted operation, even after its connection has closed.
+//! names, and other connections continue. Memory is bounded per connection and per core
+//! ([`limits`]). The target closes a connection whose peer does not finish a started exchange in
+//! time. A namespace completes every submitted operation, even after its connection has closed.
 //!
 //! **Changes.** Through a [`Control`], a running target adds and removes subsystems, hosts,
 //! listeners and referrals, and adds, removes, replaces, resizes and write-protects namespaces.

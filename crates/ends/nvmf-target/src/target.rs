@@ -40,14 +40,14 @@ impl Target {
     /// Binds, starts the cores and serves.
     ///
     /// # Errors
-    /// If an address cannot be bound, a thread cannot start, or the configuration is not valid;
-    /// nothing runs then.
+    /// If an address cannot be bound, a thread cannot start, or the configuration is not valid. The
+    /// target does not run then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new())
     }
 
     /// Starts like [`Self::start`], with open sockets for some of the listen addresses. A service
-    /// manager keeps those open while the target restarts, so that connecting hosts wait.
+    /// manager keeps these sockets open while the target restarts, so that connecting hosts wait.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -78,7 +78,7 @@ impl Target {
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Cores wait for this gate: each needs the mailboxes of all.
+        // Cores wait for this gate until the mailboxes of all cores exist.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);
@@ -149,7 +149,7 @@ impl Target {
         self.stop_threads()
     }
 
-    /// Serves a host in this process; cores alternate.
+    /// Serves a host in this process, on the core whose turn it is.
     #[cfg(test)]
     pub(crate) fn join(&self, wire: Arc<crate::transport::memory::Wire>) {
         let serial = self.shared.next_serial();
@@ -206,7 +206,7 @@ impl CoreStart {
         let reactor = match made {
             Ok(reactor) => reactor,
             Err(error) => {
-                // The caller may have given up because of another core.
+                // The caller has dropped the receiver if another core failed to start.
                 let _ = sender.send(Err(error));
                 return Ok(());
             }
@@ -223,8 +223,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when a core ends for any reason: the other cores would still pass it
-/// connections.
+/// Stops the target when its core ends for any reason: otherwise the other cores would still pass
+/// connections to that core.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -260,7 +260,8 @@ fn raise_file_limit() {
     }
 }
 
-/// Connections that the descriptors suffice for while `volumes` queues into namespaces are open.
+/// The number of connections for which the process has descriptors while `volumes` queues into
+/// namespaces are open.
 fn descriptors(volumes: usize) -> usize {
     if os::is_simulated() {
         return usize::MAX;
@@ -277,7 +278,7 @@ fn descriptors(volumes: usize) -> usize {
             Some(some) => tracing::info!("{some}"),
             None => {}
         }
-        // Try at least a few connections, however few descriptors there are.
+        // Allow a few connections even if there are too few descriptors.
         left.max(limits::CONNECTIONS_MIN)
     }
     #[cfg(not(target_os = "linux"))]
@@ -287,7 +288,7 @@ fn descriptors(volumes: usize) -> usize {
     }
 }
 
-/// The sentence for a limit of open files that is too low for all connections of a target.
+/// A warning if `limit`, the limit of open files, leaves fewer than [`limits::MAX_CONNECTIONS`].
 #[cfg(target_os = "linux")]
 fn shortage(limit: usize, left: usize) -> Option<String> {
     (left < limits::MAX_CONNECTIONS).then(|| {
@@ -312,7 +313,7 @@ fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartErr
     Ok((mailboxes, chosen))
 }
 
-/// Binds every address that has no socket yet, or none.
+/// Binds every address that has no socket yet. If one fails, closes all of them.
 fn bind_all(
     addresses: &[SocketAddr],
     mut sockets: Vec<TcpListener>,
@@ -348,7 +349,7 @@ enum Families {
     /// A listener on `[::]` accepts IPv4 as well, unless the administrator disabled that (Linux:
     /// `net.ipv6.bindv6only`).
     Usual,
-    /// IPv6 only, since another listener has the port for IPv4.
+    /// IPv6 only, since another listener uses the same port for IPv4.
     OnlyV6,
 }
 
@@ -382,10 +383,10 @@ fn bind(address: SocketAddr, families: Families) -> Result<ListenSocket, StartEr
         }
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // On Windows this option lets two programs share one port.
+        // On Windows, SO_REUSEADDR lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
-        // Windows has the opposite default.
+        // On Windows, IPv6 sockets accept only IPv6 by default.
         if families == Families::OnlyV6 || cfg!(windows) && address.is_ipv6() {
             socket.set_only_v6(families == Families::OnlyV6)?;
         }
@@ -490,7 +491,7 @@ fn register(
         }
         exports.limit_hosts(id, &subsystem.host_rates);
     }
-    // No host is connected yet that would need notification.
+    // No host is connected yet, so drop the notifications.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
 }
