@@ -1,10 +1,10 @@
 //! Hosts that must authenticate, and the thread that does the cryptography.
 //!
 //! An exchange takes milliseconds of modular exponentiation, for which other hosts' I/O must not
-//! wait. A session therefore hands its state machine to the target's one authentication thread and
-//! gets it back through its core's mailbox. Each connection queues at most one message there, and
-//! connections are limited. The thread skips messages of closed connections: otherwise strangers
-//! that connect and disconnect would keep it busy for ever.
+//! wait. A session therefore hands its state machine to the target's one authentication thread,
+//! which returns it through the core's mailbox. Each connection has at most one message in the
+//! thread's queue, and connections are limited. The thread skips messages of closed connections:
+//! otherwise peers that connect and disconnect could keep it busy for ever.
 
 mod backlog;
 
@@ -47,7 +47,7 @@ impl backlog::Work for Job {
 }
 
 impl Job {
-    /// A message for `machine`, dropped once `waits` is.
+    /// A message for `machine`. The thread skips it once `waits` is dropped.
     pub(crate) fn new(
         (route, slot): (Route, SlotId),
         machine: Box<Controller>,
@@ -58,7 +58,7 @@ impl Job {
         Self { route, slot, machine, message, cost, waits: Arc::downgrade(waits) }
     }
 
-    /// Handles the message and returns the reply to the session, if it still exists.
+    /// Handles the message and returns the reply to the session; `None` if the session has closed.
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
@@ -104,7 +104,8 @@ impl Authenticator {
         subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
     }
 
-    /// Makes an identifier exclusive to this host; `None`: the host has no exclusive identifier.
+    /// Makes the host identifier `id` exclusive to this host; `None`: the host has no exclusive
+    /// identifier.
     fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
         let mut ids = self.ids.lock().expect("no holder panics");
         ids.retain(|(owner, _), name| owner != subsystem || name != host);
@@ -113,7 +114,7 @@ impl Authenticator {
         }
     }
 
-    /// Whether a host may use this identifier.
+    /// Whether a host may use this host identifier.
     pub(crate) fn may_be(&self, subsystem: &str, host: &str, id: [u8; 16]) -> bool {
         let ids = self.ids.lock().expect("no holder panics");
         match ids.get(&(subsystem.to_owned(), id)) {
@@ -186,8 +187,8 @@ impl Authenticator {
         self.known.lock().expect("no holder panics").insert(origin(peer));
     }
 
-    /// Queues the job of this peer. The thread hands the reply, a [`Message::Authenticated`] to a
-    /// core, to `post`, which returns whether the target still runs.
+    /// Queues the job of this peer. The thread passes the reply, a [`Message::Authenticated`], to
+    /// `post`, which sends it to a core and returns whether the target still runs.
     ///
     /// # Errors
     /// If the system cannot start the thread.
@@ -227,7 +228,8 @@ fn start(
     Ok(sender)
 }
 
-/// The next job, after queueing those that have arrived; `None` once all senders are gone.
+/// Queues the jobs that have arrived, and takes the next one; waits if there is none. `None` once
+/// the target has dropped the sender.
 fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Job> {
     loop {
         jobs.try_iter().for_each(|(origin, job)| backlog.push(origin, job));
@@ -243,7 +245,7 @@ fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Jo
 /// Random bytes from the system or the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
-        // The system delivered random bytes when the target started.
+        // The system delivered random bytes when the target started, so this does not fail.
         getrandom::fill(bytes).expect("the system gives random numbers");
     }
 }

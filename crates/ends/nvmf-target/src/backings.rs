@@ -1,8 +1,8 @@
 //! The stores of a subsystem's namespaces.
 //!
-//! A namespace number can be reused, so every store gets a unique identifier, by which cores find
-//! their queues into it. A core with an old list therefore cannot reach a new store by its number,
-//! nor the reverse.
+//! A namespace number can be reused, so every store gets a unique identifier, by which a core finds
+//! its queue into the store. A core with an old list therefore cannot reach the new store under a
+//! reused number, nor a core with a new list the old store.
 
 use crate::by_namespace::ByNamespace;
 use crate::losses::Losses;
@@ -28,7 +28,7 @@ pub(crate) struct Backing {
     pub(crate) losses: Arc<Losses>,
 }
 
-/// A subsystem's stores at one moment: shared, never changed.
+/// An immutable list of a subsystem's stores, shared by its queues.
 #[derive(Clone, Default)]
 pub(crate) struct Backings {
     all: ByNamespace<Backing>,

@@ -6,7 +6,7 @@ use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
 use std::ops::Range;
 
-/// A range of blocks that only one connection may change.
+/// A range of blocks that only the connection `route` may change.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) id: u64,
@@ -14,6 +14,6 @@ pub(crate) struct Claim {
     pub(crate) subsystem: SubsystemId,
     pub(crate) namespace: NamespaceId,
     pub(crate) blocks: Range<u64>,
-    /// The connection that holds it.
+    /// The connection that holds the claim.
     pub(crate) route: Route,
 }

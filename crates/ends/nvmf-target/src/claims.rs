@@ -1,5 +1,5 @@
-//! Blocks reserved for one command: a fused Compare and Write needs the compared blocks unchanged
-//! until it has written them.
+//! Claims: a fused Compare and Write needs exclusive use of its blocks, so that no other command
+//! changes them between its compare and its write.
 //!
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
@@ -7,9 +7,9 @@
 //!                    each core: new changes are parked, those under way end;    parked ones resume
 //! ```
 //!
-//! Each namespace has one active claim, so that claims cannot deadlock: a claim waits only for
-//! operations that the namespace already has. Reads continue. A queue has one claim in the line,
-//! however many of its commands need one, so that lines are fair between queues.
+//! Each namespace has one active claim, so that claims cannot deadlock: the active claim waits only
+//! for operations that were already submitted. Reads continue. A queue has at most one claim in a
+//! line, even if several of its pairs need one, so that each queue gets its turn.
 //!
 //! Without claims, each write costs one branch.
 
@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A namespace's claims; the first is active.
+/// A namespace's claims in order; the first is active.
 #[derive(Default)]
 struct Line {
     claims: VecDeque<Arc<Claim>>,
@@ -64,12 +64,13 @@ impl Claims {
         claim
     }
 
-    /// A core now parks changes of the claimed blocks and has none under way.
+    /// A core reports that it parks changes of the claimed blocks and that none are under way
+    /// there.
     pub(crate) fn applied(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };
         if line.claims.front() != Some(claim) {
-            // The connection gave it up meanwhile.
+            // The connection has given the claim up meanwhile.
             return;
         }
         line.cores_left -= 1;

@@ -1,20 +1,22 @@
-//! Changes left over from a host's closed queues, and commands that must wait for them.
+//! Operations of a host's closed queues that still change blocks, and the commands that must wait
+//! for them.
 //!
 //! An operation submitted to a namespace cannot be recalled. If its queue closes (lost, reset, or
 //! with its controller), the host does not learn the outcome and resends the command on another
 //! queue. The first attempt must not execute after the second. So a queue is *fenced* if its host
-//! connects it while changes of earlier queues are under way: its commands for the affected blocks
-//! wait, reads included, and all others proceed. The host sees slow blocks instead of a refused
-//! Connect. See decision 14.
+//! connects it while changes of the host's earlier queues are under way. Commands of a fenced queue
+//! for the affected blocks wait, reads included, and all others proceed. The host sees slow blocks
+//! instead of a refused Connect. See decision 14.
 //!
 //! ```text
 //!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
 //!     \________________ the host closed it ______________________/   (or none at all)
 //! ```
 //!
-//! A host may have thousands of closed and fenced queues. So one shared list per host holds the
-//! remains of its closed queues, and only fenced queues with waiting commands receive news. A
-//! command waits for its latest obstacle: the last to start mostly ends last.
+//! A host may have thousands of closed and fenced queues. So one shared list per host records the
+//! changes of its closed queues, and only fenced queues with waiting commands are notified. A
+//! command that must wait for several closed queues waits for the latest of them, which mostly ends
+//! last.
 
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
@@ -25,7 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Blocks that an operation under way changes.
+/// The blocks that an operation under way changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
     pub(crate) namespace: NamespaceId,
@@ -33,7 +35,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// The blocks that a command changes, if any.
+    /// The blocks that a command changes; `None` if it changes none.
     pub(crate) fn of(command: &IoCommand) -> Option<Self> {
         let (namespace, blocks) = blocks_of(command)?;
         command.changes().then_some(Self { namespace, blocks })
@@ -65,7 +67,7 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
 struct Changes(Box<[Change]>);
 
 impl Changes {
-    /// Sorts these, and joins changes that overlap or adjoin.
+    /// Sorts `changes`, and joins those that overlap or adjoin.
     fn new(mut changes: Vec<Change>) -> Self {
         changes.sort_unstable_by_key(|change| (change.namespace, change.blocks.start));
         changes.dedup_by(|next, first| {
@@ -86,15 +88,15 @@ impl Changes {
     }
 }
 
-/// A closed queue of a host; ordered by close.
+/// Identifies a closed queue of a host; ordered by the time of close.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct EndingId(u64);
 
-/// The remains of a closed queue.
+/// A closed queue with changes that may be under way.
 struct Ending {
-    /// Blocks that it still changes, once known.
+    /// Blocks that the queue's operations still change; `None` until the queue has closed.
     changes: Option<Changes>,
-    /// Queues with commands that wait for it.
+    /// Queues with commands that wait for these changes.
     waiters: Vec<Route>,
 }
 
@@ -104,7 +106,7 @@ impl Ending {
     }
 }
 
-/// The remains of all closed queues of a host.
+/// The closed queues of a host whose changes may be under way.
 #[derive(Default)]
 struct Endings {
     next: u64,
@@ -112,14 +114,14 @@ struct Endings {
 }
 
 impl Endings {
-    /// The latest queue among these that a command must wait for.
+    /// The latest closed queue among these that a command must wait for.
     fn obstacle(
         &self,
         among: impl std::ops::RangeBounds<EndingId>,
         command: &IoCommand,
     ) -> Option<EndingId> {
         let (namespace, blocks) = blocks_of(command)?;
-        // A Copy may read anywhere.
+        // A Copy may read any block.
         let reads_any = matches!(command, IoCommand::Copy { .. });
         let mut endings = self.by_id.range(among).rev();
         let is_obstacle = |ending: &Ending| reads_any || ending.is_obstacle(namespace, &blocks);
@@ -128,8 +130,8 @@ impl Endings {
     }
 }
 
-/// [`Endings`] that a host's queues share. Each host has its own lock. I/O takes it only on fenced
-/// queues: to read, or to write when a command must wait.
+/// The [`Endings`] that all queues of a host share. Each host has its own lock. I/O locks it only
+/// on fenced queues: for reading, and for writing when a command must wait.
 #[derive(Clone, Default)]
 struct SharedEndings(Arc<RwLock<Endings>>);
 
@@ -142,7 +144,7 @@ impl SharedEndings {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a queue that closes, with its changes still unknown.
+    /// Adds a queue that is being closed, whose changes are still unknown.
     fn begin(&self) -> EndingId {
         let mut endings = self.write();
         let id = EndingId(endings.next);
@@ -151,7 +153,7 @@ impl SharedEndings {
         id
     }
 
-    /// Records the remaining changes of a closed queue; returns its waiters.
+    /// Records the remaining changes of a closed queue; returns the queues that wait for it.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -159,7 +161,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Removes a closed queue that has nothing left; returns its waiters.
+    /// Removes a closed queue whose changes have ended; returns the queues that wait for it.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }
@@ -172,7 +174,8 @@ pub(crate) enum FenceAnswer {
     Held,
     /// The command proceeds.
     Free,
-    /// The command proceeds, as all later ones will: the fence can be removed.
+    /// The command proceeds. No changes are left that later commands could meet, so the fence can
+    /// be removed.
     Open,
 }
 
@@ -180,14 +183,15 @@ pub(crate) enum FenceAnswer {
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// Only queues closed before this one was connected matter.
+    /// Commands wait only for queues that closed before this one connected: those with a lower
+    /// identifier.
     before: EndingId,
-    /// Waiting commands in order, by the queue that they wait for.
+    /// Waiting commands in order, by the closed queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,
 }
 
 impl Fence {
-    /// Holds a command if it must wait.
+    /// Checks a command, and holds it if it must wait.
     pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.read();
         if endings.obstacle(..self.before, command).is_some() {
@@ -198,7 +202,7 @@ impl Fence {
         if is_over && self.held.is_empty() { FenceAnswer::Open } else { FenceAnswer::Free }
     }
 
-    /// Holds a command, unless its obstacle ended meanwhile.
+    /// Holds a command, unless the changes that it must wait for have ended meanwhile.
     fn hold(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.clone();
         let mut endings = endings.write();
@@ -207,7 +211,8 @@ impl Fence {
         FenceAnswer::Held
     }
 
-    /// Keeps a command. Each earlier queue notifies this one once for all its commands.
+    /// Stores a command that waits for the closed queue `id`. That queue's end notifies this queue
+    /// once for all commands.
     fn wait(&mut self, endings: &mut Endings, id: EndingId, command: (SlotId, IoCommand)) {
         let held = self.held.entry(id).or_insert_with(|| {
             let ending = endings.by_id.get_mut(&id).expect("found just now");
@@ -223,14 +228,16 @@ impl Fence {
         self.held.values_mut().for_each(|held| held.retain(|(waits, _)| *waits != slot));
     }
 
-    /// Handles news of an earlier queue. Returns the commands that may proceed.
+    /// Handles the notice that the changes of an earlier queue are known or have ended. Returns the
+    /// commands that may proceed.
     pub(crate) fn on_notice(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
         let Some(held) = self.held.remove(&news) else { return released };
         let endings = self.endings.clone();
         let mut endings = endings.write();
         for (slot, command) in held {
-            // Later queues were no obstacles: a closed queue's changes only shrink.
+            // Later queues are no obstacle: they were none before, and a closed queue's changes
+            // only shrink.
             match endings.obstacle(..=news, &command) {
                 Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),
@@ -254,18 +261,18 @@ impl HostKey {
     }
 }
 
-/// A host with controllers.
+/// A host's closed queues and its number of controllers.
 struct Host {
     endings: SharedEndings,
     lives: usize,
 }
 
-/// One life of a controller.
+/// A controller instance that has queues left.
 struct Life {
     host: Arc<HostKey>,
-    /// Its queues, including closed ones with operations left in a namespace.
+    /// The number of its queues, including closed queues with operations still under way.
     queues: usize,
-    /// Its closed queues that may have changes under way.
+    /// The number of its closed queues that may have changes under way.
     ending: usize,
 }
 
@@ -278,11 +285,12 @@ pub(crate) struct Queues {
     ending: HashMap<u64, (ControllerId, Instance, EndingId)>,
 }
 
-/// The queues to notify of a closed queue, and that queue.
+/// The queues to notify, and the closed queue that the notice is about.
 pub(crate) type News = (Vec<Route>, EndingId);
 
 impl Queues {
-    /// Adds a connected queue. An I/O queue may be fenced.
+    /// Adds a connected queue. Returns a fence if it is an I/O queue and earlier queues may have
+    /// changes under way.
     pub(crate) fn connected(
         &mut self,
         host: HostKey,
@@ -308,14 +316,14 @@ impl Queues {
         })
     }
 
-    /// The life of a controller that has queues, and its host.
+    /// A controller instance that has queues, and its host.
     fn life(&mut self, instance: Instance) -> (&mut Life, &mut Host) {
         let life = self.lives.get_mut(&instance).expect("as long as it has queues");
         let host = self.hosts.get_mut(&life.host).expect("as long as it has lives");
         (life, host)
     }
 
-    /// A queue is being closed; its changes under way are known only once it is.
+    /// Notes that a queue is being closed. Its remaining changes are known only after the close.
     pub(crate) fn torn_down(&mut self, serial: u64) {
         if let Some((controller, instance)) = self.open.remove(&serial) {
             let (life, host) = self.life(instance);
@@ -325,7 +333,7 @@ impl Queues {
         }
     }
 
-    /// A queue has closed with these changes under way. Returns the queues to notify.
+    /// Notes that a queue has closed with these changes under way. Returns the queues to notify.
     pub(crate) fn closed(&mut self, serial: u64, changes: Vec<Change>) -> Option<News> {
         self.torn_down(serial);
         if changes.is_empty() {
@@ -335,7 +343,7 @@ impl Queues {
         Some((self.life(instance).1.endings.know(id, Changes::new(changes)), id))
     }
 
-    /// The last change of a closed queue ended.
+    /// Notes that the last change of a closed queue has ended. Returns the queues to notify.
     fn ended(&mut self, serial: u64) -> Option<News> {
         let (_, instance, id) = self.ending.remove(&serial)?;
         let (life, host) = self.life(instance);
@@ -343,7 +351,7 @@ impl Queues {
         Some((host.endings.end(id), id))
     }
 
-    /// Neither a closed queue nor its submitted operations are left.
+    /// Removes a closed queue whose last operation has ended. Returns the queues to notify.
     pub(crate) fn gone(&mut self, instance: Instance, serial: u64) -> Option<News> {
         let news = self.ended(serial);
         let (life, host) = self.life(instance);
@@ -359,7 +367,7 @@ impl Queues {
         news
     }
 
-    /// Whether no queue of a controller's life is left.
+    /// Whether no queue of a controller instance is left.
     pub(crate) fn is_gone(&self, instance: Instance) -> bool {
         !self.lives.contains_key(&instance)
     }
@@ -370,7 +378,7 @@ impl Queues {
         Some((*controller, *instance))
     }
 
-    /// Whether closed queues of a controller's life have changes under way.
+    /// Whether closed queues of a controller instance may have changes under way.
     pub(crate) fn has_changes(&self, instance: Instance) -> bool {
         self.lives.get(&instance).is_some_and(|life| life.ending > 0)
     }
@@ -493,7 +501,8 @@ mod tests {
         (0..ENDED).for_each(|serial| queues.torn_down(serial));
         let mut fences: Vec<_> =
             (0..FENCED).map(|at| connect(&mut queues, ENDED + at).expect("fenced")).collect();
-        // All change the same block. Half of the new queues want that block, the others another.
+        // All closed queues change the same block. Half of the new queues access that block, the
+        // others another.
         let mut messages = 0;
         let mut tell = |fences: &mut Vec<Box<Fence>>, news: Option<News>| {
             let (told, id) = news.expect("it was open");
@@ -516,8 +525,8 @@ mod tests {
         for serial in 0..ENDED {
             tell(&mut fences, queues.gone(LIFE.1, serial));
         }
-        // One message each when the changes of the last one are known, and one for each waiting
-        // half.
+        // Each fenced queue gets a message when the changes of the last closed queue are known, and
+        // the half that still waits gets another.
         assert_eq!(messages as u64, FENCED + FENCED / 2);
         assert!(fences.iter().all(|fence| fence.held.is_empty()));
         for at in 0..FENCED {

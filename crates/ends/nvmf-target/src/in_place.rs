@@ -1,5 +1,5 @@
-//! Connections of a core that wait for a turn to execute a command in steps, and the steps under
-//! way.
+//! The connections of a core that wait for a turn to execute a step, and the steps under way. See
+//! `session::turns`.
 
 use crate::limits;
 use crate::route::ConnectionKey;
@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Default)]
 struct Line {
     queue: VecDeque<ConnectionKey>,
-    /// Bytes charged for its steps under way.
+    /// Bytes charged for steps under way at this namespace.
     under_way_bytes: usize,
 }
 
@@ -40,8 +40,7 @@ impl InPlace {
         queue.push_back(key);
     }
 
-    /// Removes a connection without commands left in a line: its next command gets a new place at
-    /// the end.
+    /// Removes a connection that has no commands left in a line. Its next command joins at the end.
     pub(crate) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
         let Some(left) = self.lines.get_mut(&line) else { return };
         left.queue.retain(|waits| *waits != key);
@@ -71,7 +70,7 @@ impl InPlace {
         Some((id, key))
     }
 
-    /// Whether some connection only waits for the next tick.
+    /// Whether a connection waits although its line has room: it waits only for the next tick.
     pub(crate) fn is_put_off(&self) -> bool {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }

@@ -1,15 +1,16 @@
-//! Memory that peers make a core hold, counted for each connection, each host and the core. A host
-//! that takes more than its share waits, and others do not wait for it.
+//! Accounts for the memory that peers make a core hold, per connection, per host and for the core.
+//! Commands of a host that takes more than its share wait, without delaying other hosts.
 //!
 //! ```text
 //!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
 //!         any single host               all hosts together        hosts with next to nothing
 //! ```
 //!
-//! Beyond the reserve, the core admits nothing. Data that arrives all the same fails with a
-//! retryable status. While a connection waits at the limit, the core closes connections whose
-//! *hosts* hold the memory ([`Account::next_epoch`]): the biggest holder's first, and only those
-//! that have held a command's memory for [`limits::PRESSED_EPOCHS`].
+//! Beyond the reserve, the core admits no command that needs memory. If in-capsule data arrives
+//! nevertheless, its command fails with a retryable status. While a connection waits at the limit,
+//! the core closes connections whose *hosts* hold the memory ([`Account::next_epoch`]): those of
+//! the biggest holder first, and only those that have kept a command waiting for longer than
+//! [`limits::PRESSED_EPOCHS`].
 
 use crate::limits;
 use crate::notices::origin;
@@ -21,7 +22,8 @@ use std::net::IpAddr;
 /// Gauge of the bytes held, for simulations.
 const HELD: &str = "target: bytes that a core's peers hold";
 
-/// A holder of memory: an address before Connect, a host afterwards.
+/// The name of a holder of memory: a connection counts for its address before Connect, and for its
+/// host afterwards.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Name {
     Address(IpAddr),
@@ -46,11 +48,11 @@ pub(crate) struct Account {
     free: Vec<HolderId>,
     by_name: HashMap<Name, HolderId>,
     epoch: u32,
-    /// Whether a request was refused since the last epoch.
+    /// Whether a request for memory was refused since the epoch began.
     is_short: Cell<bool>,
 }
 
-/// Memory that buffers for `bytes` take: sizes are powers of two.
+/// Size of a buffer for `bytes`, in bytes: a power of two.
 pub(crate) fn footprint(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { bytes.next_power_of_two().max(limits::BUFFER_BYTES_MIN) }
 }
@@ -87,7 +89,8 @@ impl Account {
         id
     }
 
-    /// Moves a connection and its held bytes to its host, now known.
+    /// Moves a connection and its held bytes from its address to its host, once Connect has named
+    /// the host.
     pub(crate) fn rename(&mut self, id: HolderId, host: &str, held_bytes: usize) -> HolderId {
         self.holder(id).held_bytes -= held_bytes;
         self.leave(id);
@@ -126,7 +129,8 @@ impl Account {
         may
     }
 
-    /// Whether `bytes` more can be held at all. The only command on a core always may.
+    /// Whether the core has room for `bytes` more, reserve included. A core that holds nothing has
+    /// room for any command.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == 0
             || self.held_bytes + bytes
@@ -149,12 +153,12 @@ impl Account {
         self.holder(id).held_bytes -= bytes;
     }
 
-    /// Whether to keep no caches, since much is held.
+    /// Whether more than half of the limit is held, so that caches must be freed.
     pub(crate) fn is_pressed(&self) -> bool {
         self.held_bytes > self.limit_bytes / 2
     }
 
-    /// Whether so little is held that cached memory can be freed.
+    /// Whether next to nothing is held, so that the sweeps can stop.
     pub(crate) fn is_calm(&self) -> bool {
         self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
@@ -164,7 +168,8 @@ impl Account {
         self.epoch
     }
 
-    /// If a connection waits, starts the next epoch and returns the bytes to free.
+    /// If a connection waits and more than half of the limit is held, starts the next epoch and
+    /// returns the number of bytes to free.
     pub(crate) fn next_epoch(&mut self) -> Option<usize> {
         let wanted = self.held_bytes.checked_sub(self.limit_bytes / 2)?;
         self.is_short.take().then(|| {
@@ -173,7 +178,7 @@ impl Account {
         })
     }
 
-    /// Whether a command that started in that epoch has used up its time.
+    /// Whether a command that started in epoch `began` has used up its time.
     pub(crate) fn is_overdue(&self, began: u32) -> bool {
         self.epoch.wrapping_sub(began) > limits::PRESSED_EPOCHS
     }

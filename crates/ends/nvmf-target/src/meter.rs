@@ -33,8 +33,8 @@ pub struct WaitCounts {
     pub namespace_limit_ns: u64,
     /// For a rate limit of their host.
     pub host_limit_ns: u64,
-    /// Connections, for their host's turn on a core that several hosts fill. Not counted for
-    /// namespaces: waiting commands are not parsed yet.
+    /// Connections, for their host's turn on a core that several hosts fill. Not counted per
+    /// namespace, since the waiting commands are not parsed yet.
     pub turn_ns: u64,
 }
 
@@ -63,9 +63,9 @@ pub struct IoCounts {
     pub errors: ErrorCounts,
     /// Operations that failed in the namespace's store.
     pub storage_errors: u64,
-    /// Those of them that are media errors.
+    /// The number of `storage_errors` that are media errors.
     pub media_errors: u64,
-    /// Time spent waiting for a limit or a turn.
+    /// Time that commands spent waiting for a rate limit or their host's turn.
     pub waited: WaitCounts,
     /// Latencies of timed reads.
     pub read_latency: LatencyCounts,
@@ -113,8 +113,8 @@ pub(crate) enum MeterKind {
     Other,
 }
 
-/// The counters of [`IoCounts`]. No two meters share a cache line, nor a pair of lines fetched
-/// together.
+/// The counters of [`IoCounts`], aligned so that no two meters share a cache line or a pair of
+/// lines that a processor fetches together.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {

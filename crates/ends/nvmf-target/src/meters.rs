@@ -1,8 +1,8 @@
 //! All I/O meters of a target: one per core and namespace, and one per core and host.
 //!
 //! A queue gets its meters at Connect and when it first uses a namespace, never during I/O. Hosts
-//! choose their own names, so at most [`METERED_HOSTS`] have their own meters. A new host replaces
-//! one that has disconnected, whose counts move to the sum of other hosts. No sum decreases.
+//! choose their own names, so at most [`METERED_HOSTS`] have their own meters. A new host takes the
+//! place of a disconnected one, whose counts are added to `former_hosts`. So no sum decreases.
 
 use crate::by_namespace::ByNamespace;
 use crate::by_status::ByStatus;
@@ -29,15 +29,15 @@ pub(crate) struct Meters {
 #[derive(Default)]
 struct All {
     hosts: BTreeMap<String, PerCore>,
-    /// Meters of hosts without their own.
+    /// Meters that all hosts without their own meter share.
     other_hosts: PerCore,
-    /// Counts of hosts whose meters were removed, by core.
+    /// Summed counts of hosts whose meters were removed, by core.
     former_hosts: BTreeMap<usize, IoCounts>,
     namespaces: HashMap<(SubsystemId, NamespaceId), PerCore>,
     former: HashMap<SubsystemId, Former>,
 }
 
-/// Removed namespaces of a subsystem.
+/// Counts of a subsystem's removed namespaces.
 #[derive(Default)]
 struct Former {
     counts: IoCounts,
@@ -70,7 +70,7 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
-/// Cores where a queue uses one of these.
+/// The cores on which a queue uses one of these meters.
 fn in_use(meters: &PerCore) -> Vec<usize> {
     let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
@@ -83,7 +83,7 @@ pub(crate) struct Readings {
     pub(crate) other_hosts: IoCounts,
     pub(crate) cores: BTreeMap<usize, IoCounts>,
     pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
-    /// Cores whose queues have used a namespace, and may still do so.
+    /// The cores whose open queues have used each namespace.
     pub(crate) used_on: HashMap<(SubsystemId, NamespaceId), Vec<usize>>,
     /// Whole subsystems, including removed namespaces.
     pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,
@@ -119,7 +119,7 @@ impl Meters {
         Arc::clone(meters.entry(core).or_default())
     }
 
-    /// Removes a namespace; the subsystem keeps its counts.
+    /// Removes a namespace's meters, and keeps their counts in the subsystem's sums.
     pub(crate) fn forget_namespace(&self, subsystem: SubsystemId, nsid: NamespaceId) {
         let mut all = self.lock();
         if let Some(meters) = all.namespaces.remove(&(subsystem, nsid)) {
@@ -211,7 +211,7 @@ impl QueueMeters {
         }
     }
 
-    /// Counts a command, and for its namespace if it has one.
+    /// Counts a command for its host, and for its namespace if it has one.
     pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
         self.host.count(answered);
         if answered.status.code() != Status::SUCCESS.code() {
@@ -228,7 +228,7 @@ impl QueueMeters {
         self.namespace(nsid).count_storage_error(is_media_error);
     }
 
-    /// Counts a wait, and for its namespace if that is known.
+    /// Counts a wait for the host, and for the namespace if that is known.
     pub(crate) fn count_wait(&mut self, namespace: Option<NamespaceId>, wait: Wait, ns: u64) {
         self.host.count_wait(wait, ns);
         if let Some(nsid) = namespace {
@@ -241,7 +241,7 @@ impl QueueMeters {
         self.namespaces.find(nsid).is_some()
     }
 
-    /// Drops the namespace meters: the namespaces or their stores have changed.
+    /// Drops the cached namespace meters, since the namespaces or their stores have changed.
     pub(crate) fn forget(&mut self) {
         self.namespaces.clear();
     }

@@ -1,10 +1,10 @@
 //! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
 //!
-//! A budget is not a token bucket to refill, but the time up to which it has been spent. A command
-//! advances that time by its cost, and starts when the previous value is reached, or up to one
-//! burst earlier. Cores thus share a budget with one atomic update per command and no owner. A
-//! connection books only its first waiting command of each kind: connections take turns, and a
-//! closing one returns one booking instead of all its commands.
+//! A budget is one time: the moment up to which the allowance has been spent. A command advances
+//! this time by its cost, and may start when the clock reaches the previous value, or up to one
+//! burst earlier. So cores share a budget with one atomic update per command. A connection books
+//! only its first waiting command of each kind. This way connections take turns, and a closing
+//! connection has few bookings to return.
 
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
@@ -12,10 +12,10 @@ use farblock_proto::ids::NamespaceId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Default time whose allowance may be spent at once after a pause.
+/// The default of [`Rates::burst`].
 pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 
-/// Longest time whose allowance may be spent at once after a pause.
+/// The largest [`Rates::burst`].
 pub const MAX_BURST: Duration = Duration::from_secs(60);
 
 /// Longest wait of a command, which bounds the timers.
@@ -41,7 +41,7 @@ pub struct Rates {
     pub bytes: Rate,
     /// After a pause, the allowance of this time may be spent at once.
     pub burst: Duration,
-    /// The host's weight on a full core. Unused for namespaces.
+    /// The host's weight on a core that several hosts fill. Unused for namespaces.
     pub weight: u32,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum PaceKind {
     Write,
 }
 
-/// The cost of a command.
+/// What a command books: its namespace, kind and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {
     pub(crate) namespace: NamespaceId,
@@ -86,7 +86,7 @@ impl Cost {
         Self { namespace, kind, bytes }
     }
 
-    /// `None`: free. A Copy is charged by its steps.
+    /// The cost of a command; `None`: it is free. A Copy is charged step by step.
     pub(crate) fn of(command: &IoCommand, block_size: u32) -> Option<Self> {
         let cost = |namespace, kind, bytes: u64| Some(Self { namespace, kind, bytes });
         match *command {
@@ -121,7 +121,7 @@ impl Budget {
         Self { per_second, spent: AtomicU64::new(0) }
     }
 
-    /// Books an amount; returns when it may start.
+    /// Books an amount; returns the time from which it may be spent, in nanoseconds.
     fn book(&self, amount: u64, now: u64, burst: u64) -> u64 {
         if self.per_second == 0 || amount == 0 {
             return 0;
@@ -135,7 +135,7 @@ impl Budget {
         found.unwrap_or_else(|spent| spent).max(unspent)
     }
 
-    /// Nanoseconds that an amount takes.
+    /// The nanoseconds that `amount` takes at this rate.
     fn cost(&self, amount: u64) -> u64 {
         let cost = u128::from(amount) * 1_000_000_000 / u128::from(self.per_second.max(1));
         u64::try_from(cost).unwrap_or(u64::MAX)
@@ -171,7 +171,7 @@ impl Pace {
         })
     }
 
-    /// Books a command; returns when it may start.
+    /// Books a command in all its budgets; returns the time at which it may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
         // A burst is available from the start.
@@ -188,7 +188,7 @@ impl Pace {
         self.budgets_of(cost).for_each(|(budget, amount)| budget.give_back(amount));
     }
 
-    /// The budgets of a command, with the amount for each.
+    /// The budgets that a command uses, and the amount that it books in each.
     fn budgets_of(&self, cost: Cost) -> impl Iterator<Item = (&Budget, u64)> {
         let own = match cost.kind {
             PaceKind::Read => 1,

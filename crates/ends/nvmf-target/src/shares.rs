@@ -1,13 +1,14 @@
 //! Divides a full core among hosts by deficit round robin.
 //!
-//! A host with many deep queues has hundreds of commands in its sockets; one at queue depth 1 has
-//! one, which would wait behind those hundreds every time. So while several hosts have commands for
-//! a core, each executes a number by its weight in a round of the event loop. The rest of its input
-//! waits for the next round, and the core polls sockets in between. A host that exceeded its share
-//! with a large command waits until that is made up for.
+//! A host with many deep queues has hundreds of commands in its sockets. A command of a host at
+//! queue depth 1 would wait behind those hundreds every time. So while several hosts have commands
+//! for a core, each may execute a number of commands in proportion to its weight in a round of the
+//! event loop. The rest of its input waits for the next round, and the core polls sockets in
+//! between. If a large command exceeds its host's allowance, the excess is deducted from later
+//! rounds.
 //!
-//! A core that only one host uses has no rounds. It costs one comparison per receive, and one per
-//! command.
+//! While only one host uses a core, there are no rounds, and the cost is one comparison per receive
+//! and one per command.
 
 use crate::route::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
@@ -37,16 +38,16 @@ struct Share {
     name: (SubsystemId, String),
     queues: usize,
     weight: u32,
-    /// Its allowance left in this round; negative if it took more.
+    /// The host's allowance left in this round; negative if its commands took more.
     left: i64,
-    /// Whether it is listed in `taken`.
+    /// Whether this share is listed in [`Shares::taken`].
     has_taken: bool,
     /// Connections whose input waits for the next round, in turn.
     waiting: VecDeque<ConnectionKey>,
 }
 
 impl Share {
-    /// Its allowance per round: a command costs [`DEFAULT_WEIGHT`].
+    /// The host's allowance per round, of which a command costs [`DEFAULT_WEIGHT`].
     fn round(&self) -> i64 {
         COMMANDS_PER_ROUND * i64::from(self.weight)
     }
@@ -58,13 +59,13 @@ pub(crate) struct Shares {
     all: Vec<Option<Share>>,
     free: Vec<ShareId>,
     by_name: HashMap<(SubsystemId, String), ShareId>,
-    /// The last host with commands.
+    /// The host that last sent input.
     last: Option<ShareId>,
-    /// Whether several hosts have commands.
+    /// Whether several hosts had input within the last [`SHARED_ROUNDS`].
     is_shared: bool,
     round: u64,
     shared_until: u64,
-    /// Shares that have used part of their round.
+    /// Shares whose allowance is partly used, so that the next round must refill it.
     taken: Vec<ShareId>,
     /// Shares with waiting connections, in turn.
     waiting: VecDeque<ShareId>,
@@ -141,7 +142,7 @@ impl Shares {
         });
     }
 
-    /// A host has sent something.
+    /// Notes that input of a host has arrived.
     #[inline]
     pub(crate) fn came(&mut self, id: ShareId) {
         if self.last != Some(id) {
@@ -193,7 +194,8 @@ impl Shares {
         !self.waiting.is_empty()
     }
 
-    /// The next connection, by turns of hosts that have allowance left; `None` if none has.
+    /// Takes the next waiting connection, in turn among hosts that have allowance left. `None`: no
+    /// connection waits, or no such host is left.
     pub(crate) fn next(&mut self) -> Option<ConnectionKey> {
         for _ in 0..self.waiting.len() {
             let id = self.waiting.pop_front()?;
@@ -256,7 +258,7 @@ mod tests {
             self.shares.wait(share, key);
         }
 
-        /// All have input in every round.
+        /// Serves all connections, which have input in every round.
         fn run(&mut self, rounds: usize) {
             for key in 0..self.connections.len() as u32 {
                 self.serve(ConnectionKey(key), 1);
@@ -291,7 +293,7 @@ mod tests {
         assert!((31..=33).contains(&taken[2]), "{taken:?}");
         world.shares.set_weight(three, 50);
         world.run(50);
-        // It still had to make up for its excess.
+        // The excess of its large command was deducted first.
         assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
     }
 

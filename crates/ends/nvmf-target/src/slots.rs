@@ -1,4 +1,4 @@
-//! Admission: each connection has a slot, and no peer can take them all.
+//! Admission: each connection has a slot, and no peer can take all slots.
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 struct Slot {
     origin: IpAddr,
-    /// `None` until its core has it.
+    /// `None` until a core has taken the connection.
     route: Option<Route>,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Slots {
-    /// `most` slots.
+    /// Creates `most` slots.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -91,8 +91,8 @@ impl Slots {
         if is_full && victim.is_none() {
             return Err(Refusal::Full(self.most - reserve));
         }
-        // Evicted connections keep their slots until they have closed. Strangers that arrive faster
-        // must not take the reserved slots.
+        // Evicted connections keep their slots until they have closed. Unknown addresses that
+        // connect faster than evicted connections close must not take the reserved slots.
         if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
             return Err(Refusal::Full(self.most - reserve));
         }
@@ -108,8 +108,8 @@ impl Slots {
         Ok(route)
     }
 
-    /// The half-open connection to evict first. An address with one is spared while others have
-    /// several, since a host needs time to authenticate.
+    /// The half-open connection to evict first. An address with only one is spared while other
+    /// addresses have several, since a host needs time to authenticate.
     fn spare(&self) -> Option<u64> {
         match self.crowds.last() {
             Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),
@@ -117,21 +117,22 @@ impl Slots {
         }
     }
 
-    /// A core has taken the connection. False if it was evicted already.
+    /// Notes that a core has taken the connection. Returns false if the connection was evicted
+    /// already.
     pub(crate) fn begun(&mut self, route: Route) -> bool {
         let slot = self.slots.get_mut(&route.serial);
         slot.into_iter().for_each(|slot| slot.route = Some(route));
         self.half_open.contains(&route.serial)
     }
 
-    /// The connection's host has completed Connect.
+    /// Notes that the connection's host has completed Connect.
     pub(crate) fn connected(&mut self, serial: u64) {
         self.settle(serial);
         let Some(&Slot { origin, .. }) = self.slots.get(&serial) else { return };
         self.known.insert(origin);
     }
 
-    /// The connection is not half-open any more.
+    /// Removes the connection from the half-open ones.
     fn settle(&mut self, serial: u64) {
         if !self.half_open.remove(&serial) {
             return;

@@ -24,20 +24,20 @@ struct Now {
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// The connections that stay after a host's keys for a subsystem have changed: those that have
-/// shown a key that was valid before, while one such key is still valid.
+/// Which connections of a host stay after its keys for a subsystem have changed: those that used a
+/// key that was valid before, while one of the previous keys is still valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {
-    /// Its connections to the subsystem.
+    /// Whether its connections to the subsystem stay.
     pub(crate) at_subsystem: bool,
-    /// Its connections to discovery.
+    /// Whether its connections to discovery stay.
     pub(crate) at_discovery: bool,
 }
 
 impl TlsTerms {
     /// The policies and keys of `config`.
     ///
-    /// `seed` is for random numbers that no stranger may know.
+    /// `seed` starts the random number generator for secrets; no peer may know it.
     ///
     /// # Errors
     /// If a host must use TLS, and there is no TLS library.
@@ -99,7 +99,7 @@ impl TlsTerms {
         let is_same = had.iter().any(|key| has.contains(key));
         let stay = Stay {
             at_subsystem: is_same || (had.is_empty() && has.is_empty()),
-            // Discovery without TLS is open to it even if it has a key.
+            // A host that has no key for discovery may use discovery without TLS.
             at_discovery: !before.has_for_discovery(host)
                 || after.keeps_for_discovery(&before, host),
         };
@@ -145,8 +145,8 @@ impl TlsTerms {
         self.read().policy(Some(port))
     }
 
-    /// Whether a host that connected to this listener with this key, or without TLS, may use this
-    /// name. In doubt, refuses.
+    /// Checks that a host that connected to this listener with this key, or without TLS, may use
+    /// this name. In doubt, refuses.
     ///
     /// # Errors
     /// The reason and one sentence.
@@ -173,7 +173,7 @@ impl TlsTerms {
             None if now.policy(port) == TlsPolicy::Required => {
                 missing("it came without TLS, which is required here")
             }
-            // The discovery log is no secret from hosts that may connect without TLS.
+            // Hosts that may connect without TLS may read the discovery log.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
                 missing("it has a key for TLS here, and came without TLS")

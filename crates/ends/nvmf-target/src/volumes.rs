@@ -10,7 +10,7 @@ use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Index of a core's queue. Indexes are reused, so they must not outlive a retired queue.
+/// Index of a core's queue. Indexes are reused, so the index of a retired queue must not be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct VolumeId(pub(crate) usize);
 
@@ -45,9 +45,9 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// Queues to close once idle, with the handles of those who wait for it.
+    /// Queues to close once idle, each with its handle on the [`Removal`](crate::removal::Removal).
     retired: Vec<(VolumeId, Share)>,
-    /// Rarely any.
+    /// Active claims; mostly empty.
     claimed: Vec<Claimed>,
 }
 
@@ -123,7 +123,7 @@ impl Volumes {
         self.at(id).queue.expect_read(lba);
     }
 
-    /// Reads at once and without a copy, if the namespace can: appends the buffers.
+    /// If the namespace can read at once and without a copy, appends the buffers with the data.
     pub(crate) fn read_borrowed(
         &mut self,
         id: VolumeId,
@@ -134,7 +134,7 @@ impl Volumes {
         self.at(id).queue.read_borrowed(lba, blocks, into)
     }
 
-    /// Writes at once from the data's place, if the namespace can.
+    /// Writes at once from where the data was received, if the namespace can.
     pub(crate) fn write_inline(
         &mut self,
         id: VolumeId,
@@ -174,15 +174,16 @@ impl Volumes {
         }
     }
 
-    /// Retires the queue into `backing`, to which nothing more is submitted. The queue closes once
-    /// idle, and then drops `share`.
+    /// Retires the queue into `backing`, to which no further operation is submitted. Once idle, the
+    /// queue closes and drops `share`.
     pub(crate) fn retire(&mut self, backing: BackingId, share: Share) {
         if let Some(id) = self.index.remove(&backing) {
             self.retired.push((id, share));
         }
     }
 
-    /// Closes one retired queue that is idle, with all completions delivered.
+    /// Closes one retired queue that is idle and whose completions were all delivered. Returns the
+    /// closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let is_idle = |id: VolumeId| {
             let volume = self.volumes[id.0].as_ref().expect("it is not closed yet");
