@@ -1,4 +1,5 @@
-//! [`Budget`]: how many cores, connections and bytes a target uses of those its process may use.
+//! [`Budget`]: how many cores, connections and bytes a target takes of what the system allows its
+//! process.
 
 use crate::config::TargetConfig;
 use crate::limits;
@@ -21,8 +22,8 @@ pub struct Budget {
     pub allowed: Option<(u64, String)>,
 }
 
-/// The processors of the event loops: the configured ones, or as many unpinned threads as the
-/// process has processors, threads and memory for.
+/// One entry per event loop: the configured processor, or `None` for an unpinned thread. Without a
+/// configuration, as many as the process has processors, threads and memory for.
 pub(crate) fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
     if !config.cores.is_empty() {
         // All simulated cores run on the same thread.
@@ -61,7 +62,7 @@ fn core_bytes_of(set: Option<u64>, allowed: Option<u64>, cores: usize) -> usize 
     }
 }
 
-/// Connections for which the process has memory.
+/// The number of connections for which the process has memory.
 pub(crate) fn connections() -> usize {
     allowed_bytes().map_or(usize::MAX, connections_within)
 }

@@ -1,4 +1,4 @@
-//! A map from namespace numbers: mostly few, but a subsystem may have a thousand.
+//! A map from namespace numbers. A subsystem mostly has few, but may have a thousand.
 
 use farblock_proto::ids::NamespaceId;
 

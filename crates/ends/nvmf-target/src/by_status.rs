@@ -1,11 +1,11 @@
-//! Counts I/O responses by error status, for the whole target: a table of every status is too large
-//! for each namespace or host.
+//! Counts I/O responses by error status, for the whole target. The table has every status, so it is
+//! too large to have one for each namespace or host.
 
 use farblock_wire::Status;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// All values of Status Code Type and Status Code.
+/// The number of combinations of Status Code Type and Status Code.
 const CODES: usize = 1 << 11;
 
 /// One counter for each status.

@@ -11,11 +11,11 @@ use std::fmt;
 pub enum ChangeError {
     /// The target has no subsystem with this name.
     NoSubsystem(String),
-    /// The subsystem cannot be shared, or changed, like this.
+    /// The subsystem's new settings are not valid.
     Subsystem(String, ConfigError),
-    /// The address cannot be added, referred to or removed, and why.
+    /// The address cannot be added, referred to or removed, for this reason.
     Address(String, String),
-    /// The namespace cannot be shared, or changed, like this.
+    /// The namespace's new settings or properties are not valid.
     Namespace(NamespaceId, ConfigError),
     /// The namespace has fewer blocks than requested.
     TooFewBlocks {
@@ -26,7 +26,7 @@ pub enum ChangeError {
         /// Existing blocks.
         blocks: u64,
     },
-    /// The stored reservations of the namespace cannot be used, and why.
+    /// The stored reservations of the namespace cannot be used, for this reason.
     Reservations(NamespaceId, String),
     /// Hosts would have to use TLS, and there is no TLS library.
     Tls(TlsError),

@@ -1,4 +1,4 @@
-//! Changes by a [`Control`] to everything except namespaces, and its reports.
+//! A [`Control`]'s changes to everything except namespaces, and its reports.
 
 use crate::change_error::ChangeError;
 use crate::config::{Subsystem, TlsPolicy};
@@ -38,7 +38,8 @@ impl Control {
         self.shared.allow_host(nqn, host)
     }
 
-    /// Withdraws a host's permission and closes its controllers there, unless any host is allowed.
+    /// Removes a host from the allowed hosts of a subsystem and closes its controllers there,
+    /// unless the subsystem allows any host.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -46,10 +47,11 @@ impl Control {
         self.shared.disallow_host(nqn, host)
     }
 
-    /// Sets the keys with which a host of a subsystem authenticates and uses TLS; `None`: without.
-    /// It does not allow the host, so that a new host can get its keys first. The host's
-    /// controllers stay if one of the secrets stays valid, or none is required now, and one of the
-    /// TLS keys stays valid, or the host had and has none. Otherwise they close at once.
+    /// Sets the keys with which a host of a subsystem authenticates and uses TLS; `None`: without
+    /// keys. The call does not allow the host, so that a new host can get its keys first. The
+    /// host's controllers stay if both its authentication and its TLS keys permit. Authentication
+    /// does if an earlier secret stays valid or none is required now, TLS if an earlier key stays
+    /// valid or the host had and has none. Otherwise the controllers close at once.
     ///
     /// # Errors
     /// If there is no such subsystem, or no TLS library.
@@ -62,8 +64,8 @@ impl Control {
         self.shared.set_host_keys(nqn, host, keys)
     }
 
-    /// Allows every host to use a subsystem, or only listed hosts: closes the controllers of the
-    /// others.
+    /// Allows every host to use a subsystem, or only listed hosts. In the second case, closes the
+    /// controllers of other hosts.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -71,8 +73,8 @@ impl Control {
         self.shared.set_allow_any_host(nqn, allow)
     }
 
-    /// Listens on one more address and returns it; port 0 takes a free one. `access` says how hosts
-    /// reach namespaces there, and `tls` who must use TLS.
+    /// Listens on one more address and returns it; port 0 takes a free port. `access` sets the ANA
+    /// states of namespaces for hosts that connect there, and `tls` which hosts must use TLS.
     ///
     /// # Errors
     /// If the target cannot listen there.
@@ -96,7 +98,7 @@ impl Control {
         Ok(bound)
     }
 
-    /// Sets who must use TLS on a listener. If everyone must, connections without TLS close.
+    /// Sets which hosts must use TLS on a listener. If all must, connections without TLS close.
     ///
     /// # Errors
     /// If the target does not listen there, or there is no TLS library.
@@ -104,8 +106,8 @@ impl Control {
         self.shared.set_tls(address, tls)
     }
 
-    /// Sets how hosts reach namespaces via a listener (ANA), and notifies the hosts connected
-    /// there. Submitted operations complete and get their responses.
+    /// Sets the ANA states of namespaces on a listener, and notifies the hosts connected there.
+    /// Submitted operations complete and get their responses.
     ///
     /// # Errors
     /// If the target does not listen there, or an ANA group does not exist.
@@ -117,13 +119,14 @@ impl Control {
     ///
     /// # Errors
     /// If the target does not listen there, or it is the last address that the target started with.
-    /// By those addresses, a host that lost a controller detects whether the process has ended. So
-    /// no other process may get all of them while this one runs.
+    /// A host that lost a controller identifies the process by its first addresses, and detects
+    /// from them that the process has ended. So no other process may get all of them while this one
+    /// runs.
     pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         self.shared.unlisten(address)
     }
 
-    /// Points hosts to another discovery service.
+    /// Adds a referral, which points hosts to another discovery service.
     ///
     /// # Errors
     /// If its fields do not fit the discovery log page, or the referral exists already.
@@ -151,19 +154,19 @@ impl Control {
         self.shared.stats()
     }
 
-    /// Sets the one observer of all events; `None`: no observer.
+    /// Replaces the observer of all events; `None`: no observer.
     pub fn observe(&self, observer: Option<Observer>) {
         self.shared.observed.set(observer);
     }
 
-    /// Turns latency measurement on or off. It costs one clock read per command.
+    /// Turns latency measurement on or off. When on, it costs one clock read per command.
     pub fn measure_latency(&self, measure: bool) {
         self.shared.meters.measure_latency(measure);
     }
 }
 
-/// Why the target cannot listen on an IPv4 address: a `[::]` listener already takes its
-/// connections.
+/// Why the target cannot listen on an IPv4 address, if a `[::]` listener already accepts IPv4
+/// connections on its port.
 fn both_families(address: SocketAddr, others: &[SocketAddr]) -> Option<String> {
     let is_any = |it: &&SocketAddr| it.is_ipv6() && it.ip().is_unspecified();
     let any = others.iter().filter(is_any).find(|it| it.port() == address.port())?;

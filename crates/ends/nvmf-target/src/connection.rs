@@ -20,7 +20,8 @@ use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::Status;
 use std::sync::Arc;
 
-/// One connection. Each further transport adds a variant; with one, nothing is dispatched.
+/// One connection. Each further transport adds a variant; with a single variant, calls need no
+/// dispatch.
 #[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second"))]
 pub(crate) enum Connection {
     Tcp(Session<Tcp>),

@@ -42,7 +42,7 @@ impl CoreStates {
         self.with(core, |seen| seen.connections -= 1);
     }
 
-    /// The core's connections, and its thread's processor time, if the system reports that.
+    /// The core's number of connections, and its thread's processor time, if the system reports it.
     pub(crate) fn look(&self, core: usize) -> (usize, Option<Duration>) {
         let seen = self.lock().get(core).copied().unwrap_or_default();
         (seen.connections, seen.thread.and_then(processor_time))

@@ -8,7 +8,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub(crate) struct Deadlines {
     set: BTreeSet<(Instant, u32)>,
-    /// The earliest deadline changed since [`Self::take_news`].
+    /// Whether the earliest deadline has become earlier since [`Self::take_news`].
     is_news: bool,
 }
 
@@ -27,7 +27,7 @@ impl Deadlines {
         self.set.first().map(|(at, _)| *at)
     }
 
-    /// Whether the earliest deadline has moved forward since the last call.
+    /// Whether the earliest deadline has become earlier since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }

@@ -12,8 +12,9 @@ use std::net::IpAddr;
 pub(crate) struct Discoveries(VecDeque<(ControllerId, IpAddr)>);
 
 impl Discoveries {
-    /// The controller to close before a host at `peer` gets one: the oldest of its address at that
-    /// address's limit, or the oldest of the address with most at the total limit.
+    /// The controller to close before a host at `peer` gets one. If its address is at the limit,
+    /// this is the oldest controller of that address. If all addresses together are at the total
+    /// limit, it is the oldest controller of the address that has most.
     pub(crate) fn victim(&self, peer: IpAddr) -> Option<ControllerId> {
         let of = |wanted: IpAddr| self.0.iter().filter(move |(_, from)| *from == wanted);
         let own = origin(peer);

@@ -22,9 +22,9 @@ pub struct Visitor {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A host connected, and has authenticated if it must.
+    /// A host has connected, and authenticated if the target requires that.
     Connected(Visitor),
-    /// Its controller was closed, and why.
+    /// A host's controller was closed, for this reason.
     Ended(Visitor, &'static str),
     /// A host was refused.
     Refused {
@@ -60,7 +60,7 @@ pub enum Event {
     ListenerAdded(SocketAddr),
     /// The target stopped listening on this address.
     ListenerRemoved(SocketAddr),
-    /// A namespace's store failed; only the first of many failures.
+    /// A namespace's store failed. Not sent for every failure: the notice limit applies.
     StorageFailed {
         /// The namespace.
         nsid: u32,
@@ -112,8 +112,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Receives every event. Cores may call it, with locks held: it must not block, nor call the
-/// target.
+/// A function that receives every event. Cores may call it while they hold locks, so it must
+/// neither block nor call the target.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// The target's observer, if it has one.
@@ -139,7 +139,8 @@ impl Observed {
         self.tell(event);
     }
 
-    /// The same for a requested change: the requester logs it together with the user's name.
+    /// Passes a requested change to the observer. The requester logs it together with the user's
+    /// name.
     pub(crate) fn log_change(&self, event: &Event) {
         tracing::debug!("{event}");
         self.tell(event);

@@ -5,12 +5,12 @@ use farblock_reactor::{os, trim_heap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The smallest peak of connections that counts.
+/// A peak of fewer connections causes no trim.
 const LEAST: usize = 256;
-/// The peak has to exceed the remaining connections by this factor.
+/// The target trims when the peak is this many times the remaining connections.
 const TIMES: usize = 4;
 
-/// Waits for connections that close together with the last one.
+/// The pause before a trim, in which connections that close together with the last one can close.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The peak number of connections since the last trim.
@@ -36,7 +36,8 @@ impl HeapTrim {
         }
     }
 
-    /// Whether this connection's close left at most a quarter of the peak; true once per drop.
+    /// Whether this close left at most a quarter of the peak. Returns true once, then starts a new
+    /// peak.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

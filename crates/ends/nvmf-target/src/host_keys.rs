@@ -1,4 +1,4 @@
-//! What a host needs to prove its identity.
+//! The secrets and keys with which a host proves its identity.
 
 use farblock_proto::controller::HostChannel;
 use farblock_secure::{ControllerTerms, Demand, Group, Hash, Secret, TlsKey};
@@ -20,18 +20,19 @@ pub struct HostKeys {
     pub id: Option<[u8; 16]>,
     /// TLS keys, of which the host must use one: two while a key is being rotated.
     pub tls: Vec<TlsKey>,
-    /// A further requirement: mutual authentication, or a secure channel.
+    /// What the host must do besides authenticating itself: authenticate the controller, or use a
+    /// secure channel.
     pub demand: Demand,
 }
 
 impl HostKeys {
-    /// One secret, with every hash function and group.
+    /// Keys with one secret, which accept every hash function and group.
     #[must_use]
     pub fn new(host: Secret) -> Self {
         Self { host: vec![host], ..Self::of_tls(Vec::new()) }
     }
 
-    /// TLS keys alone.
+    /// TLS keys alone, without authentication.
     #[must_use]
     pub fn of_tls(tls: Vec<TlsKey>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());

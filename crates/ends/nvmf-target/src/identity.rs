@@ -1,4 +1,4 @@
-//! Names that stay the same over restarts, derived from the shared objects.
+//! Identifiers that stay the same over restarts, derived from the objects that they identify.
 
 use farblock_proto::controller::HostMark;
 use farblock_reactor::os;
@@ -41,8 +41,9 @@ pub(crate) fn mark(host: &str) -> HostMark {
     HostMark(u64::from_be_bytes(uuid[8..].try_into().expect("eight of sixteen bytes")))
 }
 
-/// The origin of a target that listens on `addresses`. When another controller appears at the same
-/// origin, a host that lost its controller knows that the old process has ended.
+/// The origin of a target that listens on `addresses`. If a host that lost a controller reconnects
+/// to the same origin and gets a new controller instance there, it knows that the old process has
+/// ended.
 pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
     let boot = boot();
     let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -53,7 +54,8 @@ pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
     ControllerOrigin { place, boot: boot.map_or([0; 16], name) }
 }
 
-/// Two processes cannot listen on one address of one network at once.
+/// A UUID for these listeners in this network. It identifies a process, since no two processes
+/// listen on the same address of a network at once.
 fn place(network: &str, listeners: &[String]) -> [u8; 16] {
     let name = format!("{network}\n{}", listeners.join("\n"));
     Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes()
@@ -68,8 +70,8 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// The identifier of the network namespace on this boot of this machine: a container may have its
-/// own.
+/// An identifier of the process's network namespace, which a container may have, during this boot
+/// of the machine.
 fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
         return Some(format!("{}\nsimulated", boot?));
@@ -83,8 +85,8 @@ fn system_network(boot: Option<&str>) -> Option<String> {
     Some(format!("{}\n{}", boot?, network.to_string_lossy()))
 }
 
-/// Windows has no such name, so the first process to need one creates it. Once, since all targets
-/// of a process are in one network.
+/// Windows has no such identifier, so the first process that needs one creates it. Read once, since
+/// all targets of a process are in one network.
 #[cfg(windows)]
 fn system_network(_: Option<&str>) -> Option<String> {
     use std::sync::OnceLock;
@@ -96,7 +98,8 @@ fn system_network(_: Option<&str>) -> Option<String> {
 
 /// A random name in a volatile registry key, which lasts until reboot or the end of the user's
 /// session. A container has its own registry. So processes that read the same name share a machine.
-/// Two that create it at once may differ, in which case hosts only wait.
+/// Two processes that create the name at once may read different ones, in which case hosts only
+/// wait.
 #[cfg(windows)]
 fn registered(root: &windows_registry::Key) -> Option<String> {
     const KEY: &str = r"SOFTWARE\farblock-boot";

@@ -1,5 +1,5 @@
 //! The lifecycle of an I/O command, from parsing to its response. This module decides which gate a
-//! command asks next; its [`Gates`] keep those that wait, and do the work.
+//! command asks next. The [`Gates`] implementation keeps the commands that wait, and does the work.
 //!
 //! ```text
 //!              +------------ wake: the gate lets it pass ---------+
@@ -15,8 +15,8 @@
 //!                                     Answered
 //! ```
 //!
-//! A command that waits for its data is `Waiting(Gate::Data)`. An admitted command is submitted: it
-//! has operations at its namespace, until the last of them ends.
+//! A command that waits for its data is `Waiting(Gate::Data)`. An admitted command has operations
+//! under way at its namespace, until the last of them ends.
 
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Fuse, IoCommand};
@@ -25,42 +25,43 @@ use farblock_wire::Status;
 /// A condition that a command must meet before it starts. [`Path::gates`] has the order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Gate {
-    /// Reservations of other hosts. Asked again after each wait, since they may have changed.
+    /// Reservations of other hosts. A command asks again after each wait, since they may have
+    /// changed.
     Access,
     /// The rate limits of its host and namespaces.
     Pace,
     /// Room for its buffers.
     Memory,
-    /// Its data from the host.
+    /// The arrival of its data from the host.
     Data,
     /// The other half of its fused pair.
     Partner,
     /// Changes that earlier queues of its host left under way.
     Fence,
-    /// The blocks of its fused pair, alone.
+    /// Exclusive use of the blocks of its fused pair.
     Claim,
-    /// The other reads of the same round, so that the namespace can prefetch.
+    /// The announcement of other reads of the same round, so that the namespace can prefetch.
     Round,
-    /// Its turn among the commands in steps.
+    /// Its turn among the commands that execute in steps.
     Turn,
 }
 
 /// The gates of a command, or of a step of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Path {
-    /// It brings no data.
+    /// The command has no data from the host.
     Plain,
-    /// The target requests its data, so it may wait before they come.
+    /// The target requests the command's data, so the command may wait before its data arrive.
     Requested,
     /// Its data arrive with it, and cannot wait for memory.
     InCapsule,
-    /// The Compare of a fused pair. It passes the gates for both.
+    /// The Compare of a fused pair. It passes the gates for both commands.
     First,
     /// The Write of a fused pair.
     Second,
-    /// A read at its namespace.
+    /// The second path of a Read, once it is admitted.
     Read,
-    /// A step of a command in steps.
+    /// A step of a command that executes in steps.
     Step,
     /// A step of a Copy.
     CopyStep,
@@ -106,8 +107,8 @@ impl Path {
         }
     }
 
-    /// Whether a command may wait for memory. Data of fused pairs are small, so these are refused
-    /// instead, as are commands whose data have come already.
+    /// Whether a command on this path may wait for memory. Others are refused if memory is short:
+    /// fused pairs, whose data are small, and commands whose data have arrived already.
     pub(crate) fn may_wait_for_memory(self) -> bool {
         matches!(self, Self::Plain | Self::Requested)
     }
@@ -126,7 +127,7 @@ pub(crate) enum CommandState {
     Answered,
 }
 
-/// The place of a command in its lifecycle.
+/// The position of a command in its lifecycle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifecycle {
     path: Path,
@@ -153,7 +154,7 @@ impl Lifecycle {
         self.state == CommandState::Waiting(gate)
     }
 
-    /// The gate at which it waits.
+    /// The gate at which the command waits; `None` if it does not wait.
     pub(crate) fn waits(self) -> Option<Gate> {
         match self.state {
             CommandState::Waiting(gate) => Some(gate),
@@ -161,7 +162,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether it has passed a gate of this path.
+    /// Whether the command has passed a gate of this path.
     pub(crate) fn has_passed_one(self) -> bool {
         self.passed > 0
     }
@@ -170,7 +171,7 @@ impl Lifecycle {
         self.path.is_fused()
     }
 
-    /// Moves to the next gate; `None`: it has passed them all, and is admitted.
+    /// Returns the next gate to ask; `None`: the command has passed all gates, and is admitted.
     #[inline]
     fn ask(&mut self) -> Option<Gate> {
         let next = self.path.gates().get(usize::from(self.passed)).copied();
@@ -188,7 +189,7 @@ impl Lifecycle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Pass,
-    /// The gate has kept the command, and wakes it later.
+    /// The gate keeps the command, and wakes it later.
     Wait,
     /// The command ends with this status.
     Refuse(Status),
@@ -205,20 +206,22 @@ pub(crate) trait Gates {
     /// The lifecycle of the command in a slot.
     fn life(&mut self, slot: SlotId) -> &mut Lifecycle;
 
-    /// Asks a gate. It may wake other commands before it answers, but not this one.
+    /// Asks a gate about a command. The gate may wake other commands before it answers, but not
+    /// this one.
     fn ask(&mut self, gate: Gate, slot: SlotId) -> Answer;
 
-    /// Keeps what a command has only borrowed, since it waits.
+    /// Copies the data that a command borrows into its own buffer, since the command must wait.
     fn keep(&mut self, slot: SlotId);
 
-    /// Starts a command that has passed its path, which may then follow another.
+    /// Starts a command that has passed its path. Returns the next path that the command must
+    /// follow, if any.
     fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status>;
 
     /// Ends a command with an error.
     fn refuse(&mut self, slot: SlotId, status: Status);
 }
 
-/// Lets a command ask its gates, from the one where it stands, until it waits, ends or has started.
+/// Lets a command ask its gates, from its present gate on, until it waits, ends or has started.
 #[inline]
 pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
     loop {
@@ -238,7 +241,7 @@ pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
     }
 }
 
-/// The gate lets a command pass that it has kept.
+/// Lets a command continue that `gate` has kept.
 #[inline]
 pub(crate) fn wake(gates: &mut impl Gates, slot: SlotId, gate: Gate) {
     let life = gates.life(slot);

@@ -1,8 +1,8 @@
 //! Failed flushes, and the hosts that have received their error.
 //!
 //! A failed flush may have lost writes of any host that uses the namespace, but the store reports
-//! it once. So the next flush of every other host fails as well. That is its last chance to learn
-//! that data it will consider durable may be lost.
+//! it once. So the next flush of every other host fails as well. Otherwise that host would consider
+//! data durable that may be lost.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// Failures reported to each host, by hash of its name. Hosts beyond the limit see only the
-    /// failures of their own flushes.
+    /// The number of failures reported to each host, by hash of its name. Hosts beyond
+    /// [`limits::FLUSHING_HOSTS`] see only the failures of their own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 
@@ -39,19 +39,19 @@ impl Losses {
         }
     }
 
-    /// Records a failed flush, whose error host `told` receives.
+    /// Records a failed flush. Host `told` receives its error; `None`: that host has disconnected.
     pub(crate) fn add(&self, told: Option<&str>) {
         let mut heard = self.heard();
         let before = self.count.fetch_add(1, Ordering::AcqRel);
         let known = told.and_then(|host| heard.get_mut(&key(host)));
-        // A host that missed earlier failures must still get an error for those.
+        // If the host has not seen earlier failures, its next flush must still fail.
         if let Some(known) = known.filter(|known| **known == before) {
             *known = before + 1;
         }
     }
 
-    /// Whether a successful flush of this host must fail to report a loss. The loss then counts as
-    /// reported.
+    /// Whether a successful flush of this host must fail in order to report a loss. If so, the loss
+    /// counts as reported.
     pub(crate) fn take(&self, host: &str) -> bool {
         let count = self.count.load(Ordering::Acquire);
         if count == 0 {
@@ -74,7 +74,7 @@ mod tests {
         losses.meet("b");
         assert!(!losses.take("a"));
         losses.add(Some("a"));
-        // It uses the namespace already and connects again.
+        // Host b already uses the namespace, and connects again.
         losses.meet("b");
         losses.meet("later");
         assert!([losses.take("a"), losses.take("b"), losses.take("later")] == [false, true, false]);

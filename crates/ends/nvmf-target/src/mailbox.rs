@@ -1,4 +1,4 @@
-//! The cores' mailboxes, and what is posted there.
+//! The cores' mailboxes, and the messages posted there.
 
 use crate::backings::{BackingId, Backings};
 use crate::claim::Claim;
@@ -26,13 +26,15 @@ pub(crate) enum Message {
     Joined(Arc<crate::transport::memory::Wire>, u64),
     /// Close this connection.
     Close(Route),
-    /// A queue of this admin connection's controller is gone: it may be drained now.
+    /// An I/O queue of this admin queue's controller has closed, so the admin queue may be drained
+    /// now.
     Look(Route),
     /// Complete a held command of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Drop a held command of this connection without a response.
     Forget { route: Route, command: CommandId },
-    /// A message of this connection's host was handled; see [`crate::authentication`].
+    /// The authentication thread has handled a message of this connection's host; see
+    /// [`crate::authentication`].
     Authenticated { route: Route, slot: SlotId, machine: Box<Controller> },
     /// The answer to a reservation command of this connection.
     Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
@@ -44,21 +46,22 @@ pub(crate) enum Message {
     Access(Arc<AccessChange>),
     /// This subsystem's connections use this table and these stores from now on.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
-    /// Park changes of these blocks; report when none is under way.
+    /// Park new changes of these blocks; report when none is under way on this core.
     Claimed(Arc<Claim>),
     /// This connection now holds its claim.
     Granted(Route, Arc<Claim>),
     /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Release this store: no list older than this message is used any more.
+    /// Release this store. The core has received a list without it before this message.
     Retire(BackingId, Share),
-    /// News of an earlier queue for the waiting commands of this fenced connection.
+    /// The changes of this earlier queue are known or have ended: recheck this fenced connection's
+    /// waiting commands.
     Ended(Route, EndingId),
-    /// Listen on this socket, too, and report the result.
+    /// Also listen on this socket, and report the result.
     Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
-    /// Stop listening there, and close the connections accepted there.
+    /// Stop listening on this address, and close the connections accepted there.
     Unlisten(SocketAddr),
-    /// Close the connections accepted there that may not stay.
+    /// Close the connections in this scope that were accepted on this address.
     CloseAt(SocketAddr, Scope),
     /// Complete what was accepted, close all connections and end.
     Stop,
@@ -87,9 +90,9 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Posts a subsystem's namespaces. A list that the core has not read yet is outdated, so the
-    /// new one replaces it: after any number of changes, a core reads one list. Stores retired
-    /// after that message are not in the new list either.
+    /// Posts a subsystem's namespaces. If the core has not read an earlier list yet, the new list
+    /// replaces it. So after any number of changes, a core reads one list. This may move the new
+    /// list before [`Message::Retire`] messages; it does not contain their stores either.
     pub(crate) fn post_namespaces(
         &self,
         subsystem: SubsystemId,

@@ -1,4 +1,4 @@
-//! The end of a namespace: it is released when every core has closed its queue into it.
+//! The removal of a namespace: the target releases it when every core has closed its queue into it.
 
 use farblock_block::Namespace;
 use farblock_reactor::os;
@@ -11,11 +11,11 @@ use std::time::Duration;
 /// A core's handle on a [`Removal`]; dropped when the core has closed its queue.
 pub(crate) type Share = Sender<Infallible>;
 
-/// A namespace that is being removed: its last operations complete.
+/// A namespace that is being removed and whose last operations may still be under way.
 ///
-/// Once every core has closed its queue into it, and this value is dropped or [waited](Self::wait)
-/// for, its file closes and unlocks, unless it has other owners. Closing may take long, so do not
-/// drop this on a core: keep it until it [is over](Self::is_over).
+/// Its file closes and unlocks, unless it has other owners, once every core has closed its queue
+/// and this value is dropped or [waited](Self::wait) for. Closing may take long, so do not drop
+/// this value on a core before the removal [is over](Self::is_over).
 #[must_use = "the namespace is in use until this is over"]
 pub struct Removal {
     shares: Receiver<Infallible>,
@@ -33,10 +33,10 @@ impl Removal {
         self.shares.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// Waits until the target has released the namespace, and drops it.
+    /// Waits until the target has released the namespace, then drops this value's reference to it.
     ///
     /// # Errors
-    /// Returns itself after `timeout`: a slow disk takes unbounded time.
+    /// Returns `self` if the removal is not over after `timeout`: a slow disk takes unbounded time.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
         match os::recv_timeout(&self.shares, timeout) {
             Err(RecvTimeoutError::Disconnected) => Ok(()),

@@ -1,10 +1,10 @@
 //! Reservations: the registry decides, the cores enforce.
 //!
-//! Every core receives a change as a message. It sets the new rights of its connections' hosts, so
-//! that no forbidden command starts, and replies once the commands started before have ended. When
-//! all cores have replied, the change holds, and the reservation command completes. So the data
-//! path reads nothing that other cores write: without reservations it costs one branch per command.
-//! See decision 23.
+//! Every core receives a change as a message. The core sets the new rights of its connections'
+//! hosts, so that no forbidden command starts, and replies once the forbidden commands that had
+//! started have ended. When all cores have replied, the change is in effect, and the reservation
+//! command completes. So the data path reads nothing that other cores write. Without reservations
+//! the check costs one branch per command. See decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::route::ConnectionKey;
@@ -30,11 +30,11 @@ pub trait ReservationStore: Send + Sync {
     /// If it cannot be read.
     fn load(&self) -> io::Result<String>;
 
-    /// Replaces the stored text. It is durable on return, and a power loss at any time leaves
-    /// either the old or the new text. May block.
+    /// Replaces the stored text. The text is durable on return, and a power loss at any time leaves
+    /// either the old or the new text. The call may block.
     ///
     /// # Errors
-    /// If it could not be made durable; either text may be stored then.
+    /// If the text could not be made durable. Either the old or the new text may be stored then.
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
@@ -45,9 +45,10 @@ pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn Reservation
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) next_ticket: u64,
-    /// The commands that wait for an answer.
+    /// The reservation commands that wait for the registry's answer.
     pub(crate) tickets: HashMap<Ticket, (Route, SlotId)>,
-    /// Changes that some cores have not applied, and the number of those cores.
+    /// Changes that some cores have not applied yet, by serial number, with the number of those
+    /// cores.
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
@@ -56,14 +57,16 @@ struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
-    /// Its store, even if the number means another namespace by then.
+    /// The namespace's store at the time of the request: the number may denote another namespace
+    /// when the thread saves.
     store: Arc<dyn ReservationStore>,
 }
 
 /// Loads the stored reservations into the registry.
 ///
 /// # Errors
-/// If they cannot be used: better no target than one that admits fenced hosts.
+/// If they cannot be used. The target must not start without them, since it would admit fenced
+/// hosts.
 pub(crate) fn load(
     registry: &mut Registry,
     key: (SubsystemId, NamespaceId),
@@ -81,7 +84,7 @@ pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     Reservations::from_text(&text).ok_or_else(|| io::Error::other("what was kept is damaged"))
 }
 
-/// The thread that stores reservations, since making data durable would block a core.
+/// The thread that stores reservations. A core must not do so, since making data durable blocks.
 pub(crate) struct Keeper(Mutex<Keeping>);
 
 struct Keeping {
@@ -115,7 +118,7 @@ impl Keeper {
 
     /// Removes a namespace; its stored reservations remain.
     pub(crate) fn forget(&self, key: (SubsystemId, NamespaceId)) {
-        // It may own an open file: close that without the lock.
+        // The store may own an open file: close the file without holding the lock.
         let forgotten = self.lock().stores.remove(&key);
         drop(forgotten);
     }
@@ -129,8 +132,8 @@ impl Keeper {
         sender.send(Save { key, serial, text, store: Arc::clone(store) }).is_ok()
     }
 
-    /// Starts the thread, if it is not running. It tells `saved` of each text: whose it is, its
-    /// serial number, and whether it is durable.
+    /// Starts the thread, if it is not running. After each save, the thread calls `saved` with the
+    /// namespace, the serial number, and whether the text is durable.
     pub(crate) fn start(
         &self,
         saved: impl Fn((SubsystemId, NamespaceId), u64, bool) + Send + 'static,
@@ -153,7 +156,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Lets the thread finish its queue, and returns it to be joined.
+    /// Lets the thread finish its queue, and returns its handle for joining.
     pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
         let mut keeping = self.lock();
         keeping.sender.take();
@@ -168,7 +171,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `None`: no access is denied.
+    /// Creates the limits; `None` if no access is denied.
     pub(crate) fn new(rights: Vec<(NamespaceId, Rights)>) -> Option<Box<Self>> {
         (!rights.is_empty()).then(|| Box::new(Self { rights: rights.into_iter().collect() }))
     }
@@ -180,7 +183,7 @@ impl Limits {
         }
     }
 
-    /// Whether a namespace may be read.
+    /// Whether the host may read a namespace.
     pub(crate) fn check_read(&self, namespace: NamespaceId) -> Result<(), Status> {
         let forbids = |rights: &Rights| !rights.allow(AccessKind::Read);
         match self.rights.find(namespace).is_some_and(forbids) {
@@ -189,8 +192,8 @@ impl Limits {
         }
     }
 
-    /// Whether a command is allowed. One for all namespaces must be allowed on each that its host
-    /// sees.
+    /// Whether a command is allowed. A command for all namespaces must be allowed on every
+    /// namespace that its host sees.
     pub(crate) fn check(
         &self,
         command: &IoCommand,
@@ -221,7 +224,8 @@ pub(crate) struct Owner {
 /// A command with block operations under way.
 pub(crate) type UnderWay = (ConnectionKey, SlotId);
 
-/// Changes that a core applies, each with the earlier commands that it waits for.
+/// Changes (of reservations or claims) that a core applies, each with the earlier commands that it
+/// waits for.
 pub(crate) struct Barriers<K> {
     barriers: Vec<(K, Vec<UnderWay>)>,
 }
@@ -248,7 +252,8 @@ impl<K: PartialEq> Barriers<K> {
         self.barriers.retain(|(other, _)| other != key);
     }
 
-    /// A command's operations have all ended: returns the changes that waited only for it.
+    /// Notes that a command's operations have all ended. Returns the changes that waited only for
+    /// this command.
     pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
         let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);

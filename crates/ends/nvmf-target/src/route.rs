@@ -1,4 +1,4 @@
-//! Names of connections, and of their commands, that cores give each other.
+//! Identifiers of connections, and of their commands, that cores send to each other.
 
 use farblock_proto::capsule::SlotId;
 
@@ -6,7 +6,7 @@ use farblock_proto::capsule::SlotId;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnectionKey(pub(crate) u32);
 
-/// Bits of a block operation's token that hold the slot; the rest holds the connection.
+/// The low bits of a block operation's token hold the slot; the other bits hold the connection.
 const TOKEN_SLOT_BITS: u32 = 16;
 
 /// The token of the operations of `slot` of connection `key`.
@@ -19,7 +19,8 @@ pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
     (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
 }
 
-/// The place of a connection. The serial number distinguishes it from a later one with this key.
+/// The address of a connection. The serial number distinguishes it from a later connection with the
+/// same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     pub(crate) core: usize,

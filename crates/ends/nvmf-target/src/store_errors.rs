@@ -1,5 +1,5 @@
-//! The last error text of each namespace's store, to explain a disk's health. Written when an
-//! operation fails, and read on request; never for a successful I/O.
+//! The last error text of each namespace's store, to explain a disk's health. A core writes it when
+//! an operation fails; a successful I/O does not access it.
 
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
@@ -28,7 +28,7 @@ impl StoreErrors {
         self.0.lock().expect("no holder panics").retain(|(of, _), _| *of != subsystem);
     }
 
-    /// The last error, and its age.
+    /// The age and text of the last error.
     pub(crate) fn last(&self, place: StorePlace) -> Option<(Duration, String)> {
         let all = self.0.lock().expect("no holder panics");
         let (at, sentence) = all.get(&place)?;

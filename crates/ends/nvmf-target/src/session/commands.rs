@@ -29,7 +29,8 @@ impl<T: Transport> Session<T> {
     pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
         self.submission.head = (self.submission.head + 1) % self.submission.depth;
         self.pending.commands += 1;
-        // Slots are taken from the lowest, so that a queue costs only the depth it uses.
+        // The transport uses the lowest free slot, so that a queue takes memory only for the depth
+        // it uses.
         self.keep_slot(cx, slot);
         let began = cx.measures_latency.then(|| cx.now());
         *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
@@ -59,7 +60,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Pulls data without waiting for other commands' buffers: they are small.
+    /// Transfers data without waiting for the release of other buffers: these data are small.
     pub(super) fn pull_now(
         &mut self,
         cx: &mut Context,
@@ -231,9 +232,10 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends a log page. Mostly zeroes: only the rest needs memory until the host has received it.
+    /// Sends a log page. It mostly consists of trailing zeroes, for which the shared zero buffer is
+    /// sent.
     pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
-        // Compare whole pieces, since a page may have a mebibyte.
+        // Compare whole pieces, since a page may have a size of 1 MiB.
         const PIECE: usize = limits::BUFFER_BYTES_MIN;
         let is_used = |piece: &[u8]| piece != &[0; PIECE][..piece.len()];
         let used = page.chunks(PIECE).rposition(is_used).map_or(1, |last| last + 1);
@@ -301,7 +303,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends the response of a Disconnect command once it is the last.
+    /// Sends the response of a Disconnect command once all other commands have theirs.
     pub(super) fn answer_disconnect(&mut self) {
         if let Some(slot) = self.pending.disconnect
             && self.pending.commands == 1

@@ -1,4 +1,4 @@
-//! The gates of a session; [`crate::lifecycle`] has their order.
+//! The gates of a session; [`crate::lifecycle`] defines their order.
 
 use super::trace::Step;
 use super::{Queue, Session, SessionState, Work};
@@ -15,18 +15,18 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session, for one command that asks its gates.
+/// A session while one of its commands asks gates.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,
-    /// All of the command's data, where they were received.
+    /// All of the command's data, in the receive buffer.
     whole: Option<&'a [u8]>,
     /// The namespace of a read that has waited for its round.
     volume: Option<VolumeId>,
 }
 
 impl<T: Transport> Keeper<'_, T> {
-    /// Copies data from where they were received into the command's buffer.
+    /// Copies data from the receive buffer into the command's buffer.
     fn land_borrowed(&mut self, slot: SlotId) {
         if let Some(bytes) = self.whole.take() {
             self.session.land(self.cx, slot, 0, bytes);
@@ -94,20 +94,20 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Lets a command ask its next gate. Also for one that waits: it asks that gate anew.
+    /// Lets a command ask its next gate. A command that waits asks the same gate again.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId) {
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::admit(&mut gates, slot);
     }
 
-    /// A gate lets a command pass that has waited there.
+    /// Lets a command continue that has waited at `gate`.
     pub(super) fn wake(&mut self, cx: &mut Context, slot: SlotId, gate: Gate) {
         self.trace(slot, Step::Wakes(gate));
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::wake(&mut gates, slot, gate);
     }
 
-    /// The data of a command have arrived: in its buffer, or in `whole`.
+    /// Notes that the data of a command have arrived, in its buffer or in `whole`.
     pub(super) fn has_data(&mut self, cx: &mut Context, slot: SlotId, whole: Option<&[u8]>) {
         self.trace(slot, Step::Wakes(Gate::Data));
         let mut gates = Keeper { session: self, cx, whole, volume: None };
@@ -127,7 +127,8 @@ impl<T: Transport> Session<T> {
                     cx.in_place.leave(line, self.route.key);
                 }
             }
-            // A pair is settled as a whole; the transport has the command that waits for its data.
+            // [`Session::settle_fused`] handles both halves of a pair, and the transport a command
+            // that waits for data.
             Gate::Access | Gate::Data | Gate::Partner | Gate::Claim => {}
         }
     }
@@ -146,7 +147,7 @@ impl<T: Transport> Session<T> {
         let aborted = self.request(slot).status;
         let Some(limits) = &self.limits else { return Ok(()) };
         let Work::Io(command) = &self.requests[usize::from(slot.0)].work else { return Ok(()) };
-        // A command that a Preempt and Abort ended reports that, although it now conflicts as well.
+        // A command ended by a Preempt and Abort reports this status rather than the conflict.
         if !aborted.is_success() {
             return Err(aborted);
         }
@@ -156,7 +157,7 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Takes the buffers of a command; it waits for them behind the earlier ones.
+    /// Takes the buffers of a command, or lets it wait for them behind earlier commands.
     fn take_memory(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let bytes = self.buffer_bytes(slot);
         if !self.request(slot).life.path().may_wait_for_memory() {
@@ -195,7 +196,7 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
-    /// Asks the fence, for a fused pair with its write. Removes a fence that has nothing left.
+    /// Asks the fence; for a fused pair, about its write. Removes the fence if no changes are left.
     fn ask_fence(&mut self, slot: SlotId) -> Answer {
         let Some(command) = self.changing_command(slot) else { return Answer::Pass };
         let Some(fence) = &mut self.fence else { return Answer::Pass };
@@ -225,7 +226,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes the longest deferred reads until `left` remain.
+    /// Executes the oldest deferred reads until `left` remain.
     pub(crate) fn read_expected(&mut self, cx: &mut Context, left: usize) {
         while self.waiting.for_a_moment.len() > left
             && let Some((slot, volume)) = self.waiting.for_a_moment.pop_front()
@@ -236,7 +237,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Lets a command in steps wait for its turn: a Copy in its source's line.
+    /// Lets a command wait for a turn in the line of its namespace; a Copy in that of its source.
     fn wait_for_turn(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let nsid = match &self.request(slot).progress.copying {
             Some(copying) => copying.sources().next().expect("a part is left"),
@@ -254,7 +255,7 @@ impl<T: Transport> Session<T> {
     /// Whether rate limits apply to its commands now.
     #[inline]
     pub(super) fn is_paced(&self) -> bool {
-        // A queue that ends completes its commands without waiting.
+        // A draining queue completes its commands without waiting.
         self.state != SessionState::Draining
             && matches!(&self.queue, Queue::Io(queue)
                 if queue.backings.is_paced() || queue.pace.is_some())

@@ -1,5 +1,6 @@
-//! A session: one queue pair, from accept until the last buffer returns. It handles commands, their
-//! data, responses and limits; its [`Transport`] carries them.
+//! A session: one queue pair, from accept until the last buffer returns. The session handles
+//! commands, their data, responses and limits; its [`Transport`] carries commands, data and
+//! responses.
 //!
 //! ```text
 //!            Connect accepted        shutdown of the target
@@ -77,7 +78,7 @@ enum SessionState {
 
 /// The queue that Connect established.
 pub(crate) enum Queue {
-    /// None yet, or the queue is closed.
+    /// There is none yet, or the queue has closed.
     None,
     /// A queue whose host must authenticate first.
     Locked(Box<Queue>),
@@ -92,19 +93,19 @@ pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
     pub(crate) subsystem: SubsystemId,
-    /// How its namespaces are reached; see [`NamespaceTable::seen_from`].
+    /// The listener, which determines ANA states; see [`NamespaceTable::seen_from`].
     pub(crate) port: Option<PortId>,
     /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
     pub(crate) table: Arc<NamespaceTable>,
     /// The stores of the table's namespaces.
     pub(crate) backings: Arc<Backings>,
-    /// The host's rate limits over all of them.
+    /// The host's rate limits over all namespaces.
     pub(crate) pace: Option<Arc<Pace>>,
     /// The core's queues into namespaces used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// Marked when commands arrive, for the keep-alive timer.
+    /// The session marks this when commands arrive, for the keep-alive timer.
     pub(crate) traffic: Arc<Traffic>,
     /// Whether its commands are logged.
     is_traced: bool,
@@ -113,21 +114,21 @@ pub(crate) struct IoQueue {
 /// The kind of a slot's command.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// No command, or one with a response.
+    /// No command, or a command that has its response.
     None,
-    /// The Connect command; its data are being pulled.
+    /// The Connect command, whose data are being transferred.
     Connect,
-    /// An admin command; its data are being pulled.
+    /// An admin command, whose data are being transferred.
     Admin,
-    /// An authentication message, being pulled or handled.
+    /// An authentication message that is being transferred or handled.
     Authentication,
     /// An asynchronous event request, held until an event occurs.
     Held,
     /// An I/O command.
     Io(IoCommand),
-    /// A reservation command at the registry; a report returns up to `report_bytes`.
+    /// A reservation command that waits for the registry. A report returns up to `report_bytes`.
     Reserving { report_bytes: usize },
-    /// An Abort command at the queue of the command to abort.
+    /// An Abort command that waits for the answer of the queue with the command to abort.
     Aborting,
 }
 
@@ -135,31 +136,31 @@ enum Work {
 struct SessionRequest {
     work: Work,
     sqe: Sqe,
-    /// When it arrived, if latency is measured.
+    /// When the command arrived, if latency is measured.
     began: Option<Instant>,
     /// Data from or for the host.
     buffer: Option<Buffer>,
-    /// The data that a Compare reads.
+    /// The data that a Compare has read from its namespace.
     second: Option<Buffer>,
     /// Bytes of data from the host.
     pulled_bytes: usize,
-    /// Whether the host sends them on request (R2T) instead of in the capsule.
+    /// Whether the host sends these data on request (R2T) instead of in the capsule.
     asked_for: bool,
-    /// Whether some of them are still missing.
+    /// Whether some of these data are still missing.
     awaited: bool,
-    /// The memory epoch in which the wait started.
+    /// The memory epoch in which the wait for data started.
     epoch: u32,
     /// Bytes charged for the buffers.
     held_bytes: usize,
-    /// Block operations under way.
+    /// The number of block operations under way.
     operations: u32,
     /// The first error, or success.
     status: Status,
-    /// The loss record of the one namespace that a Flush is for.
+    /// The failed flushes of the namespace, if this is a Flush of one namespace.
     losses: Option<Arc<Losses>>,
     /// Where an I/O command stands.
     life: Lifecycle,
-    /// The progress of a command in steps.
+    /// The progress of a command that executes in steps.
     progress: turns::Progress,
 }
 
@@ -187,34 +188,35 @@ impl SessionRequest {
 
 /// Submission queue state for responses.
 struct Submission {
-    /// Entries; a host may use one fewer, unless it disabled flow control.
+    /// The number of entries. A host may use one fewer, unless it disabled flow control.
     depth: u16,
     /// The next entry to take.
     head: u16,
-    /// Whether responses carry the head.
+    /// Whether responses carry the head (SQHD).
     flow_control: bool,
 }
 
-/// Data under way from the host, and the timer that watches them.
+/// Data that the host still has to send, and the timer for them.
 struct Arrivals {
-    /// Requested transfers under way.
+    /// The number of requested transfers under way.
     asked_for: usize,
-    /// When data last arrived for a watched transfer, requested or not.
+    /// When data last arrived for a transfer that the timer watches.
     last_data: Instant,
-    /// Whether the watching timer is set.
+    /// Whether the timer is set.
     watched: bool,
 }
 
-/// Work that must end before the session can.
+/// Work that must end before the session can end.
 #[derive(Default)]
 struct Pending {
-    /// Commands without a response.
+    /// Commands that have no response yet.
     commands: usize,
-    /// Held commands (asynchronous event requests), which draining does not wait for.
+    /// Those of `commands` that are held asynchronous event requests. Draining does not wait for
+    /// them.
     held_commands: usize,
     /// Block operations in flight over all slots.
     operations: usize,
-    /// A Disconnect command, whose response follows all others.
+    /// A Disconnect command. The session sends its response after all others.
     disconnect: Option<SlotId>,
 }
 
@@ -224,18 +226,18 @@ struct Waiting {
     for_buffers: VecDeque<SlotId>,
     /// Reads deferred within a round, for prefetching.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
-    /// Unparsed input waits for the host's share since this time.
+    /// Since this time, unparsed input waits for the host's turn.
     for_share: Option<Instant>,
 }
 
-/// Memory charged to a holder.
+/// The memory charged to this connection's holder.
 #[derive(Default)]
 struct Held {
     /// For buffers.
     bytes: usize,
-    /// For slots of the most concurrent commands so far.
+    /// For slots, as many as there were concurrent commands at the peak.
     kept_bytes: usize,
-    /// The charged holder, from start to end.
+    /// The holder; set from the connection's start to its end.
     holder: Option<HolderId>,
 }
 
@@ -267,7 +269,7 @@ pub(crate) struct Session<T> {
     instance: Option<Instance>,
     /// Set while earlier queues of the host have changes under way.
     fence: Option<Box<Fence>>,
-    /// The owner of its queue, even after that has closed; `None` before Connect.
+    /// The subsystem and host of the queue, even after the queue has closed; `None` before Connect.
     owner: Option<Owner>,
     /// Set while other hosts have reserved namespaces.
     limits: Option<Box<Limits>>,
@@ -285,10 +287,10 @@ pub(crate) struct Session<T> {
     aborts: abort::Aborts,
     held: Held,
     arrivals: Arrivals,
-    /// Whether the core has listed it as waiting for buffers, or for its turn to receive.
+    /// Whether the core has queued this connection to retry once buffers are released.
     pub(crate) parked: bool,
     tick: Tick,
-    /// Its host's share of the core, if it is an I/O queue.
+    /// The host's share of the core, if this is an I/O queue.
     share: Option<ShareId>,
 }
 
@@ -371,7 +373,7 @@ impl<T: Transport> Session<T> {
         self.task
     }
 
-    /// Whether its host has shown a TLS key.
+    /// Whether the host connected with TLS.
     pub(crate) fn uses_tls(&self) -> bool {
         self.transport.peer().is_some()
     }
@@ -403,13 +405,13 @@ impl<T: Transport> Session<T> {
         cx.list(self.route.key, &mut self.tick.listed);
     }
 
-    /// Whether further input must wait for a later round, since the host has used its share.
+    /// Whether further input must wait for a later round, since the host has used up its allowance.
     #[inline]
     pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
         cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
     }
 
-    /// Notes for the host's share that input has arrived.
+    /// Notes in the host's share that input has arrived.
     #[inline]
     pub(crate) fn note_arrival(&self, cx: &mut Context) {
         if let Some(share) = self.share {
@@ -440,7 +442,7 @@ impl<T: Transport> Session<T> {
         self.waiting.for_share.is_some()
     }
 
-    /// Its host's turn has come.
+    /// Resumes parsing input, since it is the host's turn.
     pub(crate) fn resume(&mut self, cx: &mut Context) {
         if let Some(since) = self.waiting.for_share.take() {
             let waited = cx.now().saturating_duration_since(since).as_nanos();
@@ -472,8 +474,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether all accepted work is done. An admin queue stays while its controller has I/O queues,
-    /// which would close with it.
+    /// Whether all accepted work is done. An admin queue is not drained while its controller has
+    /// I/O queues, since they would close with it.
     fn is_drained(&self, cx: &Context) -> bool {
         let idle = self.pending.commands <= self.pending.held_commands;
         match self.queue {
@@ -510,7 +512,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes the connection gracefully: completes what was accepted first.
+    /// Closes the connection gracefully: completes accepted commands first.
     pub(crate) fn drain(&mut self, cx: &mut Context) {
         match self.state {
             SessionState::Open => {
@@ -546,7 +548,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes at once on the target's decision: not logged as a host that left unauthenticated.
+    /// Closes at once by the target's decision. Does not log that the host left before it
+    /// authenticated.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;
         self.close(cx);
@@ -584,7 +587,8 @@ impl<T: Transport> Session<T> {
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
         }
-        // Close last: the host's next queue is fenced only if this one is known to have closed.
+        // Close last: the host's next queue is fenced only if the registry already knows that this
+        // one has closed.
         self.transport.close(cx);
         self.list(cx);
     }
@@ -594,7 +598,7 @@ impl<T: Transport> Session<T> {
         self.close(cx);
         self.state = SessionState::Gone;
         T::abandon(self, cx);
-        // Buffers that a namespace still uses return when its operation ends.
+        // A namespace returns the other buffers when its operations end.
         for index in 0..self.requests.len() {
             if self.requests[index].operations == 0 {
                 self.release(cx, SlotId(index as u16));

@@ -1,4 +1,5 @@
-//! Reservations: commands to the registry and back, and their restrictions.
+//! Reservations: passes commands to the registry and its answers to hosts, and applies
+//! restrictions.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;
@@ -33,7 +34,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Submits the same for an admin command.
+    /// Submits the reservation change of an admin command to the registry.
     pub(super) fn reserve_by_admin(
         &mut self,
         cx: &mut Context,
@@ -75,8 +76,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Applies a reservation change to the host's rights. Commands that it forbids or aborts do not
-    /// start; those under way are appended.
+    /// Applies a reservation change to the host's rights. Commands that the change forbids or
+    /// aborts do not start; appends those under way to `under_way`.
     pub(crate) fn apply_access(
         &mut self,
         cx: &mut Context,
@@ -114,7 +115,7 @@ impl<T: Transport> Session<T> {
             // An operation at the namespace runs to its end, but no further step follows.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
-                // Its host is no longer registered, so a retry would conflict.
+                // Do Not Retry: the host is no longer registered, so a retry would get a conflict.
                 request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }

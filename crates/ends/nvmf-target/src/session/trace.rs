@@ -1,5 +1,5 @@
-//! A log of each command of an I/O queue, for people who look for a fault: `RUST_LOG` with
-//! [`QUEUE`]`=trace`. A queue looks at the log level once, when it is connected.
+//! A log of each command of an I/O queue, for fault finding. Enabled by [`QUEUE`]`=trace` in
+//! `RUST_LOG`. A queue checks the log level once, when it connects.
 
 use super::{Queue, Session};
 use crate::lifecycle::Gate;
@@ -16,7 +16,7 @@ pub(super) fn is_wanted() -> bool {
     enabled!(target: QUEUE, Level::TRACE)
 }
 
-/// What happens to a command.
+/// An event in the life of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Step<'a> {
     /// Its capsule has been parsed.
@@ -25,9 +25,10 @@ pub(super) enum Step<'a> {
     Waits(Gate),
     /// The gate has woken it.
     Wakes(Gate),
-    /// An operation of this many blocks at this block is submitted to its namespace.
+    /// The session submits an operation to the namespace: the first block, and the number of
+    /// blocks.
     Submits(u64, u32),
-    /// Its namespace takes or gives its data at once.
+    /// The namespace executes the command at once.
     AtOnce,
     /// It gets its response, after this many bytes of data.
     Answers(Status, u32),
