@@ -1,10 +1,10 @@
-//! How a namespace is shared.
+//! Settings with which a namespace is shared.
 
 use crate::pace::Rates;
 use farblock_proto::controller::{NamespaceInfo, USUAL_ANA_GROUP};
 use std::collections::BTreeSet;
 
-/// How a namespace is shared.
+/// Settings with which a namespace is shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sharing {
     /// Its ANA group.

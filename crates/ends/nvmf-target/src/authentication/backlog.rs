@@ -1,11 +1,11 @@
 //! The queue of the authentication thread.
 //!
-//! The address with the least recent work comes first, including the work of its next request.
-//! Among equals, the latest arrival comes first, since a peer that has waited long soon gives up.
-//! An exchange is charged when it starts, so that it can finish. A new host therefore overtakes
-//! strangers that were there before, whatever they request and however many they are. Every other
-//! turn belongs to addresses from which hosts have authenticated; strangers with ever new addresses
-//! share the rest.
+//! The thread serves the address with the smallest sum of recently spent work and the work of its
+//! next request. Among equal addresses, the latest arrival is first, since a peer that has waited
+//! long soon gives up. The whole work of an exchange is charged when it starts, so that it can
+//! finish. A new host therefore overtakes strangers that arrived before it, whatever they request
+//! and however many they are. Every other turn belongs to known addresses, from which hosts have
+//! authenticated; all strangers share the other turns.
 
 use crate::limits;
 use farblock_secure::Cost;
@@ -26,7 +26,7 @@ pub(super) trait Work {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) address: IpAddr,
-    /// Whether a host has authenticated from there.
+    /// Whether a host has authenticated from this address.
     pub(super) is_known: bool,
 }
 
@@ -39,15 +39,15 @@ pub(super) struct Backlog<W> {
     spent: HashMap<IpAddr, u64>,
     /// When the recent work was last halved.
     halved_at: Instant,
-    /// The length at which abandoned requests are dropped.
+    /// The number of waiting requests at which abandoned ones are dropped.
     swept_at: usize,
 }
 
-/// A queue of addresses.
+/// Addresses with waiting requests, in the order of service.
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
     order: BTreeSet<(BacklogPlace, IpAddr)>,
-    /// Numbers places: addresses with equal work are ordered by it.
+    /// The serial number of the next place; it orders addresses with equal work.
     serial: u64,
     count: usize,
 }
@@ -88,7 +88,7 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// The next request.
+    /// Takes the next request, and charges its work to its address.
     pub(super) fn pop(&mut self, now: Instant) -> Option<W> {
         self.is_strangers_turn = !self.is_strangers_turn;
         let (address, work) = match self.is_strangers_turn {
@@ -146,7 +146,7 @@ impl<W: Work> Turns<W> {
         self.move_to(address, spent);
     }
 
-    /// Moves an address, if it waits, to the place for this much work.
+    /// Moves an address that waits to its place in the order after it has spent `spent`.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
         let next = line.works.front().expect("it waits for something").cost();

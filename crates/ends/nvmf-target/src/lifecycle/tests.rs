@@ -45,9 +45,9 @@ struct Model<'a> {
     passed: Vec<Gate>,
     /// Paths that it has followed to their end.
     followed: Vec<Path>,
-    /// The gate that keeps it.
+    /// The gate that keeps the command.
     kept_at: Option<Gate>,
-    /// Whether its data are only borrowed.
+    /// Whether the command still borrows its data.
     borrows: bool,
     waits: usize,
     refusals: usize,

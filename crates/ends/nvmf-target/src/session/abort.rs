@@ -1,5 +1,5 @@
-//! Abort: ends a waiting I/O command, or one with steps left. Operations at a namespace and
-//! transfers in the network run to their end.
+//! Abort: ends an I/O command that waits or has steps left. It does not interrupt operations at a
+//! namespace or data transfers.
 //!
 //! The admin queue's core asks the I/O queue, which replies once the command has its response. So
 //! when a host sees the Abort complete, the aborted command's completion has arrived or is on its
@@ -18,14 +18,14 @@ use farblock_wire::Status;
 /// Pending Abort commands for this queue's commands.
 #[derive(Default)]
 pub(super) struct Aborts {
-    /// Those that wait for a command's end.
+    /// Abort commands that wait for a command's end.
     waiting: Vec<(SlotId, Asking)>,
-    /// Those ready to report whether their command was aborted.
+    /// Abort commands to answer, and whether their command was aborted.
     over: Vec<(Asking, bool)>,
 }
 
 impl Aborts {
-    /// A command gets its response.
+    /// Notes that a command gets its response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;
@@ -35,7 +35,7 @@ impl Aborts {
         self.over.extend(ended.map(|(_, asking)| (asking, aborted)));
     }
 
-    /// The queue is closed.
+    /// Answers all Abort commands when the queue closes.
     pub(super) fn close(&mut self) {
         self.over.extend(self.waiting.drain(..).map(|(_, asking)| (asking, false)));
     }
@@ -98,10 +98,10 @@ impl<T: Transport> Session<T> {
         let is_under_way = request.operations > 0;
         let is_begun = is_fused || request.awaited || !matches!(request.work, Work::Io(_));
         if is_begun || (is_under_way && !request.has_steps_left()) {
-            // It is not aborted, and the Abort does not wait for it.
+            // The command is not aborted, and the Abort does not wait for its end.
             self.aborts.ended(slot, Status::SUCCESS);
         } else if is_under_way {
-            // Its step ends, and no other follows.
+            // The step under way ends, and no other follows.
             if request.status.is_success() {
                 request.status = Status::ABORT_REQUESTED;
             }
@@ -111,7 +111,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Reports finished aborts, after the responses of their commands are on the way.
+    /// Answers finished Abort commands, after the session has sent the responses of the aborted
+    /// commands.
     pub(super) fn tell_of_aborts(&mut self, cx: &Context) {
         for (Asking { route, slot }, aborted) in self.aborts.over.drain(..) {
             cx.shared.mailboxes()[route.core].post(Message::Aborted { route, slot, aborted });

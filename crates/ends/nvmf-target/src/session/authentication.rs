@@ -33,11 +33,11 @@ pub(super) struct Authentication {
     host: String,
     /// The subsystem to use.
     subsystem: String,
-    /// The controller's protocol state; absent while it handles a message.
+    /// The controller's protocol state; `None` while the authentication thread has it.
     machine: Option<Box<Controller>>,
     /// Messages received while the queue was locked.
     messages: u32,
-    /// Alive while the session waits for replies.
+    /// Dropped with the session, so that the authentication thread skips its messages.
     waits: Arc<()>,
 }
 
@@ -78,7 +78,7 @@ impl<T: Transport> Session<T> {
         cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
     }
 
-    /// The host has authenticated. If that generated a TLS key, the host continues on a new
+    /// Handles a successful authentication. If it generated a TLS key, the host continues on a new
     /// connection with TLS and may do nothing else on this one (TP 8018).
     fn proved(&mut self, cx: &mut Context) {
         let Some(authentication) = &mut self.authentication else { return };
@@ -106,8 +106,8 @@ impl<T: Transport> Session<T> {
         }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
-            // This queue stays without TLS: a TLS key from another authentication would leave it
-            // open.
+            // This queue stays without TLS. So do not let a later authentication generate a TLS
+            // key, after which the queue would stay open.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -127,7 +127,8 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Another host has claimed the host's identifier during the authentication.
+    /// Closes the queue, since another host has claimed the host's identifier during the
+    /// authentication.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
@@ -150,7 +151,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The authentication timed out.
+    /// Closes the queue after the authentication timeout.
     pub(super) fn authentication_late(&mut self, cx: &mut Context) {
         cx.shared.admissions.not_authenticated(None);
         cx.notice(NoticeKind::Late, self.peer.ip(), || {
@@ -162,7 +163,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Logs that a connection closes before its host has authenticated. A host without a secret
-    /// just hangs up, so nothing else would report it.
+    /// just hangs up, and the target would report nothing else about it.
     pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
         let Some(authentication) = &self.authentication else { return };
         let machine = authentication.machine.as_ref().filter(|_| self.is_locked());
@@ -193,8 +194,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes an authentication command, if the host may authenticate. On an unlocked queue it
-    /// authenticates again.
+    /// Executes an authentication command, if the host may authenticate. On an unlocked queue, the
+    /// host authenticates again. Returns false for other commands.
     pub(super) fn authentication_command(
         &mut self,
         cx: &mut Context,
@@ -217,7 +218,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// The protocol state, if no message is being handled.
+    /// The protocol state; `None` while a message is being handled.
     fn machine(&mut self) -> Option<&mut Box<Controller>> {
         self.authentication.as_mut()?.machine.as_mut()
     }
@@ -244,7 +245,7 @@ impl<T: Transport> Session<T> {
         self.pull_now(cx, slot, pointer)
     }
 
-    /// An authentication message has arrived.
+    /// Passes an authentication message that has arrived to the authentication thread.
     pub(super) fn authenticate(&mut self, cx: &mut Context, slot: SlotId) {
         let message = self.request(slot).buffer.as_deref().unwrap_or(&[]).to_vec();
         let is_locked = self.is_locked();
@@ -252,7 +253,8 @@ impl<T: Transport> Session<T> {
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
         let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {
-            // Another message arrived between the command and its data, or there were too many.
+            // Another message arrived between the command and its data, or the host has sent too
+            // many.
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             self.respond_and_release(cx, slot, status, 0);
             self.close_after_sending(cx);
@@ -271,7 +273,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The authentication thread has handled a message.
+    /// Takes back the protocol state after the authentication thread has handled a message.
     pub(crate) fn authenticated(
         &mut self,
         cx: &mut Context,
@@ -311,7 +313,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The host receives the pending reply.
+    /// Executes an Authentication Receive command: sends the pending reply.
     fn receive(
         &mut self,
         cx: &mut Context,

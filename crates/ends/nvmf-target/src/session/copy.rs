@@ -7,8 +7,9 @@
 //!                           +----------------------------+
 //! ```
 //!
-//! A step waits in its source's line, and is charged there until it writes. So when either
-//! namespace closes, the step is charged where its operation is.
+//! A step waits in the line of its source namespace, and is charged there until its write starts.
+//! Then it is charged to the destination. So when either namespace closes, its line has only
+//! charges of its own operations.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;
@@ -30,7 +31,7 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    /// Whether parts are left to start.
+    /// Whether any part of a range has not been started.
     pub(super) fn has_more(&self) -> bool {
         self.ranges.has_more()
     }
@@ -40,7 +41,7 @@ impl Copying {
         self.reading.is_some()
     }
 
-    /// The index of the first range that is not copied.
+    /// The index of the first range that is not completely copied.
     pub(super) fn copied(&self) -> usize {
         self.ranges.copied()
     }
@@ -85,14 +86,14 @@ impl<T: Transport> Session<T> {
         self.request(slot).progress.copying.as_deref_mut()
     }
 
-    /// The next step's part, for namespaces that take any number of blocks at once.
+    /// The part for the next step, before the namespaces' transfer limits apply.
     fn next_part(&mut self, slot: SlotId) -> Option<CopyPart> {
         let Work::Io(IoCommand::Copy { plan, .. }) = self.request(slot).work else { return None };
         let block_size = self.namespace_info(plan.namespace)?.block_size;
         self.copying(slot)?.ranges.peek(limits::STEP_BYTES as u32 / block_size)
     }
 
-    /// The next step's costs at its destination and at its source.
+    /// The costs of the next step: the write at its destination, and the read at its source.
     pub(super) fn copy_costs(&mut self, slot: SlotId) -> Option<(Cost, Cost)> {
         let part = self.next_part(slot)?;
         let block_size = self.namespace_info(part.namespace)?.block_size;
@@ -123,7 +124,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// An operation of a command ended. True if it was a Copy's read, whose write now starts.
+    /// Handles the end of a command's operation. Returns true if it was a Copy's read, whose write
+    /// has now started.
     pub(super) fn writes_what_it_read(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);

@@ -10,7 +10,8 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl IoQueue {
-    /// Whether the namespace exists or means all: a host may send any number.
+    /// Whether to count for this namespace: it exists, or is the number for all. A host may send
+    /// any number.
     fn has_meter(&self, nsid: NamespaceId) -> bool {
         nsid == NamespaceId::ALL || self.meters.knows(nsid) || self.table.find(nsid).is_some()
     }
@@ -25,7 +26,7 @@ impl<T: Transport> Session<T> {
             Work::Io(IoCommand::Read { data, .. }) => (MeterKind::Read, data.length()),
             Work::Io(IoCommand::Write { data, .. }) => (MeterKind::Write, data.length()),
             Work::Io(_) | Work::Reserving { .. } => (MeterKind::Other, 0),
-            // Refused before it was parsed.
+            // The command was refused before it was parsed.
             Work::None if !status.is_success() => (MeterKind::Other, 0),
             _ => return,
         };

@@ -14,8 +14,8 @@ use farblock_reactor::{Buffer, copy_anywhere, os};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
-    /// Whether to take no more commands, which may bring data, until others have completed.
-    /// Requested data are always taken, since commands wait for them.
+    /// Whether to parse no more commands, which may bring data, until others have completed. False
+    /// while the host owes requested data, since commands wait for them.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
     }
@@ -25,13 +25,14 @@ impl<T: Transport> Session<T> {
         cx.park(self.route.key, &mut self.parked);
     }
 
-    /// Buffers were released: it may retry.
+    /// Retries after buffers were released.
     pub(crate) fn unpark(&mut self, cx: &mut Context) {
         self.parked = false;
         self.list(cx);
     }
 
-    /// Takes buffers for a command within the limits. Otherwise the command must wait.
+    /// Charges the buffers of a command if the limits allow that. Returns false if the command must
+    /// wait.
     pub(super) fn take_buffers(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
         let fits = bytes == 0 || self.may_hold(cx, bytes);
         if fits {
@@ -59,7 +60,7 @@ impl<T: Transport> Session<T> {
         cx.memory.hold(self.holder(), bytes);
     }
 
-    /// Releases such memory.
+    /// Releases memory charged by [`Self::hold_besides`].
     pub(crate) fn release_besides(&mut self, cx: &mut Context, bytes: usize) {
         if bytes > 0 {
             self.held.bytes -= bytes;
@@ -71,7 +72,7 @@ impl<T: Transport> Session<T> {
         self.held.holder.expect("from the start to the end")
     }
 
-    /// Moves this connection's memory to its host, now known.
+    /// Charges this connection's memory to its host, once Connect has named the host.
     pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
         let bytes = self.held.bytes + self.held.kept_bytes;
         self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
@@ -100,8 +101,8 @@ impl<T: Transport> Session<T> {
         self.transport.save_memory();
     }
 
-    /// If this connection's host has delayed a command for too long, the bytes held in all its
-    /// connections and in this one.
+    /// If the host has kept a command or output of this connection waiting for too long: the bytes
+    /// held by all connections of the host, and by this one.
     pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
         let memory = &cx.memory;
         let is_overdue =
@@ -113,7 +114,7 @@ impl<T: Transport> Session<T> {
         (held && overdue).then(|| (memory.host_bytes(self.holder()), self.held.bytes))
     }
 
-    /// Closes it, since others need the memory.
+    /// Closes the connection, since others need the memory that it holds.
     pub(crate) fn evict(&mut self, cx: &mut Context, bytes: usize) {
         cx.shared.admissions.refused(Reason::Memory);
         cx.notice(NoticeKind::NoRoom, self.peer.ip(), || {
@@ -125,7 +126,7 @@ impl<T: Transport> Session<T> {
         self.end(cx);
     }
 
-    /// Ends its memory account.
+    /// Removes the connection from its memory holder.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
         debug_assert_eq!(self.held.bytes, 0, "all was given back");
         let Some(holder) = self.held.holder.take() else { return };
@@ -171,7 +172,7 @@ impl<T: Transport> Session<T> {
         self.request(slot).asked_for
     }
 
-    /// Response bytes that this round's reads will add.
+    /// Response bytes that deferred reads of this round will add.
     pub(crate) fn coming_bytes(&self) -> usize {
         self.tick.bytes
     }
@@ -185,7 +186,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Notes that data arrived. In-capsule data do not excuse missing requested data.
+    /// Notes that data arrived. In-capsule data do not count as progress while requested data are
+    /// missing.
     pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
             self.note_progress(cx);
@@ -207,24 +209,25 @@ impl<T: Transport> Session<T> {
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 
-    /// Takes [`Self::landing`] out, to be filled elsewhere.
+    /// Takes the buffer of [`Self::landing`] out of the session, for a direct receive.
     pub(crate) fn take_landing(&mut self, cx: &Context, slot: SlotId) -> Buffer {
         self.landing(cx, slot);
         self.request(slot).buffer.take().expect("taken just now")
     }
 
-    /// Puts it back.
+    /// Puts the buffer of [`Self::take_landing`] back.
     pub(crate) fn put_landing(&mut self, slot: SlotId, buffer: Buffer) {
         self.request(slot).buffer = Some(buffer);
     }
 
-    /// Part of a command's data has arrived.
+    /// Copies a received part of a command's data into its buffer.
     pub(crate) fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
         let buffer = self.landing(cx, slot);
         copy_anywhere(&mut buffer[offset as usize..][..bytes.len()], bytes);
     }
 
-    /// All data of a command have arrived: in its buffer, or in `whole` where they were received.
+    /// Notes that all data of a command have arrived: in its buffer, or in `whole`, the receive
+    /// buffer.
     pub(crate) fn pulled(
         &mut self,
         cx: &mut Context,
@@ -247,8 +250,8 @@ impl<T: Transport> Session<T> {
             self.respond_and_release(cx, slot, status, 0);
             return;
         }
-        // A single I/O command may store its data from where they were received. A half of a pair
-        // needs them later.
+        // A single I/O command may execute with its data in the receive buffer. A half of a pair
+        // needs its data later.
         let work = self.request(slot).work;
         let borrows = matches!(work, Work::Io(_)) && !self.request(slot).life.is_fused();
         let whole = match whole {
@@ -305,8 +308,8 @@ impl<T: Transport> Session<T> {
         self.release_besides(cx, held);
     }
 
-    /// Sends `length` bytes of data to the host, maybe in parts, and ends the command. Its memory
-    /// stays charged until they are sent.
+    /// Sends `length` bytes of data to the host, maybe in parts, and ends the command. The
+    /// command's memory stays charged until the data are sent.
     pub(super) fn push(
         &mut self,
         slot: SlotId,
@@ -320,7 +323,7 @@ impl<T: Transport> Session<T> {
         self.transport.push(slot, length, parts, held, &cqe);
     }
 
-    /// The response of a command, which leaves this session, after `bytes` of data.
+    /// Ends a command in this session; returns its response, which follows `bytes` of data.
     fn end_command(&mut self, slot: SlotId, status: Status, result: u64, bytes: u32) -> Cqe {
         self.trace(slot, Step::Answers(status, bytes));
         self.count(slot, status);
@@ -341,7 +344,7 @@ impl<T: Transport> Session<T> {
         Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
     }
 
-    /// Pushed data were sent or dropped: takes back their buffer and its charge.
+    /// Takes back a buffer of pushed data that were sent or dropped, and releases `held_bytes`.
     pub(crate) fn give_back(&mut self, cx: &mut Context, held_bytes: usize, buffer: Buffer) {
         self.release_besides(cx, held_bytes);
         cx.reactor.buffers().give(buffer);

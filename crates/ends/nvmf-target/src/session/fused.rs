@@ -1,5 +1,5 @@
 //! Fused Compare and Write: two adjacent commands of a queue. The write executes if the compare
-//! succeeds, and nothing changes the blocks in between.
+//! succeeds, and no other command changes the blocks in between.
 //!
 //! ```text
 //!   first --> both --> data here --> limits, fence --> in line --> claims --> compares --> writes
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each half is an ordinary command with its own slot. An Abort, a removed namespace or a preempt
-//! ends one half alone; the other follows at the tick's end. A queue claims blocks for one pair at
-//! a time; see [`crate::claims`].
+//! ends one half alone; the session ends the other half at the end of the tick. A queue claims
+//! blocks for one pair at a time; see [`crate::claims`].
 
 use super::trace::Step;
 use super::{Queue, Session, Work};
@@ -28,11 +28,11 @@ use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
-/// The last command, if it was the first of a pair.
+/// The queue's last command, if it was the first of a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum First {
     Here(SlotId),
-    /// It has failed already.
+    /// That command has failed already.
     Failed,
 }
 
@@ -50,12 +50,12 @@ struct Pair {
     first: SlotId,
     second: SlotId,
     stage: Stage,
-    /// Whether the queue's claim is for this pair. Its slots do not show that: once a half has its
-    /// response, the next pair may use them.
+    /// Whether the queue's claim is for this pair. The pair's slots do not identify it: once a half
+    /// has its response, the next pair may use its slot.
     has_claim: bool,
-    /// Whether each has its response.
+    /// Whether the first and the second half have their responses.
     ended: [bool; 2],
-    /// Whether one has failed, so that the other must.
+    /// Whether a half has failed, so that the other must fail, too.
     broken: bool,
 }
 
@@ -70,7 +70,7 @@ impl Pair {
 pub(super) struct Fused {
     last: Option<First>,
     pairs: Vec<Pair>,
-    /// The active claim, of the pair that has one.
+    /// The claim of the pair with `has_claim`.
     claim: Option<Arc<Claim>>,
     /// Whether a half has ended since the last check.
     is_news: bool,
@@ -81,7 +81,7 @@ impl Fused {
         self.pairs.iter_mut().find(|pair| pair.has(slot))
     }
 
-    /// A command gets its response.
+    /// Notes that a command gets its response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.last == Some(First::Here(slot)) {
             self.last = Some(First::Failed);
@@ -93,7 +93,7 @@ impl Fused {
         }
     }
 
-    /// Whether to check the other halves.
+    /// Whether a half has ended, so that its other half must be checked.
     pub(super) fn is_news(&self) -> bool {
         self.is_news
     }
@@ -107,7 +107,8 @@ impl Fused {
 }
 
 impl<T: Transport> Session<T> {
-    /// Whether a new command fits the last one. `None`: it has failed.
+    /// Pairs a new command with the last one. Returns its role, or `None` if the new command has
+    /// failed.
     pub(super) fn fuse(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) -> Option<Fuse> {
         let fuse = Fuse::of(sqe);
         if fuse == Fuse::Alone && self.fused.is_none() {
@@ -146,7 +147,7 @@ impl<T: Transport> Session<T> {
         Some(fuse)
     }
 
-    /// No second command can follow.
+    /// Ends a first command without a second, since no further command can follow.
     pub(super) fn expect_no_second(&mut self, cx: &mut Context) {
         let last = self.fused.as_mut().and_then(|fused| fused.last.take());
         if let Some(First::Here(alone)) = last {
@@ -161,7 +162,7 @@ impl<T: Transport> Session<T> {
             self.withdraw(cx, slot);
             self.respond_and_release(cx, slot, status, 0);
         } else if request.status.is_success() {
-            // Its response follows its data.
+            // The session responds when the data have arrived.
             request.status = status;
         }
     }
@@ -178,7 +179,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// A half has its data. The first one continues for both, once the other has its data, too.
+    /// Handles a half whose data have arrived. Once both halves have their data, the first
+    /// continues for both.
     pub(super) fn meet_partner(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(fused) = &mut self.fused else { return Answer::Wait };
         let Some(pair) = fused.pair_of(slot).filter(|pair| !pair.broken) else {
@@ -196,14 +198,14 @@ impl<T: Transport> Session<T> {
         Answer::Wait
     }
 
-    /// A pair's first half waits for its claim.
+    /// Lets a pair's first half wait for the pair's claim.
     pub(super) fn line_up(&mut self, cx: &mut Context, first: SlotId) -> Answer {
         self.set_stage(first, Stage::InLine);
         self.claim_next(cx);
         Answer::Wait
     }
 
-    /// The command that changes blocks: a pair's second, or else the command itself.
+    /// The second command of the slot's pair, or else the command itself.
     pub(super) fn changing_command(&mut self, slot: SlotId) -> Option<IoCommand> {
         let pair = match self.request(slot).life.is_fused() {
             true => self.fused.as_mut().and_then(|fused| fused.pair_of(slot)),
@@ -224,7 +226,7 @@ impl<T: Transport> Session<T> {
         let pair = self.fused.as_mut()?.pair_of(slot)?;
         let second = pair.second;
         let Work::Io(write) = self.request(second).work else { return None };
-        // Neither depends on the block size.
+        // The block size is unused: these commands know their bytes.
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
@@ -239,7 +241,7 @@ impl<T: Transport> Session<T> {
         let Some(pair) = fused.pairs.iter_mut().find(waits) else { return };
         let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
         let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
-        // If the namespace is missing, the command has ended or is about to.
+        // If the namespace is missing, the command is about to end.
         let Some(backing) = queue.backings.find(namespace) else { return };
         let place = (queue.subsystem, namespace);
         let claim = cx.shared.claim(self.route, backing.id, place, blocks);
@@ -256,7 +258,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The claim is granted.
+    /// Starts the pair for which the claim is granted.
     pub(crate) fn granted(&mut self, cx: &mut Context, claim: &Claim) {
         let Some(fused) = &mut self.fused else { return };
         if fused.claim.as_deref() != Some(claim) {
@@ -271,7 +273,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Reads the data for the first command's compare: its claim is granted.
+    /// Reads the blocks that the first command compares, after the claim was granted.
     pub(super) fn compare_fused(&mut self, cx: &mut Context, first: SlotId) -> Result<(), Status> {
         let Work::Io(IoCommand::Compare { namespace, lba, blocks, data, .. }) =
             self.request(first).work
@@ -282,7 +284,7 @@ impl<T: Transport> Session<T> {
         let claim = fused.claim.clone().expect("granted just now");
         let second = fused.pair_of(first).expect("granted just now").second;
         if let Err(status) = self.check_access(second) {
-            // The pair is settled at the end of the tick, the first half with it.
+            // [`Self::settle_fused`] ends the first half at the end of the tick.
             self.respond_and_release(cx, second, status, 0);
             return Ok(());
         }
@@ -305,7 +307,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// An operation of a half has ended. True if the half needs nothing more.
+    /// Handles the end of a half's operation. Returns true if this has decided how the half
+    /// continues.
     pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
             return false;
@@ -322,7 +325,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// The compare data have arrived: the second writes, or both fail.
+    /// Handles the blocks read for the compare: the second command writes, or both fail.
     fn compared(&mut self, cx: &mut Context, first: SlotId, second: SlotId) {
         let is_broken = |pair: &Pair| pair.broken || pair.ended[1];
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
@@ -347,7 +350,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The second half writes: the comparison succeeded.
+    /// Starts the write of the second half after a successful comparison.
     pub(super) fn write_fused(&mut self, cx: &mut Context, second: SlotId) -> Result<(), Status> {
         let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
             self.request(second).work
@@ -369,7 +372,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Ends the other halves of failed pairs, and claims for the next pair.
+    /// Ends the other halves of failed pairs, and claims the blocks of the next pair.
     pub(super) fn settle_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         fused.is_news = false;
@@ -392,7 +395,7 @@ impl<T: Transport> Session<T> {
         self.claim_next(cx);
     }
 
-    /// The connection closes: pairs that are not being executed end.
+    /// Drops the pairs that are not being executed when the connection closes.
     pub(super) fn close_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         // A pair whose comparison has failed writes nothing more.
@@ -410,7 +413,7 @@ impl<T: Transport> Session<T> {
 
     /// Appends the commands under way that change the claimed blocks.
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
-        // Known even after the queue has closed.
+        // The owner is known even after the queue has closed.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
         if !is_its || self.pending.operations == 0 {
             return;
@@ -418,7 +421,7 @@ impl<T: Transport> Session<T> {
         for (request, index) in self.requests.iter().zip(0..) {
             let Work::Io(command) = &request.work else { continue };
             let copying = request.progress.copying.as_ref();
-            // While it reads, its later write will be parked.
+            // A Copy that still reads changes nothing yet; its write will be parked.
             let only_reads = copying.is_some_and(|copying| copying.is_reading());
             let Some(change) = Change::of(command).filter(|_| !only_reads) else { continue };
             if request.operations > 0

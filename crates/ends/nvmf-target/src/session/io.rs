@@ -34,8 +34,8 @@ impl<T: Transport> Session<T> {
             Ok(command) if write_through => command.written_through(),
             Ok(command) => command,
             Err(status) => {
-                // Once a tick: the log is behind the registry's lock, which a host that sends only
-                // bad commands must not hold all the time.
+                // Record one error per tick: the log needs the registry's lock, which a host that
+                // sends only bad commands must not occupy.
                 if !std::mem::replace(&mut self.tick.logged_error, true) {
                     let (controller, queue) = (queue.controller, queue.id);
                     cx.shared.record_error(controller, queue, sqe, status);
@@ -76,7 +76,8 @@ impl<T: Transport> Session<T> {
         bytes as usize
     }
 
-    /// Submits an admitted command to its namespace. Returns the path of one with gates left.
+    /// Submits an admitted command to its namespace. If further gates apply, returns their path
+    /// instead.
     pub(super) fn submit_io(
         &mut self,
         cx: &mut Context,
@@ -109,7 +110,7 @@ impl<T: Transport> Session<T> {
         Ok(None)
     }
 
-    /// Reads from `volume`, or looks it up.
+    /// Reads from `volume`; `None`: looks up the namespace's queue.
     pub(super) fn read(
         &mut self,
         cx: &mut Context,
@@ -150,8 +151,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Executes a write and responds, if the namespace can do that at once: this saves a copy into
-    /// a buffer. False if it cannot.
+    /// Executes a write from the receive buffer and responds, if the namespace can write at once:
+    /// this saves a copy. Otherwise returns false.
     pub(super) fn write_inline(
         &mut self,
         cx: &mut Context,
@@ -182,7 +183,7 @@ impl<T: Transport> Session<T> {
         cx.volumes.submit(volume, op);
     }
 
-    /// Flushes one namespace, or all of the subsystem.
+    /// Flushes one namespace, or all namespaces of the subsystem.
     fn flush(&mut self, cx: &mut Context, slot: SlotId, nsid: NamespaceId) -> Result<(), Status> {
         if nsid != NamespaceId::ALL {
             let volume = self.volume(cx, nsid)?;
@@ -246,7 +247,7 @@ impl<T: Transport> Session<T> {
         });
     }
 
-    /// A block operation of a command ended.
+    /// Handles the end of a command's block operation.
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context,
@@ -275,9 +276,9 @@ impl<T: Transport> Session<T> {
         }
         if request.operations == 0 {
             if self.fused.is_some() && self.ends_half(cx, slot) {
-                // The other half continues, or both have ended.
+                // The other half of the pair continues, or both have ended.
             } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
-                // It continues, or waits for its next turn.
+                // The command continues, or waits for its next turn.
             } else if gone {
                 self.release(cx, slot);
             } else {
@@ -287,8 +288,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// A failed flush concerns every host of the namespace, including its own if that host does not
-    /// get the response.
+    /// Records a failed flush, which concerns every host of the namespace: also the sender, if it
+    /// has disconnected and does not get the response.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -300,20 +301,20 @@ impl<T: Transport> Session<T> {
         let told = queue.filter(|_| self.is_serving()).map(|queue| queue.host.as_str());
         match (losses, queue) {
             (Some(losses), _) => losses.add(told),
-            // A Flush of all namespaces; the failing one is not known here.
+            // A Flush of all namespaces: which of them failed is not known here.
             (None, Some(queue)) => queue.backings.iter().for_each(|(_, it)| it.losses.add(told)),
             (None, None) => {}
         }
     }
 
-    /// Whether a successful flush must report another one's failure to this host.
+    /// Whether a successful flush must report another host's failed flush to this host.
     fn hears_of_loss(&mut self, slot: SlotId) -> bool {
         let losses = self.request(slot).losses.take();
         let Queue::Io(queue) = &self.queue else { return false };
         match losses {
             Some(losses) => losses.take(&queue.host),
             None => queue.backings.iter().fold(false, |any, (_, it)| {
-                // Every loss counts as reported then.
+                // Take the losses of every namespace: one error reports them all.
                 it.losses.take(&queue.host) || any
             }),
         }
@@ -346,7 +347,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles news of an earlier queue: starts the commands that waited only for that.
+    /// Handles a notice about an earlier queue: starts the commands that waited only for this
+    /// queue.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, _) in fence.on_notice(news) {
@@ -356,7 +358,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The changes of operations under way.
+    /// The blocks that operations under way change.
     pub(super) fn changes_under_way(&self) -> Vec<Change> {
         let change = |request: &SessionRequest| match &request.work {
             Work::Io(command) if request.operations > 0 => Change::of(command),
@@ -370,11 +372,12 @@ fn is_media_error(error: BlockError) -> bool {
     matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
 }
 
-/// Whether the storage needs attention; other errors concern the host.
+/// Whether the error shows a fault of the storage; other errors are faults of the host's command.
 fn is_trouble(error: BlockError) -> bool {
     use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
     let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);
-    // Only a namespace on a remote target returns these: that target refuses this one.
+    // A local store does not return Conflict or Denied. They mean that a remote target refuses this
+    // host.
     is_media_error(error) || of_storage || matches!(error, Conflict | Denied)
 }
 

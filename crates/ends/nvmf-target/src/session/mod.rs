@@ -265,7 +265,7 @@ pub(crate) struct Session<T> {
     queue: Queue,
     /// Only for hosts that must authenticate.
     authentication: Option<Box<authentication::Authentication>>,
-    /// The controller of its queue, even after the queue has closed.
+    /// The controller instance of the queue, even after the queue has closed.
     instance: Option<Instance>,
     /// Set while earlier queues of the host have changes under way.
     fence: Option<Box<Fence>>,
@@ -359,7 +359,7 @@ impl<T: Transport> Session<T> {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// The controller of its queue, even after the queue has closed.
+    /// The controller instance of the queue, even after the queue has closed.
     pub(crate) fn instance(&self) -> Option<Instance> {
         self.instance
     }

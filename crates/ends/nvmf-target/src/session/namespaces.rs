@@ -1,4 +1,4 @@
-//! A queue's namespaces, and its commands when those change.
+//! A queue's namespaces, and the effects of their changes on its commands.
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -44,7 +44,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Applies a subsystem's new namespaces. Commands not yet submitted are checked again: they
-    /// must not exceed the new properties, nor reach a new namespace with the old number.
+    /// must not exceed the new size, nor reach a new namespace under the old number.
     pub(crate) fn set_namespaces(
         &mut self,
         cx: &mut Context,
@@ -53,12 +53,12 @@ impl<T: Transport> Session<T> {
         backings: &Arc<Backings>,
     ) {
         let Some(queue) = self.queue.io_mut() else { return };
-        // A queue connected meanwhile has a newer table than an old message.
+        // A queue that connected after the message was posted has the same or a newer table.
         let is_news = table.generation() > queue.table.generation();
         if queue.subsystem != subsystem || !is_news {
             return;
         }
-        // Reads deferred within the round count as started.
+        // Submit deferred reads first: they count as started.
         self.read_expected(cx, 0);
         let Some(queue) = self.queue.io_mut() else { return };
         queue.table = table.seen_by(&queue.host).seen_from(queue.port);
@@ -86,7 +86,7 @@ impl<T: Transport> Session<T> {
         let Err(status) = self.judge(slot, &command, before) else { return };
         let request = self.request(slot);
         if is_under_way || request.awaited {
-            // Its response follows the end of this step, or its data.
+            // The session sends the response when the step has ended, or the data have arrived.
             request.status = status;
             return;
         }
@@ -110,7 +110,7 @@ impl<T: Transport> Session<T> {
         }
         let again = IoCommand::parse(&sqe, &queue.table, T::REMOTE)?;
         debug_assert_eq!(again.data_from_host(), command.data_from_host());
-        // The remaining ranges were checked against the old namespace.
+        // Check the remaining ranges again: they were checked against the old namespace.
         let info = queue.table.find(NamespaceId(sqe.nsid.get()));
         info.map_or(Ok(()), |info| progress.ranges.check(info))
     }

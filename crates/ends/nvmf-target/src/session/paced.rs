@@ -1,5 +1,5 @@
-//! Commands that wait for the rate limits of their host or namespace. They wait before their data
-//! are requested, and hold no memory; only in-capsule data hold some.
+//! Commands that wait for the rate limits of their host or namespace. They wait before the target
+//! requests their data, so they hold no memory, except for in-capsule data.
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -29,21 +29,21 @@ impl Booking {
     }
 }
 
-/// Waiting commands of one kind for one namespace, in order.
+/// Waiting commands of one kind (read or write) for one namespace, in order.
 struct Lane {
-    /// The first command's booking, which also identifies the lane.
+    /// The first command's booking. Its namespace and kind identify the lane.
     booked: Booking,
-    /// When the first may start.
+    /// When the first command may start.
     start: Instant,
-    /// The limit that sets this time.
+    /// The limit that determines `start`.
     by: Wait,
-    /// The time up to which its waits are counted.
+    /// The time up to which the lane's waits are counted.
     counted: Instant,
     slots: VecDeque<SlotId>,
 }
 
 impl Lane {
-    /// The sum of waits since the last call, in nanoseconds.
+    /// The time that all commands of the lane together waited since the last call, in nanoseconds.
     fn waited(&mut self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.counted).as_nanos();
         self.counted = self.counted.max(now);
@@ -58,7 +58,7 @@ pub(super) struct Paced {
 }
 
 impl<T: Transport> Session<T> {
-    /// Books a command with its rate limits.
+    /// Books a command in its budgets; it waits if it may not start yet or others wait before it.
     pub(super) fn pace_command(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(booking) = self.booking(slot) else { return Answer::Pass };
         let whose = |booking: Booking| (booking.cost.namespace, booking.cost.kind);
@@ -88,7 +88,7 @@ impl<T: Transport> Session<T> {
             return Some(Booking { cost, read: Some(read) });
         }
         if let IoCommand::Copy { .. } = command {
-            // Its steps are paced one by one, once its ranges are known.
+            // A Copy books each step, once its ranges are known.
             let (cost, read) = self.copy_costs(slot)?;
             return Some(Booking { cost, read: Some(read) });
         }
@@ -112,7 +112,7 @@ impl<T: Transport> Session<T> {
         booking.costs().flat_map(with)
     }
 
-    /// The budgets of a command for a namespace: its host's and the namespace's.
+    /// The budgets of a command for a namespace: those of the namespace and of the host.
     fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = (&Pace, Wait)> {
         let host = match &self.queue {
             Queue::Io(queue) => queue.pace.as_deref(),
@@ -175,7 +175,7 @@ impl<T: Transport> Session<T> {
         (lane.start, lane.by, lane.booked) = (start, by, booking.unwrap_or(lane.booked));
     }
 
-    /// Ends waiting commands that the host may no longer send: their start may be far off.
+    /// Ends waiting commands that reservations now forbid, since they might wait for long.
     pub(super) fn end_forbidden(&mut self, cx: &mut Context) {
         let slots = self.paced.lanes.iter().flat_map(|lane| &lane.slots);
         for slot in slots.copied().collect::<Vec<_>>() {
@@ -187,7 +187,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The connection closes: drops all waiting commands.
+    /// Drops all waiting commands when the connection closes.
     pub(super) fn stop_waiting(&mut self, cx: &mut Context) {
         self.count_lanes(cx.now());
         for lane in &mut self.paced.lanes {
@@ -216,7 +216,7 @@ impl<T: Transport> Session<T> {
         let mut free = Vec::new();
         for index in 0..self.paced.lanes.len() {
             if self.paced.lanes[index].start > now {
-                // Its deadline is still set.
+                // The lane's deadline is still set.
                 continue;
             }
             self.count_lane(index, now);
@@ -235,15 +235,15 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The namespaces have changed: commands whose limits changed book again. All others keep their
-    /// turn, which booking again would lose.
+    /// Lets waiting commands whose limits have changed book again. Others keep their booking, since
+    /// a new one would start later.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
         self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
         let backings = Arc::clone(&queue.backings);
         let pace = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
         let is_host_changed = pace(&backings) != pace(before);
-        // A Copy also waits for its source.
+        // A Copy is also booked in its source's budgets.
         let copies = |slot: &SlotId| self.requests[usize::from(slot.0)].progress.copying.is_some();
         let changed = |lane: &mut Lane| {
             is_host_changed
@@ -256,7 +256,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Returns the part of a booking that was made with unchanged budgets.
+    /// Cancels the part of a booking that is in unchanged budgets.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
@@ -269,7 +269,7 @@ impl<T: Transport> Session<T> {
             .for_each(|pace| pace.give_back(booked));
     }
 
-    /// The target stops: accepted commands start without waiting.
+    /// Starts all waiting commands, since the target is stopping.
     pub(super) fn wait_no_longer(&mut self, cx: &mut Context) {
         for lane in std::mem::take(&mut self.paced.lanes) {
             lane.slots.into_iter().for_each(|slot| self.wake(cx, slot, Gate::Pace));

@@ -1,13 +1,14 @@
-//! Commands executed in steps: Compare, Verify, Write Zeroes, deallocation and Copy. A small
+//! Turns of Compare, Verify, Write Zeroes, deallocation and Copy commands. With these, a small
 //! capsule can make a namespace do much work, which the network does not pace.
 //!
-//! Each command is cut into steps, and the connections of a core take turns. The core bounds the
-//! work at namespaces at once, and the work started in one tick. A step takes its buffers when it
+//! Verify, Copy and deallocation are cut into steps; a Compare or a Write Zeroes is one step. The
+//! connections of a core take turns to start a step. The core bounds the bytes charged for
+//! concurrent steps, and for the steps started in one tick. A step takes its buffers when it
 //! starts, so a waiting command holds no memory. Commands of closed connections start no further
 //! step.
 //!
 //! Each namespace has its own line, and may always have one step under way, so that a slow disk
-//! cannot stop the others by using up all the room.
+//! cannot stop other namespaces by using up this bound.
 
 use super::copy::Copying;
 use super::{Session, SessionRequest, Work};
@@ -23,7 +24,7 @@ use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_wire::Status;
 use std::collections::VecDeque;
 
-/// Progress of a command in steps.
+/// Progress of a command that executes in steps.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Blocks that a Verify has read, or is reading.
@@ -32,7 +33,7 @@ pub(super) struct Progress {
     pub(super) ranges: DeallocateRanges,
     /// State of a Copy.
     pub(super) copying: Option<Box<Copying>>,
-    /// The line in which it waits.
+    /// The line in which the command waits or is charged.
     line: Option<VolumeId>,
     /// Bytes charged for the step under way.
     step_bytes: usize,
@@ -59,7 +60,7 @@ impl Turns {
         is_left.then(|| self.waiting.swap_remove(place).0)
     }
 
-    /// Appends a command to a line. True if it is the connection's first there.
+    /// Appends a command to a line. Returns true if it is the connection's only command there.
     fn push(&mut self, line: VolumeId, slot: SlotId) -> bool {
         if let Some((_, slots)) = self.waiting.iter_mut().find(|(other, _)| *other == line) {
             slots.push_back(slot);
@@ -105,7 +106,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes one step of one command.
+    /// Starts the step of the first command in a line.
     pub(crate) fn schedule(&mut self, cx: &mut Context, line: VolumeId) {
         let Some((slot, more)) = self.turns.pop(line) else { return };
         if more {
@@ -147,7 +148,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Moves the step under way to another namespace.
+    /// Charges the step under way to another namespace's line.
     pub(super) fn move_step(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) {
         let progress = &mut self.request(slot).progress;
         let line = progress.line.replace(volume).expect("it waited for its turn");
@@ -162,7 +163,7 @@ impl<T: Transport> Session<T> {
         cx.in_place.begin(line, bytes);
     }
 
-    /// A step of a command ended. True if the command waits for another turn.
+    /// Ends a command's step. Returns true if the command waits for another turn.
     pub(super) fn ends_step(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);
@@ -170,7 +171,7 @@ impl<T: Transport> Session<T> {
         let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
         cx.in_place.end(line, step_bytes);
         let goes_on = request.has_steps_left() && is_serving && request.status.is_success();
-        // A waiting command holds no memory.
+        // Release the buffer: a waiting command holds no memory.
         let spent = request.buffer.take_if(|_| goes_on);
         spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
         if goes_on {

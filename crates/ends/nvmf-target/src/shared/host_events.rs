@@ -12,12 +12,12 @@ use std::net::IpAddr;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
-    /// Whether it was announced: it has authenticated, if it must.
+    /// Whether the host's connection was reported, which happens after any required authentication.
     pub(crate) is_told: bool,
 }
 
 impl TargetShared {
-    /// The host of an admin queue may use its controller from now on.
+    /// Reports that the host of an admin queue may use its controller from now on.
     pub(crate) fn host_is_in(&self, controller: ControllerId) {
         let mut management = self.lock();
         if let Some(origin) = management.origins.get_mut(&controller)
@@ -30,9 +30,9 @@ impl TargetShared {
         }
     }
 
-    /// A controller was closed.
+    /// Reports that a controller was closed.
     pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
-        // A controller that its host has disabled remains.
+        // A controller that its host has disabled stays connected.
         if teardown.reason == TeardownReason::Disabled {
             return;
         }
@@ -41,7 +41,7 @@ impl TargetShared {
         }
     }
 
-    /// Reports the event, and logs it unless there were many.
+    /// Reports the event, and logs it unless there were many from this address.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
             // Core 0 runs the timers.
@@ -51,7 +51,8 @@ impl TargetShared {
     }
 }
 
-/// `None` for discovery controllers, which are short-lived.
+/// The event's description of a controller; `None` for discovery controllers, which are
+/// short-lived.
 fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor> {
     let address = management.origins.get(&controller)?.address;
     let summary = management.registry.controller(controller)?;

@@ -1,5 +1,5 @@
-//! Ownership of host identifiers: by configuration, else by the first host that authenticates with
-//! one.
+//! Ownership of host identifiers: an identifier belongs to the host configured for it, else to the
+//! first host that authenticates with it.
 
 use super::{Denied, Management, TargetShared, Why};
 use crate::identity;
@@ -9,7 +9,8 @@ use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
 impl TargetShared {
-    /// Whether a host may use this identifier. An I/O queue must use its controller's.
+    /// Checks that a host may use this identifier. An I/O queue must use the identifier of its
+    /// controller.
     pub(super) fn check_identifier(
         &self,
         management: &Management,
@@ -26,7 +27,7 @@ impl TargetShared {
         self.judge(management, subsystem, host, request.data.hostid).map_err(not_its_identifier)
     }
 
-    /// The host of a controller has authenticated: the identifier belongs to it from now on.
+    /// Gives the identifier to the host of this controller, which has authenticated.
     ///
     /// # Errors
     /// One sentence, if another host has claimed the identifier meanwhile.
@@ -41,7 +42,8 @@ impl TargetShared {
         Ok(())
     }
 
-    /// The same where the identifier was checked under this lock.
+    /// Like [`Self::host_proved`], for a caller that has checked the identifier and still holds the
+    /// lock.
     pub(super) fn takes_identifier(&self, management: &mut Management, controller: ControllerId) {
         let Some(found) = management.registry.controller(controller) else { return };
         let mark = identity::mark(found.host_nqn);

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 pub(crate) struct Listening {
     /// Locked while a listener is added or removed, which may block.
     all: Mutex<Vec<Listened>>,
-    /// The same listeners for cores, which must not wait for that.
+    /// The same listeners for cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
     /// The listeners at the start.
     first: OnceLock<Vec<SocketAddr>>,
-    /// Ports of removed listeners, and when: their sockets close a moment later.
+    /// Ports of removed listeners, with the time of removal: their sockets close a little later.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
@@ -63,7 +63,8 @@ impl Listening {
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
     }
 
-    /// Time to retry a port in use: a removed listener may still have it.
+    /// How long to retry while a port is in use: a removed listener of this target may still use
+    /// it.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
         if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }
@@ -102,7 +103,8 @@ pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     }
 }
 
-/// Without a library, requiring TLS would refuse every host.
+/// Checks that there is a TLS library if TLS is required: without one, the target would refuse
+/// every host.
 fn has_library(policy: TlsPolicy) -> Result<(), ChangeError> {
     match policy {
         TlsPolicy::Required => farblock_tls::available().map_err(ChangeError::Tls),
@@ -115,7 +117,7 @@ fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
 }
 
 impl TargetShared {
-    /// Sets how hosts reach namespaces via a listener.
+    /// Sets the ANA states of namespaces on a listener.
     pub(crate) fn set_access(
         &self,
         address: SocketAddr,
@@ -135,7 +137,7 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Sets who must use TLS on a listener. If everyone must, connections without TLS close.
+    /// Sets which hosts must use TLS on a listener. If all must, connections without TLS close.
     pub(crate) fn set_tls(
         &self,
         address: SocketAddr,
@@ -183,7 +185,7 @@ impl TargetShared {
         self.listening.entrances().push((address, port));
         let (sender, receiver) = mpsc::channel();
         self.mailboxes()[0].post(Message::Listen(socket, address, sender));
-        // A core that has ended drops its messages.
+        // If the core has ended, its messages are dropped, so this fails.
         let heard = os::recv(&receiver);
         let mut management = self.lock();
         match heard {
@@ -208,7 +210,7 @@ impl TargetShared {
         }
     }
 
-    /// Stops listening there, and closes the connections accepted there.
+    /// Stops listening on `address`, and closes the connections accepted there.
     pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.address == address) else {

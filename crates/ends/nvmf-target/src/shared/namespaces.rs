@@ -25,7 +25,7 @@ use std::sync::mpsc;
 /// A shared namespace.
 struct Exported {
     backing: Backing,
-    /// Its own properties.
+    /// The store's properties, before the settings below apply.
     info: NamespaceInfo,
     /// Its NGUID, if set.
     nguid: Option<[u8; 16]>,
@@ -35,9 +35,9 @@ struct Exported {
     blocks: Option<u64>,
     /// Whether it is write-protected, even if its store is writable.
     protected: bool,
-    /// The rates of its pace.
+    /// The rate limits from which `backing.pace` was made.
     rates: Rates,
-    /// The subscription to its changes.
+    /// The subscription to the namespace's reports of changes.
     watch: Option<Watch>,
 }
 
@@ -50,7 +50,7 @@ impl Exported {
         new
     }
 
-    /// Applies new settings; the registry knows which hosts see it.
+    /// Applies new settings, except for `visible_to`, which the registry stores.
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
         self.nguid = sharing.nguid;
@@ -60,8 +60,8 @@ impl Exported {
         self.limit(&sharing.rates);
     }
 
-    /// Sets rate limits; false if they are the same already. New ones would allow their whole burst
-    /// again.
+    /// Sets rate limits. If they are equal to the present ones, does nothing and returns false: a
+    /// new pace would allow its whole burst again.
     fn limit(&mut self, rates: &Rates) -> bool {
         let is_new = self.rates != *rates;
         if is_new {
@@ -71,7 +71,7 @@ impl Exported {
         is_new
     }
 
-    /// Its settings, except for the hosts that see it.
+    /// The namespace's settings, without `visible_to`.
     fn sharing(&self) -> Sharing {
         Sharing {
             ana_group: self.info.ana_group,
@@ -100,7 +100,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Adds a namespace that the registry has already.
+    /// Adds a namespace that is already in the registry.
     pub(crate) fn insert(
         &mut self,
         subsystem: SubsystemId,
@@ -151,8 +151,8 @@ impl Exports {
         Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
     }
 
-    /// Limits a host; false if the limits are the same already. New ones would allow their whole
-    /// burst again.
+    /// Sets a host's rate limits. If they are equal to the present ones, does nothing and returns
+    /// false.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         let hosts = self.hosts.entry(subsystem).or_default();
         let known = hosts.get(host);
@@ -161,7 +161,7 @@ impl Exports {
             return false;
         }
         let pace = match known {
-            // A change of weight alone keeps the consumption.
+            // If only the weight has changed, keep the pace and its consumption.
             Some((_, terms)) if before.limit_alike(rates) => terms.pace.clone(),
             _ => Pace::new(rates, os::now()).map(Arc::new),
         };
@@ -177,7 +177,7 @@ impl Exports {
         true
     }
 
-    /// Limits hosts of a subsystem that no host uses yet.
+    /// Sets the rate limits of hosts before any host uses the subsystem.
     pub(crate) fn limit_hosts(&mut self, subsystem: SubsystemId, hosts: &BTreeMap<String, Rates>) {
         for (host, rates) in hosts {
             self.limit_host(subsystem, host, rates);
@@ -197,7 +197,7 @@ impl Exports {
             .collect()
     }
 
-    /// All stores, to be opened.
+    /// The stores of all subsystems, for the cores to open.
     pub(crate) fn snapshots(&self) -> Vec<Arc<Backings>> {
         self.subsystems.keys().map(|subsystem| self.snapshot(*subsystem)).collect()
     }
@@ -235,7 +235,7 @@ fn with_geometry(info: NamespaceInfo, geometry: &Geometry) -> NamespaceInfo {
 
 /// Changes while the target runs; see [`Control`](crate::control::Control).
 impl TargetShared {
-    /// All stores, to be opened.
+    /// The stores of all subsystems, for the cores to open.
     pub(crate) fn all_backings(&self) -> Vec<Arc<Backings>> {
         self.lock().exports.snapshots()
     }
@@ -243,7 +243,8 @@ impl TargetShared {
     /// Drops all namespaces and unread messages once the target has ended.
     pub(crate) fn forget_exports(&self) {
         let exports = std::mem::take(&mut self.lock().exports);
-        // Without the lock: closing may take long, and some namespaces may be reporting a change.
+        // Without the lock: closing may take long, and a namespace that is reporting a change waits
+        // for the lock.
         drop(exports);
         for mailbox in self.mailboxes() {
             mailbox.take();
@@ -256,7 +257,7 @@ impl TargetShared {
         keys.into_iter().for_each(|(subsystem, nsid)| self.watch_export(subsystem, nsid));
     }
 
-    /// Subscribes to a namespace's changes, and checks for earlier ones.
+    /// Subscribes to a namespace's changes, and checks for changes since it was added.
     fn watch_export(self: &Arc<Self>, subsystem: SubsystemId, nsid: NamespaceId) {
         let mut management = self.lock();
         let Ok(exported) = management.exports.find(subsystem, nsid) else { return };
@@ -272,7 +273,7 @@ impl TargetShared {
         self.look_again(subsystem, nsid, backing);
     }
 
-    /// A namespace reports a change.
+    /// Rereads a namespace that has reported a change.
     fn look_again(&self, subsystem: SubsystemId, nsid: NamespaceId, backing: BackingId) {
         let mut management = self.lock();
         let found = management.exports.find(subsystem, nsid);
@@ -302,8 +303,8 @@ impl TargetShared {
         Ok(removed.map(|exported| self.retire(exported.backing)))
     }
 
-    /// Lets every core close its queue into a store that no list has any more. The message follows
-    /// the new list in the mailbox, so that no connection can reach the store then.
+    /// Lets every core close its queue into a store that was removed from the lists. Each core has
+    /// received the new list before this message, so no connection can reach the store any more.
     fn retire(&self, backing: Backing) -> Removal {
         let (share, shares) = mpsc::channel();
         for mailbox in self.mailboxes() {
@@ -473,7 +474,7 @@ impl TargetShared {
             check_blocks(nsid, sharing.blocks, &info)?;
             let (before, offered) = (exported.offered(), sharing.of(info));
             let hosts = sharing.visible_to.clone();
-            // Hosts are not notified of changes that they cannot see.
+            // If hosts see the same properties, do not notify them.
             let changed_too = match offered == before {
                 true => registry.set_visible_to(subsystem, nsid, hosts),
                 false => registry.replace_namespace_for(subsystem, nsid, offered, hosts),
@@ -579,7 +580,7 @@ fn adjust(
     let offered = exported.offered();
     if offered != before {
         registry.replace_namespace(subsystem, nsid, offered).map_err(|error| {
-            // Hosts keep the old properties.
+            // Undo the change: hosts keep the old properties.
             exported.info = info;
             (exported.blocks, exported.protected) = (blocks, protected);
             ChangeError::Namespace(nsid, error)
@@ -589,7 +590,7 @@ fn adjust(
     Ok(None)
 }
 
-/// What a namespace consists of on other machines.
+/// Nests an export as [`nest`] does; returns its remote contents.
 fn nested(
     nsid: NamespaceId,
     export: &Export,

@@ -1,12 +1,12 @@
-//! No namespace may contain itself, through sets of this or of other targets: its reads would never
-//! end.
+//! Prevents a namespace from containing itself through sets of this or of other targets: its reads
+//! would never end.
 
 use farblock_block::Namespace;
 use farblock_proto::controller::ConfigError;
 use farblock_wire::contents::MAX_UUIDS;
 
-/// UUIDs of the remote namespaces that a namespace consists of, in order: as many as hosts can be
-/// told.
+/// UUIDs of the remote namespaces of which a namespace consists, in order; at most as many as the
+/// target can report to hosts.
 pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
     let parts = namespace.parts();
     let mut uuids: Vec<_> = parts.iter().flat_map(|part| part.contents()).collect();
@@ -16,8 +16,8 @@ pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
     uuids
 }
 
-/// Makes a namespace known to its parts, which from now on refuse to connect to one that contains
-/// it. Gives its contents.
+/// Tells a namespace's parts its UUID. From now on they refuse to connect to a namespace that
+/// contains this UUID. Returns the namespace's contents.
 ///
 /// # Errors
 /// If it contains itself already.

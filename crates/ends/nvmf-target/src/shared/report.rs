@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A running target at one moment.
+/// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// Listen addresses.
@@ -25,7 +25,7 @@ pub struct Report {
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
     /// Polling of event loops before they sleep.
     pub polling: Polling,
-    /// Memory, cores and connections that it may use.
+    /// Memory, cores and connections that the target may use.
     pub budget: Budget,
     /// Its subsystems.
     pub subsystems: Vec<SubsystemReport>,
@@ -67,9 +67,9 @@ pub struct NamespaceReport {
     pub uuid: [u8; 16],
     /// Its NGUID.
     pub nguid: [u8; 16],
-    /// Its store's last error, and the age of that.
+    /// The age and text of its store's last error.
     pub last_failure: Option<(Duration, String)>,
-    /// The present fault of its store and the remedy, if the store knows.
+    /// The present fault of its store and how to repair it, if the store knows.
     pub trouble: Option<String>,
     /// Whether its storage can carry out operations at present.
     pub availability: Availability,

@@ -1,4 +1,4 @@
-//! Reservation commands on their way to the registry and back.
+//! Passes reservation commands to the registry, and its answers and changes to the cores.
 
 use super::TargetShared;
 use crate::mailbox::Message;
@@ -22,7 +22,8 @@ impl TargetShared {
 }
 
 impl TargetShared {
-    /// Submits a reservation command. Unless it fails at once, the answer arrives as a message.
+    /// Submits a reservation command. Unless it fails at once, the answer arrives as
+    /// [`Message::Reserved`].
     pub(crate) fn reserve(
         &self,
         (route, slot): (Route, SlotId),
@@ -72,7 +73,7 @@ impl TargetShared {
         }
     }
 
-    /// A core has applied a change, and the commands that it forbids have ended there.
+    /// Notes that a core has applied a change, and that the commands it forbids have ended there.
     pub(crate) fn applied(&self, serial: u64) {
         let mut management = self.lock();
         let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
@@ -87,7 +88,7 @@ impl TargetShared {
         }
     }
 
-    /// Stores a namespace's reservations.
+    /// Queues a save of a namespace's reservations; false if the namespace has no store.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         self.keeper.post(key, serial, text)
     }

@@ -34,7 +34,7 @@ pub struct Stats {
     pub subsystems: Vec<SubsystemStats>,
     /// By host, including disconnected ones.
     pub hosts: Vec<HostStats>,
-    /// I/O of hosts beyond the limit of separate counters, or replaced by newer ones.
+    /// I/O of hosts that have no counters of their own, or whose counters a newer host has taken.
     pub other_hosts: IoCounts,
 }
 
@@ -58,7 +58,7 @@ pub struct SubsystemStats {
     pub io: IoCounts,
     /// By namespace.
     pub namespaces: Vec<(NamespaceId, IoCounts)>,
-    /// Cores whose queues have used each of `namespaces`, and may still do so; in the same order.
+    /// For each of `namespaces`, in the same order: the cores whose open queues have used it.
     pub used_on: Vec<Vec<usize>>,
 }
 

@@ -14,7 +14,8 @@ use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Two subsystems may have one serial number, but hosts distinguish disks by it.
+/// Warns if two subsystems have the same serial number. This is allowed, but hosts distinguish
+/// disks by it.
 pub(crate) fn warn_of_same_serial(registry: &Registry, added: &SubsystemConfig) {
     let mut others = registry.subsystems().map(|(_, config)| config);
     if let Some(other) = others.find(|config| config.serial == added.serial) {
@@ -50,7 +51,7 @@ impl TargetShared {
                 management.registry.set_host_channel(Some(id), host, keys.channel());
             }
             management.exports.limit_hosts(id, &subsystem.host_rates);
-            // Before any host can connect.
+            // Set the keys before any host can connect.
             self.authenticator.require(subsystem);
             for (host, keys) in &subsystem.keys {
                 self.tls.set_keys(&nqn, host, &keys.tls);
@@ -62,7 +63,7 @@ impl TargetShared {
             let sharing = subsystem.sharing(nsid);
             let store = subsystem.reservations.get(&nsid);
             if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing, store) {
-                // Its stores close with their queues; there is no need to wait.
+                // Ignore the removals: the stores close with the cores' queues.
                 let _ = self.remove_subsystem(&nqn);
                 return Err(error);
             }
@@ -168,7 +169,7 @@ impl TargetShared {
         found.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))
     }
 
-    /// Makes a change, and closes the connections that it disallows.
+    /// Makes a change in the registry, and closes the connections that it disallows.
     fn change_registry(
         &self,
         nqn: &str,
@@ -186,7 +187,7 @@ impl TargetShared {
     }
 }
 
-/// TLS keys require a library.
+/// Checks that there is a TLS library if a host has TLS keys.
 fn has_library<'a>(keys: impl IntoIterator<Item = &'a HostKeys>) -> Result<(), ChangeError> {
     match keys.into_iter().any(|keys| !keys.tls.is_empty()) {
         true => farblock_tls::available().map_err(ChangeError::Tls),

@@ -1,7 +1,7 @@
 //! The transport under a session.
 //!
 //! A [`Session`](crate::session::Session) handles commands, data and responses; a [`Transport`]
-//! carries them. The session uses no PDU, and the transport no opcode:
+//! carries them. The session does not know PDUs, and the transport does not know opcodes:
 //!
 //! ```text
 //!   session                                     transport
@@ -31,7 +31,7 @@ use farblock_wire::{Cqe, Status};
 
 /// The transport of a session.
 pub(crate) trait Transport: Sized {
-    /// The SGL form of its commands for data outside the capsule.
+    /// The SGL descriptor form that commands use for data outside the capsule.
     const REMOTE: RemoteForm;
 
     /// Starts receiving from the host.
@@ -40,15 +40,15 @@ pub(crate) trait Transport: Sized {
     /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Ends a tick in which all events were handled: sends the output, and continues what waited
-    /// for room.
+    /// Ends a tick in which all events were handled: sends the output, and continues parsing that
+    /// waited for room.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
     /// Parses deferred input, since it is the session's turn.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Starts a command's data transfer, and calls [`Session::pulled`] once the data have arrived;
-    /// only for an error from within this call.
+    /// Starts a command's data transfer. After this call has returned, calls [`Session::pulled`]
+    /// once the data have arrived.
     ///
     /// # Errors
     /// The status for the command.
@@ -59,11 +59,11 @@ pub(crate) trait Transport: Sized {
         pointer: DataPointer,
     ) -> Result<(), Status>;
 
-    /// Whether it is in the middle of a command's data.
+    /// Whether the input parsed so far ends within a command's data.
     fn is_in_data(&self) -> bool;
 
-    /// Sends `length` bytes of data, maybe in parts, and ends the command with `cqe`. Buffers
-    /// return by [`Session::give_back`], `held_bytes` with one of them.
+    /// Sends `length` bytes of data, maybe in parts, and ends the command with `cqe`. Returns each
+    /// buffer by [`Session::give_back`], and `held_bytes` with one of them.
     fn push(
         &mut self,
         slot: SlotId,
@@ -73,33 +73,33 @@ pub(crate) trait Transport: Sized {
         cqe: &Cqe,
     );
 
-    /// Ends a command; `cqe` has no command identifier yet.
+    /// Sends a command's response `cqe`, and fills in the command identifier.
     fn respond(&mut self, slot: SlotId, cqe: &Cqe);
 
     /// Drops a command that never gets a response.
     fn forget(&mut self, slot: SlotId);
 
-    /// The queue is connected: applies its depth and sizes.
+    /// Applies the depth and sizes of the queue, which has connected.
     fn connected(&mut self, connected: &Connected);
 
-    /// The owner of the key that the host has shown, if any.
+    /// The owner of the host's TLS key, if any.
     fn peer(&self) -> Option<&Named> {
         None
     }
 
-    /// The memory epoch since which the host has not received the current output; `None`: no
-    /// output.
+    /// The memory epoch in which the current send started; `None`: no send is in progress.
     fn sending_since(&self) -> Option<u32>;
 
     /// Frees cached memory.
     fn save_memory(&mut self);
 
-    /// Whether no output waits.
+    /// Whether no output waits to be sent.
     fn is_idle(&self) -> bool;
 
     /// Closes the connection at once; [`Session::gone`] follows once it has closed.
     fn close(&mut self, cx: &mut Context);
 
-    /// Returns every idle buffer; called once, at the end.
+    /// Returns every buffer that is not in use by the reactor or a namespace. Called once, when the
+    /// session is gone.
     fn abandon(session: &mut Session<Self>, cx: &mut Context);
 }

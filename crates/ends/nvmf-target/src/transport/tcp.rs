@@ -21,7 +21,7 @@ use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
-/// Whether the rest of a payload of this size is received directly.
+/// Whether to receive the rest of a payload of this size directly.
 fn is_direct(bytes: u32) -> bool {
     bytes >= limits::DIRECT_RECEIVE_BYTES
 }
@@ -42,20 +42,20 @@ pub(crate) struct Tcp {
     outbox: SendBatch,
     spare: SendBatch,
     sending: bool,
-    /// The memory epoch in which that send started.
+    /// The memory epoch in which the current send started.
     sending_since: u32,
-    /// Bytes charged for its headers and responses.
+    /// Bytes charged for the current send's headers and responses.
     sending_bytes: usize,
     receiving: bool,
-    /// Bytes charged for records that are received directly.
+    /// Bytes charged for TLS records of a payload that are received directly.
     receiving_bytes: usize,
-    /// Requested payloads to receive directly.
+    /// The number of requested payloads to receive directly.
     direct_pulls: usize,
-    /// Whether the last payload was received directly: the next may be, too.
+    /// Whether the last payload was received directly, so that the next one may be, too.
     expects_direct: bool,
-    /// The last payload was large: the next receive may bring several.
+    /// Whether the last payload was large, so that the next receive should have room for several.
     expects_large: bool,
-    /// Received bytes not parsed yet, from this offset.
+    /// A buffer of received bytes, and the offset of the first byte that is not parsed.
     unread: Option<(Buffer, usize)>,
     /// Bytes charged for `unread`.
     unread_bytes: usize,
@@ -84,13 +84,13 @@ impl Tcp {
         }
     }
 
-    /// Whether more responses fit before some are sent; `coming` more bytes are expected.
+    /// Whether the output has room for more responses, besides `coming` bytes of deferred reads.
     fn has_room(&self, coming: usize) -> bool {
         let answers_fit = !self.is_sending() || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
         answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
     }
 
-    /// Whether a started send is not complete.
+    /// Whether a send is in progress.
     fn is_sending(&self) -> bool {
         self.sending || self.has_more()
     }
@@ -130,7 +130,7 @@ impl Transport for Tcp {
             }
         }
         if !session.parked {
-            // It may have stopped because it held too much.
+            // The session may have stopped receiving because it held too much memory.
             session.arm_receive(cx);
         }
         let tcp = &session.transport;
@@ -169,7 +169,7 @@ impl Transport for Tcp {
     ) {
         let mut held = held_bytes as u64;
         let mut left = length as usize;
-        // The SUCCESS flag replaces an empty response.
+        // If the response has no result and no error, the SUCCESS flag replaces it.
         let is_plain = cqe.status().is_success() && cqe.result() == 0;
         let part = if is_plain { PushPart::Final } else { PushPart::Last };
         let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
@@ -182,7 +182,7 @@ impl Transport for Tcp {
             left = left.checked_sub(buffer.len()).expect("no more than was announced");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        // The host would take the next bytes for the missing ones.
+        // Otherwise the host would take the next bytes for the missing ones.
         assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());
@@ -265,7 +265,8 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        // A host that receives slowly holds the whole batch.
+        // Memory counts as held since the start of the whole batch, of which this may be a later
+        // portion.
         if !goes_on {
             tcp.sending_since = cx.memory.epoch();
         }
@@ -310,13 +311,13 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Parses received bytes as far as responses fit, and receives more.
+    /// Parses received bytes as long as there is room for responses, and receives more.
     fn process_unread(&mut self, cx: &mut Context) {
         if let Some((buffer, start)) = self.transport.unread.take() {
             let counted = std::mem::take(&mut self.transport.unread_bytes);
             let left = self.process(cx, &buffer[start..]);
             if left > 0 && self.takes_commands() && self.has_had_its_part(cx) {
-                // Keep it in place: the next round is near.
+                // Keep the buffer instead of copying: the next round follows soon.
                 let start = buffer.len() - left;
                 self.transport.unread_bytes = footprint(buffer.len());
                 self.hold_besides(cx, self.transport.unread_bytes);
@@ -333,7 +334,7 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Keeps unparsed bytes in a buffer of their size.
+    /// Moves unparsed bytes to a buffer of their size, and keeps it.
     fn keep_unread(&mut self, cx: &mut Context, buffer: Buffer, start: usize) {
         let left = &buffer[start..];
         let bytes = if left.len() > limits::SMALL_RECEIVE_BYTES as usize {
@@ -354,12 +355,12 @@ impl Session<Tcp> {
     }
 
     /// Parses `input` until it is empty or too much output waits; returns the number of remaining
-    /// bytes. A payload that arrived complete stays there until its end, which mostly arrived with
-    /// it.
+    /// bytes. A payload that arrived complete is not copied before its end is parsed, which mostly
+    /// arrived with it.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
         let mut whole = None;
         self.note_arrival(cx);
-        // Without input, at most the end of a directly received transfer remains.
+        // Without input, at most the end of a directly received transfer remains to be handled.
         while self.takes_commands() && (input.is_empty() || self.may_take_more(cx)) {
             let tcp = &mut self.transport;
             let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {
@@ -401,7 +402,7 @@ impl Session<Tcp> {
             }
         }
         self.read_expected(cx, 0);
-        // Its digest is still missing.
+        // The payload's digest is still missing, so copy the payload out of the input.
         if let Some((slot, bytes)) = whole {
             self.land(cx, slot, 0, bytes);
         }
@@ -412,14 +413,15 @@ impl Session<Tcp> {
         input.len()
     }
 
-    /// Whether to parse on: there is room for responses, and the host's share is not used up.
+    /// Whether to continue parsing: there is room for responses, and the host's allowance is not
+    /// used up.
     #[inline]
     fn may_take_more(&self, cx: &mut Context) -> bool {
         let is_its_turn = !self.has_had_its_part(cx) || self.transport.end.is_in_data();
         self.transport.has_room(self.coming_bytes()) && is_its_turn
     }
 
-    /// Reports the host's fault (C2HTermReq), and closes.
+    /// Reports the host's fault in a C2HTermReq PDU, and closes the connection.
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
         cx.shared.admissions.fault(fault);
         cx.notice(NoticeKind::Fault, self.peer.ip(), || {
@@ -439,7 +441,7 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// Receives more, unless it must wait.
+    /// Starts a receive, unless one is in progress or the session must wait.
     fn arm_receive(&mut self, cx: &mut Context) {
         let tcp = &self.transport;
         if !self.takes_commands() || tcp.receiving || tcp.unread.is_some() || !tcp.has_room(0) {
@@ -456,13 +458,13 @@ impl Session<Tcp> {
             && is_direct(left)
         {
             let buffer = self.take_landing(cx, slot);
-            // In parts: the timer watches the progress of a long transfer.
+            // Receive a long transfer in parts, so that the timer sees its progress.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
             self.transport.expects_direct = true;
             cx.reactor.recv_into(self.transport.stream, buffer, range);
         } else if too_much {
-            // To the end of these data and their digest, and no further.
+            // Receive only these data and their digest.
             let left = wanted.map_or(size_of::<u32>() as u32, |(_, _, left)| left);
             cx.reactor.recv_at_most(self.transport.stream, left);
         } else {
@@ -500,8 +502,8 @@ impl Tcp {
     fn receive_next(&mut self, cx: &Context, left: u32) {
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) || self.direct_pulls > 0 {
-            // Only a few headers beyond the payload, so that the next payload is received directly,
-            // too.
+            // Receive only a few headers beyond the payload, so that the next payload can be
+            // received directly, too.
             cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
         } else if cx.memory.is_pressed() {
             cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES.max(left));

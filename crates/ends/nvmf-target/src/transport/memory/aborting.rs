@@ -101,7 +101,8 @@ fn what_waits_for_its_turn_is_aborted_and_what_is_read_is_not() {
     let mut stand = stand(Operation::Read);
     stand.gate.keep(usize::MAX);
     stand.send(&command::read(1, 0, 1, BLOCK), 100, &[]);
-    // At most the first step of each, and no step of the last: there is room for that many.
+    // The core starts at most the first step of each command, and no step of the last: there is no
+    // room for more.
     (101..112).for_each(|cid| stand.send(&verify(BLOCKS - 1), cid, &[]));
     stand.until_kept(2);
     stand.is_heard();

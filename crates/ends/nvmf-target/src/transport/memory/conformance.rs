@@ -1,4 +1,4 @@
-//! The host's own namespace conformance suite, via memory at both ends.
+//! Runs the namespace conformance suite on our host, connected to our target via memory.
 
 use super::Wire;
 use super::peer::NQN;
@@ -19,7 +19,7 @@ fn near(block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(Backed { namespace, backing: target })
 }
 
-/// A controller that our own host has connected; it does not keep the target alive.
+/// A controller of `target`, connected by our host. It holds no strong reference to the target.
 fn connect(target: &Arc<Target>) -> Controller {
     let target = Arc::downgrade(target);
     let dial = move || {
@@ -30,7 +30,7 @@ fn connect(target: &Arc<Target>) -> Controller {
         }
         wire
     };
-    // A small queue in which operations must wait, and commands that are split.
+    // A queue so small that operations must wait; large commands are split.
     let options = Options { queue_depth: 16, ..Options::default() };
     Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("it is here")
 }

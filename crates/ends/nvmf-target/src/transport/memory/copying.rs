@@ -372,7 +372,7 @@ impl Queue for PlacesQueue {
     }
 }
 
-/// A command in several steps holds buffers only for steps under way.
+/// A command that executes in several steps holds buffers only for the step under way.
 #[test]
 fn what_waits_for_its_next_step_holds_no_memory() {
     const COMMANDS: usize = 28;

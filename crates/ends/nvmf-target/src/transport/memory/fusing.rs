@@ -1,4 +1,4 @@
-//! Fused Compare and Write: both or neither, with nothing in between.
+//! Fused Compare and Write: both execute or neither, and no other change comes between them.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, key_of, target};
@@ -145,7 +145,7 @@ fn a_half_alone_is_refused() {
             assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
         }
     }
-    // Each with its own error, and the results of both.
+    // Each pair has its own error; both halves get responses.
     let leave = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     let two_blocks = [0; 2 * BLOCK as usize];
     let wrong = [
@@ -377,7 +377,7 @@ fn a_preempt_in_the_middle_stops_the_write() {
     assert_eq!(other.fused(6, 0, 3), [OK, OK]);
 }
 
-/// A pair is charged for its read and its write, and waits for both limits.
+/// A pair books its read and its write, and waits for both limits.
 #[test]
 fn limits_hold_for_pairs() {
     let (target, gate, mut one, mut other) = stand(Operation::Write);
@@ -410,7 +410,7 @@ fn a_target_that_stops_finishes_what_it_has_accepted() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // Its second can no longer follow; or the first arrived when the queue was closing.
+    // The second command can no longer follow; or the first arrived when the queue was closing.
     let alone = one.io.answer(first).expect("it is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();

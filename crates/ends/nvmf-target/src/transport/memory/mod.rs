@@ -1,9 +1,10 @@
-//! Memory: a transport for a host in the same process, for tests. Like a host behind RDMA it names
-//! its data with keyed descriptors, which proves that a session needs no PDUs and streams.
+//! An in-memory transport for a host in the same process, for tests. Like an RDMA host, this host
+//! names its data with keyed descriptors, so the tests show that a session depends on neither PDUs
+//! nor streams.
 //!
-//! The two ends share the host's [`Wire`]: capsules one way, responses the other, and the host's
-//! registered memory, which pulls and pushes copy. An unregistered key or range ends the
-//! connection, as does a command beyond the queue depth.
+//! The two ends share the host's [`Wire`], which carries capsules in one direction and responses in
+//! the other. Pulls and pushes copy from and to the host's registered memory. An unregistered key
+//! or range ends the connection, as does a command beyond the queue depth.
 
 mod aborting;
 mod advertised;
@@ -32,7 +33,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A command without a response, with its in-capsule data.
+/// A command that has no response yet, with its in-capsule data.
 struct Taken {
     sqe: Sqe,
     capsule: Vec<u8>,
@@ -55,13 +56,13 @@ pub(crate) struct Memory {
     in_capsule_bytes: usize,
     /// Commands whose pulled data have arrived.
     arrived: VecDeque<SlotId>,
-    /// Pushed data until the tick's end.
+    /// Pushed data, which return to the session at the tick's end.
     sent: Vec<(usize, Buffer)>,
     life: Life,
 }
 
 impl Memory {
-    /// A wire whose host is about to connect.
+    /// The end of a wire whose host is about to connect.
     pub(crate) fn new(wire: Arc<Wire>) -> Self {
         Self {
             wire,
@@ -114,7 +115,7 @@ impl Transport for Memory {
     }
 
     fn resume(_: &mut Session<Self>, _: &mut Context) {
-        // It defers no input.
+        // This transport defers no input.
     }
 
     fn pull(
@@ -200,7 +201,7 @@ impl Transport for Memory {
 }
 
 impl Session<Memory> {
-    /// Takes commands and their data, as far as the limits allow.
+    /// Takes commands and their data from the wire, as far as the limits allow.
     fn bring(&mut self, cx: &mut Context) {
         while self.takes_commands() && self.transport.life == Life::Open {
             while let Some(slot) = self.transport.arrived.pop_front() {
@@ -243,7 +244,7 @@ impl Session<Memory> {
         }
     }
 
-    /// Lists the session after a push or pull.
+    /// Lists the session for the tick's end after a push or pull.
     fn list_if_moved(&mut self, cx: &mut Context) {
         let memory = &self.transport;
         let is_over = matches!(memory.life, Life::Closed | Life::Broken);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const BLOCK: u32 = 512;
 const BYTES: u64 = 4 << 20;
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
-/// For each queue.
+/// The number of Verify commands for each queue.
 const VERIFIES: u16 = 12;
 const FIRST: NamespaceId = NamespaceId(1);
 

@@ -1,4 +1,4 @@
-//! A scripted host: one command at a time, each modified as the test needs.
+//! A scripted host, which sends commands that tests have built or modified.
 
 use super::Wire;
 use crate::config::{Export, Subsystem, TargetConfig};
@@ -27,12 +27,12 @@ pub(super) struct Answer {
     pub(super) data: Vec<u8>,
 }
 
-/// A target that shares these with any host, numbered from 1.
+/// A target that shares these namespaces, numbered from 1, with any host.
 pub(super) fn target(namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
     target_on(EngineKind::default(), namespaces)
 }
 
-/// The same on a given engine.
+/// Like [`target`], on a given engine.
 pub(super) fn target_on(
     engine: EngineKind,
     namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -104,20 +104,20 @@ impl Peer {
         peer
     }
 
-    /// Executes a command: data to the controller in the capsule, other data by key.
+    /// Executes a command: data for the controller are in the capsule, other data are named by key.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
         let in_capsule = matches!(command.data, Data::ToController(_));
         self.run_with(command, data, in_capsule)
     }
 
-    /// The same with a choice for the data.
+    /// Like [`Self::run`], with a choice where the data for the controller are.
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
         let cid = self.send(command, data, in_capsule);
         self.answer(cid).expect("closed before the answer")
     }
 
     /// Waits until the queue's core has handled its earlier messages. One response does not prove
-    /// that: the command may have been taken in a tick that had started.
+    /// this: the core may have taken the command in a tick that had started before.
     pub(super) fn is_heard(&mut self) {
         for _ in 0..=limits::ROUNDS_PER_TICK {
             assert_eq!(self.run(&command::flush(u32::MAX), &[]).status, Status::SUCCESS);
@@ -148,7 +148,7 @@ pub(super) fn key_of(cid: u16) -> u32 {
     0x4b00_0000 | u32::from(cid)
 }
 
-/// A command's memory, and whether the target has invalidated its key.
+/// Deregisters a command's memory; returns it, and whether the target has invalidated its key.
 pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
     let (region, is_invalidated) = wire.deregister(key_of(cid))?;
     let Region::Bytes(memory) = region else { unreachable!("a script registers bytes") };

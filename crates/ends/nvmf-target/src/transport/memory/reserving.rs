@@ -234,7 +234,7 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     (target, gate, one, other)
 }
 
-/// Reads, writes and copies that wait for a limit: each is as far as it can be, and none is at the
+/// Reads, writes and copies that wait for a rate limit as their last gate, so that none is at the
 /// namespace. A plain Preempt lets permitted commands execute.
 #[test]
 fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
@@ -259,7 +259,7 @@ fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
         }
         let begun = gate.seen().len();
         assert_eq!(begun, if read == Status::SUCCESS { 3 } else { 1 }, "{action:?}");
-        // The same with a write, from the start.
+        // Repeat the test with a write.
         assert_eq!((other.register(), other.write(0, 1)), (Status::SUCCESS, Status::SUCCESS));
         control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
         other.io.is_heard();
@@ -434,7 +434,7 @@ fn what_is_not_offered_is_refused() {
     let status = |command: &(Command, Vec<u8>), host: &mut Host| {
         Status(host.io.run(&command.0, &command.1).status.code())
     };
-    // There is no store.
+    // The namespace has no store.
     let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
     let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
     assert_eq!(status(&persisting, &mut one), Status::INVALID_FIELD);

@@ -11,8 +11,8 @@
 //!    Over: the alert is sent, and the connection closed
 //! ```
 //!
-//! Output is encrypted at send time in full records: one portion at a time, sent while it is in the
-//! processor's cache. Input is decrypted into a pool buffer and then handled like plain input.
+//! Output is encrypted at send time into full records. Each portion is sent while it is still in
+//! the processor's cache. Input is decrypted into a pool buffer and then handled like plain input.
 //! Records that hold only data of a large payload are decrypted directly into its destination.
 
 use super::Tcp;
@@ -31,17 +31,17 @@ use farblock_wire::nqn;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The type of the record that TLS begins with: a handshake.
+/// The content type of the first TLS record: a handshake.
 const HANDSHAKE: u8 = 22;
 
 /// TLS state of a connection.
 pub(crate) struct Guard {
     stage: Stage,
-    /// Output being encrypted and sent in portions.
+    /// The output that is being encrypted and sent in portions.
     plain: SendBatch,
-    /// The position in `plain`.
+    /// The end of the encrypted part of `plain`.
     sealed: Cursor,
-    /// Bytes left in `plain`.
+    /// Bytes of `plain` that are not encrypted yet.
     left_bytes: usize,
 }
 
@@ -53,7 +53,7 @@ enum Stage {
     },
     Handshake(Box<dyn Tls>),
     Open(Box<dyn Tls>),
-    /// Failed; may have an alert to send.
+    /// TLS has failed. An alert may be left to send.
     Over(Option<Box<dyn Tls>>),
 }
 
@@ -81,7 +81,7 @@ impl Guard {
         !self.has_more() && self.stage.is_silent()
     }
 
-    /// Takes back output that was sent or dropped.
+    /// Takes the output out of the guard after it was sent or dropped.
     fn take_plain(&mut self) -> SendBatch {
         (self.sealed, self.left_bytes) = (Cursor::default(), 0);
         std::mem::take(&mut self.plain)
@@ -94,7 +94,7 @@ impl Guard {
         }
     }
 
-    /// Starts the output in `outbox`, if the previous one is complete.
+    /// Takes the output in `outbox`, if all earlier output is encrypted.
     fn begin(&mut self, outbox: &mut SendBatch) {
         if self.left_bytes == 0 {
             std::mem::swap(&mut self.plain, outbox);
@@ -102,7 +102,7 @@ impl Guard {
         }
     }
 
-    /// Encrypts the next portion into a batch, in a pooled buffer size.
+    /// Encrypts the next portion into a pooled buffer in `batch`.
     fn seal(&mut self, pool: &BufferPool, batch: &mut SendBatch) -> Result<(), TlsError> {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let tls = self.stage.tls().ok_or(TlsError::Closed)?;
@@ -133,7 +133,8 @@ impl Stage {
         }
     }
 
-    /// Handles input up to the handshake's end; true if the connection is plain and may be.
+    /// Handles input up to the handshake's end. Returns true if the host does not use TLS and the
+    /// policy allows that.
     fn feed(&mut self, bytes: &[u8]) -> Result<bool, TlsError> {
         if let Stage::Undecided { keys, policy } = self {
             let is_tls = bytes.first() == Some(&HANDSHAKE);
@@ -154,7 +155,7 @@ impl Stage {
         Ok(false)
     }
 
-    /// TLS has failed: only an alert is left to send.
+    /// Changes to [`Stage::Over`] after a failure: only an alert is left to send.
     fn end(&mut self) {
         let is = std::mem::replace(self, Stage::Over(None));
         if let Stage::Handshake(tls) | Stage::Open(tls) = is {
@@ -164,8 +165,9 @@ impl Stage {
 }
 
 impl Session<Tcp> {
-    /// Receives more records: as many as a large payload surely has, which end on a record boundary
-    /// if all are full; otherwise any input.
+    /// Starts a receive. While a large payload is expected, it receives as many bytes as the
+    /// payload's full records have, so that it ends at a record boundary if the host fills its
+    /// records.
     pub(super) fn receive_sealed(&mut self, cx: &mut Context) {
         let tcp = &mut self.transport;
         let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
@@ -178,7 +180,7 @@ impl Session<Tcp> {
         }
         let whole =
             left.min(limits::DIRECT_RECEIVE_MAX_BYTES) as usize / SEALED_BYTES * SEALED_BYTES;
-        // A record is no shorter than its data.
+        // The records of the payload have at least as many bytes as their data.
         match kept.and_then(|kept| whole.checked_sub(kept)).filter(|bytes| *bytes > 0) {
             Some(bytes) => {
                 let buffer = cx.reactor.buffers().take(bytes);
@@ -190,7 +192,7 @@ impl Session<Tcp> {
         }
     }
 
-    /// The requested bytes arrived, or part of them before the stream's end.
+    /// Handles received records; fewer bytes than requested arrive only at the stream's end.
     pub(super) fn received_sealed(
         &mut self,
         cx: &mut Context,
@@ -212,7 +214,7 @@ impl Session<Tcp> {
         }
     }
 
-    /// Handles input through TLS.
+    /// Passes input to TLS, and handles the decrypted bytes.
     pub(super) fn unseal(&mut self, cx: &mut Context, buffer: Buffer) {
         let guard = self.transport.guard.as_mut().expect("checked by the caller");
         if let Stage::Open(_) = guard.stage {
@@ -236,7 +238,7 @@ impl Session<Tcp> {
             let identity = &named.psk.identity;
             tracing::debug!(peer = %self.peer, %identity, key = %named.psk.derivation, "TLS");
         }
-        // Alerts, key update responses, and handshake messages.
+        // Send any alert, key update response or handshake message.
         self.list(cx);
         self.open_records(cx, None);
     }
@@ -275,7 +277,7 @@ impl Session<Tcp> {
     }
 
     /// Decrypts records that hold only data of a large payload directly into its destination;
-    /// returns the number of bytes.
+    /// returns the number of data bytes, and any error after them.
     fn open_into_place(
         &mut self,
         cx: &mut Context,
@@ -284,7 +286,7 @@ impl Session<Tcp> {
         let Some((slot, offset, left)) = self.transport.end.data_wanted() else {
             return (0, None);
         };
-        // A closed session has no destination, and less than a full record needs none.
+        // Do not do so in a closed session or for less than a full record.
         if (left as usize) < OPENED_BYTES || !self.takes_commands() {
             return (0, None);
         }
@@ -310,7 +312,7 @@ impl Session<Tcp> {
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // A connected host is reported as disconnected instead.
+            // The loss of a connected host is reported as a disconnect.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -328,21 +330,21 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// The next portion of output in records; `None` if that fails.
+    /// The next portion of output, encrypted into records; `None` if encryption fails.
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
         let Tcp { guard, outbox, spare, .. } = &mut self.transport;
         let guard = guard.as_mut().expect("checked by the caller");
         guard.begin(outbox);
         let mut batch = std::mem::take(spare);
         let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();
-        // After a failure, only the alert follows.
+        // After a failure, only the alert is sent, and the output is dropped.
         if guard.left_bytes == 0 || matches!(guard.stage, Stage::Over(_)) {
             self.give_back_sealed(cx);
         }
         is_sealed.then_some(batch)
     }
 
-    /// Takes back output that was sent or dropped.
+    /// Takes the output out of the guard after it was sent or dropped.
     pub(super) fn give_back_sealed(&mut self, cx: &mut Context) {
         let Some(guard) = &mut self.transport.guard else { return };
         let mut plain = guard.take_plain();
@@ -356,15 +358,15 @@ impl Session<Tcp> {
     }
 }
 
-/// Receive size while memory is short: one record of a large payload, which is decrypted directly
-/// into its destination and needs no buffer; otherwise little.
+/// The receive size while memory is short. For a large payload, the rest of one record, which is
+/// decrypted directly into its destination and needs no other buffer; otherwise little.
 fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     let of_payload = kept.filter(|_| left >= SEALED_BYTES as u32);
     let record_bytes = of_payload.map_or(0, |kept| SEALED_BYTES.saturating_sub(kept) as u32);
     record_bytes.max(limits::SMALL_RECEIVE_BYTES)
 }
 
-/// A host whose TLS handshake failed, and the names it offered.
+/// The event for a host whose TLS handshake failed, with the names that it offered.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity { offered, .. } => offered.first(),
