@@ -1,8 +1,8 @@
 //! The admin queue of a controller, on the control loop.
 //!
 //! It executes users' admin commands, keeps the controller alive, tracks changed namespaces, and
-//! shuts the controller down. However it ends, it marks the controller as lost, which wakes every
-//! queue and caller.
+//! shuts the controller down. However the admin queue ends, it marks the controller as lost, which
+//! wakes every queue and caller.
 //!
 //! ```text
 //!  Serving ---- stop ----> Stopping(CC.SHN, then CSTS until complete) ----> over
@@ -44,9 +44,9 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// The value written to CC.
     pub(crate) configuration: Cc,
-    /// Asynchronous events are enabled.
+    /// Whether asynchronous events are enabled.
     pub(crate) events: bool,
-    /// Commands in flight.
+    /// The most commands in flight.
     pub(crate) depth: u16,
 }
 
@@ -64,8 +64,8 @@ impl Pulse {
         let pulse = (!keep_alive.is_zero())
             .then(|| Pulse { interval: keep_alive / 2, timeout: keep_alive });
         let Some(path_timeout) = path_timeout else { return pulse };
-        // One third of the time passes before the first keep alive; its timeout is the other two
-        // thirds.
+        // The host sends a keep alive after one third of the time, and waits for its answer for the
+        // other two.
         let interval = path_timeout / 3;
         let quick = Pulse { interval, timeout: path_timeout - interval };
         Some(pulse.map_or(quick, |pulse| Pulse {
@@ -86,7 +86,7 @@ enum Purpose {
     ClearEvent(LogPageId),
     /// Identifying a namespace again.
     Refresh(u32),
-    /// Reading its identification descriptors.
+    /// Reading the identification descriptors of a changed namespace.
     Names(Box<NamespaceInfo>),
     /// Setting CC.SHN.
     Shutdown,
@@ -99,7 +99,7 @@ struct KeepAlive {
     interval: Duration,
     timeout: Duration,
     next: Instant,
-    /// When the unanswered one was sent.
+    /// When the host sent the keep alive that is not answered yet.
     unanswered: Option<Instant>,
 }
 
@@ -121,12 +121,12 @@ pub(crate) struct Admin<T: Transport> {
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
-    /// The controller is lost: this is the last turn.
+    /// Whether this is the last turn, since the controller is lost.
     is_last_turn: bool,
     events: Vec<Event>,
 }
 
-/// Marks the controller as lost, however its admin queue ends.
+/// Marks the controller as lost when dropped, however the admin queue ends.
 struct Farewell(Arc<ControllerShared>);
 
 impl Drop for Farewell {
@@ -135,11 +135,11 @@ impl Drop for Farewell {
     }
 }
 
-/// Receivers of the start and the end of an admin queue.
+/// Reports the start and the end of an admin queue to its creator.
 pub(crate) struct Told {
     /// The result of the start.
     pub(crate) started: Sender<io::Result<()>>,
-    /// Never answered: it is dropped when nothing of the queue is left.
+    /// Sends no answer: the admin queue drops it when it has released everything.
     pub(crate) ended: Sender<()>,
 }
 
@@ -215,7 +215,7 @@ impl<T: Transport> Admin<T> {
         }
         match self.link.loss() {
             Some(loss) => {
-                // Its users receive the error and report the effect on them.
+                // Only for information: the users receive the error and report its effect.
                 tracing::info!("the connection to the controller is lost: {loss}");
                 self.shared.note_loss(loss);
                 self.shared.lose(&loss.to_string());
@@ -225,7 +225,7 @@ impl<T: Transport> Admin<T> {
         self.leave().await;
     }
 
-    /// Gives a close time to reach the network.
+    /// Waits until the connection has closed, for at most [`limits::CLOSE_TIME`].
     async fn leave(&mut self) {
         let deadline = os::now() + limits::CLOSE_TIME;
         if self.link.is_open() {
@@ -258,8 +258,8 @@ impl<T: Transport> Admin<T> {
         }
         let now = os::now();
         if self.shared.is_lost() {
-            // Another queue has noticed. By now the controller's last message on this connection
-            // has arrived, perhaps a refusal: read it in one more turn.
+            // Another queue has noticed the loss. By now the controller's last message on this
+            // connection has arrived, perhaps a refusal: read it in one more turn.
             if !std::mem::replace(&mut self.is_last_turn, true) {
                 return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
             }
@@ -288,8 +288,7 @@ impl<T: Transport> Admin<T> {
         match purpose {
             Purpose::User(reply) => {
                 if !intact {
-                    // The transport's fault, not the command's: none of the completion can be
-                    // trusted.
+                    // The data were damaged in transit, so do not trust any part of the completion.
                     let status = Status::TRANSIENT_TRANSPORT_ERROR;
                     cqe = Cqe::new(cqe.cid.get(), cqe.sqhd.get(), status, 0);
                 }
@@ -301,7 +300,7 @@ impl<T: Transport> Admin<T> {
                 }
             }
             Purpose::AsyncEvent if succeeded => self.handle_event(cqe.result() as u32),
-            // Some controllers end outstanding requests like this before they shut down.
+            // Some controllers abort outstanding event requests before they shut down.
             Purpose::AsyncEvent if is_ended(cqe.status()) => {
                 tracing::debug!(status = %cqe.status(), "the controller ended an event request");
             }
@@ -309,7 +308,7 @@ impl<T: Transport> Admin<T> {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
             }
             Purpose::Changed => self.handle_changed(succeeded.then_some(data.as_slice())),
-            // The controller reports a further change only from now on.
+            // The controller reports further changes only after this read of the log page.
             Purpose::ClearEvent(LogPageId::ANA) => self.shared.notify(Notice::Access),
             Purpose::ClearEvent(_) => {}
             Purpose::Refresh(nsid) if succeeded => self.handle_refresh(nsid, &data),
@@ -370,7 +369,7 @@ impl<T: Transport> Admin<T> {
         self.refresh(nsid, None);
     }
 
-    /// Identifies changed namespaces in use again: all of them if there is no list.
+    /// Identifies changed namespaces in use again; without a list, all namespaces in use.
     fn handle_changed(&mut self, list: Option<&[u8]>) {
         let changed = list.and_then(parse_changed_namespaces);
         for nsid in self.shared.used_namespaces() {
@@ -441,7 +440,7 @@ impl<T: Transport> Admin<T> {
 
 impl<T: Transport> Drop for Admin<T> {
     fn drop(&mut self) {
-        // The loop continues without it.
+        // The event loop continues after this queue has ended.
         self.link.abandon();
     }
 }

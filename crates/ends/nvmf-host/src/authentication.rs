@@ -19,7 +19,7 @@ pub(crate) async fn authenticate(
     converse(queue, terms(identity, options).await?).await.map(drop)
 }
 
-/// Authenticates; returns the generated TLS keys.
+/// Executes one authentication transaction; returns the generated TLS keys.
 pub(crate) async fn converse(
     queue: &mut impl Exchange,
     terms: HostTerms,
@@ -66,7 +66,8 @@ pub(crate) async fn converse(
     }
 }
 
-/// Linux's target closes the connection right after its AUTH_Failure1, which may thus be lost.
+/// Adjusts the error of a lost connection: Linux's target closes it right after its AUTH_Failure1,
+/// so that this message may be lost.
 fn unjudged(host: &Host, error: ConnectError) -> ConnectError {
     match error {
         ConnectError::Closed { .. } if host.awaits_judgement() => ConnectError::ProofNotJudged,
@@ -80,8 +81,8 @@ async fn elsewhere<T: Send + 'static>(
     blocking(act).await.map_err(|error| ConnectError::Io(error.to_string()))
 }
 
-/// Checks a queue that was connected without authentication: this is an error if the controller
-/// must authenticate.
+/// Checks a queue that connected without authentication: an error if the options require the
+/// controller to authenticate.
 pub(crate) fn not_asked_for(options: &Options) -> Result<(), ConnectError> {
     match &options.dhchap_ctrl_secret {
         Some(_) => Err(ConnectError::AuthenticationNotOffered),
@@ -93,8 +94,8 @@ fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), Co
     if status.is_success() { Ok(()) } else { Err(ConnectError::CommandFailed { what, status }) }
 }
 
-/// The host's authentication parameters. This reads the files each time, so that a reconnect uses
-/// their present content.
+/// The host's authentication parameters. Each call reads the files, so that a reconnect uses their
+/// present content.
 pub(crate) async fn terms(
     identity: &Identity<'_>,
     options: &Options,

@@ -25,8 +25,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A controller of a remote subsystem. Clones are the same controller; it is shut down with the
-/// last of its clones, namespaces and queues.
+/// A controller of a remote subsystem. Clones are the same controller. The host shuts it down when
+/// its last clone, namespace and queue is dropped.
 #[derive(Clone)]
 pub struct Controller {
     inner: Arc<Inner>,
@@ -43,11 +43,11 @@ pub(crate) struct Inner {
     subsystem: String,
     identity: HostIdentity,
     options: Options,
-    /// Resolves when nothing of the admin queue is left.
+    /// Resolves when the admin queue has ended and released everything.
     ended: Mutex<Option<Receiver<()>>>,
-    /// Reauthentication is in progress.
+    /// Whether reauthentication is in progress.
     authenticates: AtomicBool,
-    /// The control loop that it runs on.
+    /// The control loop that runs the admin queue.
     control: Arc<Control>,
 }
 
@@ -137,17 +137,17 @@ impl Controller {
         &self.inner
     }
 
-    /// Closes another controller of this host in the same subsystem. Returns true once it and all
-    /// commands sent to it have ended; if false, ask again.
+    /// Closes another controller of this host in the same subsystem. Returns true once that
+    /// controller and all commands sent to it have ended; if false, call again.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and if this controller cannot or refuses to.
+    /// As [`Controller::admin`], and if this controller cannot or will not close the other.
     pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         control::wait(self.inner.end_other(other))
     }
 
-    /// How a namespace can be reached through this controller (ANA); optimized if the controller
-    /// does not report it.
+    /// The access state (ANA) of a namespace through this controller; optimized if the controller
+    /// does not report ANA states.
     ///
     /// # Errors
     /// As [`Controller::namespace_info`] and [`Controller::log_page`].
@@ -251,7 +251,8 @@ impl Inner {
         &self.info
     }
 
-    /// The receiver that resolves when nothing of the admin queue is left; once.
+    /// Takes the receiver that resolves when the admin queue has ended; `None` after the first
+    /// call.
     pub(crate) fn take_ended(&self) -> Option<Receiver<()>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -286,7 +287,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.stop();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // It ends within a bounded time.
+        // The admin queue ends within a bounded time.
         if control::may_wait() {
             let _ = ended.map(Receiver::wait);
         }

@@ -11,8 +11,9 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The records of the discovery service at `address`. An address that would lead elsewhere from
-/// here, like 0.0.0.0, is replaced by the address that answered; a link-local one gets its zone.
+/// The records of the discovery service at `address`. If a record's address is only valid on the
+/// target's machine, like 0.0.0.0, the address that answered replaces it. A link-local address gets
+/// the zone of this address.
 ///
 /// # Errors
 /// As [`Controller::connect`] and [`Controller::discovery`].
@@ -20,7 +21,7 @@ pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>,
     Ok(ask(address, options)?.1)
 }
 
-/// The same, and the socket address that answered.
+/// As [`discover`]; also returns the socket address that answered.
 fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEntry>), Error> {
     let controller = Controller::connect(address, DISCOVERY_NQN, options)?;
     let asked = controller.address();
@@ -30,8 +31,8 @@ fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEnt
     Ok((asked, intended(controller.discovery()?, asked, own)))
 }
 
-/// The records with their addresses as seen from here. `own`: `asked` is an address of this
-/// machine.
+/// The records with addresses that are valid on this machine. `own`: whether `asked` is an address
+/// of this machine.
 fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
     let mut all: Vec<DiscoveryEntry> = Vec::new();
     for mut entry in entries {
@@ -43,7 +44,7 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
             entry.address_family = if is_v4 { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
             entry.address = address;
         }
-        // Records for all addresses of both families now have the same address.
+        // After the replacement, the records of an IPv4 and an IPv6 wildcard address may be equal.
         if !is_another || !all.contains(&entry) {
             all.push(entry);
         }
@@ -51,7 +52,7 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
     all
 }
 
-/// The address that a record's text means, if different from the text.
+/// The address that a record's text means on this machine, if it differs from the text.
 fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
     // A memory transport has no address.
     if asked.ip().is_unspecified() {
@@ -66,16 +67,16 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
         IpAddr::V6(said) if said.is_unicast_link_local() => {
             (!zone.is_empty()).then(|| format!("{said}{zone}"))
         }
-        // All addresses of that machine, and of this one, too.
+        // The wildcard address stands for all addresses, also when the service is on this machine.
         _ if said.is_unspecified() => Some(format!("{}{zone}", asked.ip())),
         _ if said.is_loopback() && !own => Some(format!("{}{zone}", asked.ip())),
         _ => None,
     }
 }
 
-/// As [`discover`], but follows referrals, and replaces them with the records of their services: up
-/// to [`limits::REFERRALS`], each once. A referral without an answer stays in the list, with a
-/// warning in the log.
+/// As [`discover`], but follows referrals, and replaces each with the records of its service. It
+/// follows up to [`limits::REFERRALS`], each once. A referral whose service does not answer stays
+/// in the list, with a warning in the log.
 ///
 /// # Errors
 /// As [`discover`], for the service at `address` itself.
@@ -97,7 +98,7 @@ struct Journey<'a> {
     /// Addresses queried, or excluded.
     seen: HashSet<String>,
     found: Vec<DiscoveryEntry>,
-    /// Referrals that may still be followed.
+    /// The number of referrals that may still be followed.
     left: usize,
 }
 
@@ -120,7 +121,8 @@ impl Journey<'_> {
         self.seen.contains(address)
     }
 
-    /// The records of a referral's service. `None`: it exceeds a limit, or does not answer.
+    /// The records of a referral's service. `None`: the referral exceeds a limit, or the service
+    /// does not answer.
     fn ask(&mut self, referral: &DiscoveryEntry, depth: usize) -> Option<Vec<DiscoveryEntry>> {
         let address = entry_address(referral);
         if depth == 0 || self.left == 0 {
@@ -149,15 +151,15 @@ pub fn entry_address(entry: &DiscoveryEntry) -> String {
     if entry.service.is_empty() { host.to_string() } else { format!("{host}:{}", entry.service) }
 }
 
-/// Whether a record has a link-local address without an interface. The host queried another kind of
-/// address, so it does not know the interface.
+/// Whether a record has a link-local address without an interface. The host queried an address that
+/// is not link-local, so it does not know the interface.
 #[must_use]
 pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
     entry.address.parse::<Ipv6Addr>().is_ok_and(|it| it.is_unicast_link_local())
 }
 
-/// The URL of a record's subsystem: `None` if it is not a subsystem over TCP, or its address or
-/// port is invalid, because a peer may write anything there. It is printable ASCII.
+/// The URL of a record's subsystem: `None` if the record is not of a subsystem over TCP, or its
+/// address or port is invalid: a peer may write anything into a record. The URL is printable ASCII.
 #[must_use]
 pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let port = match entry.service.as_str() {

@@ -1,4 +1,4 @@
-//! Errors except those of block operations.
+//! Errors of calls to the host, except those of block operations.
 
 use crate::url::UrlError;
 use farblock_proto::host::{ConnectError, InfoError};
@@ -49,10 +49,10 @@ pub enum Error {
         /// The reason.
         reason: InfoError,
     },
-    /// The namespace is not the expected one, with the difference.
+    /// The namespace is not the expected one. Contains the difference.
     Namespace(String),
-    /// The target is not the one that the disk's other paths lead to, but a copy with its name; the
-    /// reason why.
+    /// The target is not the one that the disk's other paths lead to, but a copy with the same
+    /// name. Contains the evidence.
     Twin(String),
     /// The state for a successor could not be stored, with the reason.
     Record(String),
@@ -80,7 +80,7 @@ fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
 }
 
 impl Error {
-    /// A word for the error, one of a few, for counters.
+    /// A word that classifies the error, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         use ConnectError as E;

@@ -4,7 +4,7 @@
 //! 1. the options of the connection,
 //! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
 //! 3. `hostid` in the user's configuration directory, made once at random,
-//! 4. random for this process, if nothing can be written.
+//! 4. a random identity for this process, if that directory cannot be written.
 
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::fmt;
@@ -105,7 +105,7 @@ pub enum Source {
     System(PathBuf),
     /// The user's directory.
     User(PathBuf),
-    /// This process: nothing could be written.
+    /// Random for this process, since the user's directory could not be written.
     Process,
 }
 
@@ -135,8 +135,8 @@ impl HostIdentity {
         })
     }
 
-    /// This host's identity, overridden by the arguments. Given only an NQN, the identifier is the
-    /// UUID in it, or else this host's.
+    /// The identity of the arguments; this host's where they are `None`. Given only an NQN, the
+    /// identifier is the UUID in the NQN, or else this host's.
     #[must_use]
     pub fn with(nqn: Option<&str>, id: Option<HostId>) -> HostIdentity {
         match (nqn, id) {
@@ -151,7 +151,7 @@ impl HostIdentity {
     }
 }
 
-/// The UUID of a host NQN derived from one.
+/// The UUID in a host NQN, if the NQN was derived from one.
 fn id_of_nqn(nqn: &str) -> Option<HostId> {
     nqn.strip_prefix(UUID_NQN_PREFIX)?.parse().ok()
 }

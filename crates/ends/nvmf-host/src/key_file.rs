@@ -26,32 +26,32 @@ const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 /// Prefix of names of systemd credentials (`LoadCredential=`).
 pub const CREDENTIAL: &str = "credential:";
 
-/// Prefix of names of TLS keys in the kernel's keyrings. It precedes nothing (the keys of the host
-/// and subsystem), an identity, or a key's serial number.
+/// Prefix of names of TLS keys in the kernel's keyrings. After it comes an identity, a key's serial
+/// number, or nothing for the keys of the host and subsystem.
 pub const KEYRING: &str = "keyring:";
 
 /// The error on systems without keyrings.
 #[cfg(not(target_os = "linux"))]
 pub(crate) const NO_KEYRINGS: &str = "there are no keyrings on this system: name a file";
 
-/// Whether a name is a file's.
+/// Whether a name denotes a file.
 #[must_use]
 pub fn is_file(path: &Path) -> bool {
     let name = path.to_string_lossy();
     !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
 }
 
-/// Whether a name is a key's in the kernel's keyrings.
+/// Whether a name denotes keys in the kernel's keyrings.
 #[must_use]
 pub fn is_keyring(path: &Path) -> bool {
     path.to_string_lossy().starts_with(KEYRING)
 }
 
-/// Protects the program's memory before it holds a key.
+/// The function that protects the program's memory before it holds a key.
 static GUARD: OnceLock<fn()> = OnceLock::new();
 
-/// Sets a function to call before every read of a key; later calls have no effect. Without one the
-/// library changes nothing about its process.
+/// Sets a function to call before every read of a key; later calls have no effect. Without such a
+/// function the library changes nothing about its process.
 pub fn guard_by(guard: fn()) {
     let _ = GUARD.set(guard);
 }
@@ -63,8 +63,8 @@ pub(crate) fn guard() {
     }
 }
 
-/// Reads the secrets of a file, or of `credential:NAME`: one, or two during a replacement, the new
-/// one first. Skips empty lines and lines that begin with `#`.
+/// Reads the secrets of a file, or of `credential:NAME`: one secret, or two during a replacement,
+/// the new one first. Skips empty lines and lines that begin with `#`.
 ///
 /// # Errors
 /// One sentence with the cause and the remedy; never with a part of a secret.
@@ -80,8 +80,8 @@ pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
     parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
 }
 
-/// Reads a host's TLS keys for a subsystem: as [`read_tls`], or from the kernel's keyrings the keys
-/// for both names, and any keys for discovery.
+/// Reads a host's TLS keys for a subsystem: from a file as [`read_tls`], or from the kernel's
+/// keyrings. From these it also reads the host's keys for discovery.
 ///
 /// # Errors
 /// As [`read`].
@@ -95,12 +95,12 @@ pub fn read_tls_of(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKe
 #[cfg(target_os = "linux")]
 fn in_keyring(name: &str, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let of = |subnqn| {
-        // The two names alone identify a key.
+        // Only the two names identify a key.
         let identity = Identity { hostnqn: host, hostid: [0; 16], subnqn };
         crate::keyring::ask(name, &identity)
     };
     let mut keys = of(subsystem)?;
-    // A key given by identity or number is for these names only.
+    // A key given by identity or number is only for these names.
     if name.is_empty() {
         keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
     }
@@ -142,7 +142,7 @@ fn parse<K, E: Display>(
 
 /// Users that may have access to a file, as bits of its mode.
 const OWNER: u32 = 0o700;
-/// systemd gives a service's user access by an access control list, which shows as the group's
+/// systemd grants a service's user access by an access control list, which appears in the group's
 /// bits. Other users cannot enter the directory.
 const GROUP_AND_OWNER: u32 = 0o770;
 
@@ -173,7 +173,8 @@ fn has_key(text: &str) -> bool {
     text.contains(SECRET_PREFIX) || text.contains(TLS_PREFIX)
 }
 
-/// As [`text`]; `is_secret` says whether such a text is one, which others must not read.
+/// As [`text`]; `is_secret` says whether a text is a secret, which other users must not be able to
+/// read.
 fn text_with(path: &Path, is_secret: fn(&str) -> bool) -> Result<Zeroizing<String>, String> {
     // Other users can read command lines and configurations, and an error must not contain the key.
     if has_key(&path.to_string_lossy()) {
@@ -220,7 +221,7 @@ fn text_open(
     }
 }
 
-/// Checks permissions: a secret that other users can read is disclosed.
+/// Refuses a file that other users can read.
 #[cfg(unix)]
 fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
     use std::os::unix::fs::MetadataExt;
@@ -237,7 +238,7 @@ fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Resul
     })
 }
 
-/// On other systems the access control list of the directory controls reading.
+/// On other systems the access control list of the directory decides who can read.
 #[cfg(not(unix))]
 fn check_readers(_: &Readable, _: &Path, _: u32) -> io::Result<Result<(), String>> {
     Ok(Ok(()))

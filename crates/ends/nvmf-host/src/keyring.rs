@@ -2,10 +2,10 @@
 //! host: each is a pre-shared key named by its identity.
 //!
 //! A name is `keyring:` followed by nothing (the keys of the host and subsystem), an identity, or a
-//! key's serial number (`keyctl show %:.nvme` shows both). The kernel controls access to keys.
-//! Those in `.nvme` belong to root, and processes that possess the keyring can read them, so the
-//! host links it to its process first. It ignores readable keys of other users: any user can create
-//! a key with the name of any host.
+//! key's serial number (`keyctl show %:.nvme` shows both). The kernel controls access to keys. Keys
+//! in `.nvme` belong to root, and processes that possess the keyring can read them. So the host
+//! first links the keyring to its own process. It ignores readable keys of other users: any user
+//! can create a key with the name of any host.
 //!
 //! A process that has given up access to the kernel's keys lets another process read them
 //! ([`read_by`], [`read`]).
@@ -40,7 +40,7 @@ struct Entry {
 /// A function that reads the keys of a name for a host and a subsystem, as [`read`] does.
 pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
 
-/// The function that reads keys in place of this process.
+/// The function that reads keys in another process.
 static READER: OnceLock<Box<Reader>> = OnceLock::new();
 
 /// Sets the function that reads keys from now on, for the life of the process; later calls have no
@@ -77,8 +77,8 @@ pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> 
     readable(found.into_iter().map(|entry| key(entry, identity)))
 }
 
-/// The readable keys, or if there are none, the reason. A key that has expired, or soon will, is
-/// still listed; it must not hide the others.
+/// The readable keys, or if there are none, the reason. The kernel still lists an expired key; this
+/// must not hide the others.
 fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for key in keys {
@@ -97,7 +97,7 @@ fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<Tl
     }
 }
 
-/// The keys of a name, the newest form of identity first.
+/// The keys that a name denotes, with the newest form of identity first.
 fn meant<'a>(
     all: &'a [Entry],
     name: &str,
@@ -239,7 +239,7 @@ mod tests {
         for missing in ["4", "77", "NVMe0R02", "-1"] {
             assert!(found(missing).unwrap_err().contains("nvme check-tls-key"), "{missing}");
         }
-        // A serial number of another key.
+        // The serial number belongs to a key that is not a TLS key.
         let refused = key(&all[2], &identity()).unwrap_err();
         assert!(refused.contains("not an identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();
@@ -262,8 +262,8 @@ mod tests {
         own.add_key(description, payload).expect("room for a key").get_id().0
     }
 
-    /// While there is a valid key, an expired one is ignored; alone, its number reports that it has
-    /// expired. The kernel may still list it for a while.
+    /// A valid key hides an expired one. Without a valid key, reading by serial number reports the
+    /// expiry. The kernel may still list an expired key for a while.
     fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
         let is_gone = |error: &str| error.contains("it has expired") || error.contains("no key");

@@ -15,8 +15,9 @@
 //!
 //! One thread runs the admin queues of all controllers of a process. A [`RemoteNamespace`] is a
 //! [`Namespace`](farblock_block::Namespace) like any other: each of its queues lives on its user's
-//! event loop and has its own connection. A lost connection ends it. A [`Disk`] reconnects, over
-//! one path or several: use it for anything long-lived. See [`disk`].
+//! event loop and has its own connection. If a connection is lost, the namespace fails all
+//! operations. A [`Disk`] reconnects, over one path or several: use it for anything long-lived. See
+//! [`disk`].
 //!
 //! # Three ways to read and write
 //!
@@ -77,15 +78,15 @@
 //!
 //! # Contract
 //!
-//! This contract is [`RemoteNamespace`]'s; [`disk`] has its own.
+//! This is the contract of [`RemoteNamespace`]; [`disk`] has its own.
 //!
-//! **Every operation completes.** If the controller is lost (connection closed, protocol broken,
-//! keep alive unanswered, a command not answered in time), operations in flight fail with
-//! [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). It is then unknown
-//! whether their writes were carried out. Later operations fail likewise, at once.
+//! **Every operation completes.** The controller is lost if it closes a connection, breaks the
+//! protocol, or does not answer a keep alive or a command in time. Operations in flight then fail
+//! with [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). It is unknown
+//! whether the failed writes were carried out. Later operations fail at once with the same error.
 //!
-//! **The peer is not trusted.** Its input can only fill the requested data buffers or cause an
-//! error.
+//! **The peer is not trusted.** Data from the controller can only fill the requested data buffers
+//! or cause an error.
 //!
 //! **Few retries are automatic.** The host retries connecting while the target has not released the
 //! previous queue or controller. It retries a command up to five times if the controller failed it
@@ -93,7 +94,7 @@
 //!
 //! # Not implemented
 //!
-//! Metadata, RDMA. Name resolution takes as long as the system's resolver.
+//! Metadata, RDMA. A time limit for name resolution: it takes as long as the system's resolver.
 
 mod admin;
 mod authentication;
@@ -126,7 +127,7 @@ pub use options::Options;
 pub use transport::tcp::TcpOptions;
 pub use url::Url;
 
-/// The threads that all hosts of a process share, for programs that fork.
+/// Control of the threads that all hosts of a process share, for programs that fork.
 pub mod control_loops {
     pub use crate::control::{Held, hold};
 }

@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-/// Entries of the admin queue; it carries one command fewer at once.
+/// Entries of the admin queue, which has at most one command fewer in flight.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 /// Default number of I/O queue pairs to request.
 pub const QUEUES: u16 = 64;
 
 /// Most bytes that one command moves, if the controller allows it: larger operations are split.
-/// Beyond this, header overhead is negligible, and other commands would wait.
+/// Larger commands would hardly save overhead, and other commands would wait longer.
 pub const MAX_COMMAND_BYTES: u32 = 1 << 20;
 
 /// Up to this many bytes, in-capsule data is copied next to its header instead of becoming a
 /// separate piece of the gather list.
 pub const COPY_BYTES: usize = 4096;
 
-/// After a payload of this size the next receive is a large one, in bytes. TLS opens the records of
-/// such a payload straight into its destination.
+/// After a payload of at least this size, in bytes, the next receive is a large one. TLS opens the
+/// records of such a payload straight into its destination.
 pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
 
-/// A large receive, in bytes: several payloads with their headers in one system call. The host
-/// copies each payload once from there, while it is in the cache.
+/// Size of a large receive, in bytes: several payloads with their headers in one system call. The
+/// host copies each payload once, while it is in the cache.
 pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 
-/// The host receives the rest of a payload of this size straight into its destination, in bytes.
-/// For smaller payloads a large receive and one copy are cheaper than two receives for each. From
-/// 256 KiB on the copy costs up to a fifth of the rate.
+/// If the rest of a payload has at least this size, in bytes, the host receives it straight into
+/// its destination. For smaller payloads a large receive and a copy are cheaper than two receives
+/// each. From 256 KiB on the copy costs up to a fifth of the rate.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
 /// Size of a receive of a large payload's records, in bytes: they stay in the cache until the host
@@ -36,7 +36,7 @@ pub const SEALED_RECEIVE_BYTES: usize = 256 << 10;
 /// Size of a receive between large payloads, in bytes: a few headers.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
-/// Most in-capsule bytes used, even if the controller allows more.
+/// Most in-capsule bytes per command, even if the controller allows more.
 pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
 
 /// Size of a write of zeroes if the controller has no Write Zeroes command, in bytes.
@@ -48,7 +48,8 @@ pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Total time for the orderly shutdown of a controller.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// Time to retry a new queue while the controller is releasing the last one.
+/// Time for which the host retries to connect a queue while the controller still releases the
+/// previous one.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// Pause between those retries.
@@ -78,7 +79,7 @@ pub const ADMIN_TRANSFER_BYTES: u32 = 4 << 20;
 /// Most namespaces in a controller's list.
 pub const NAMESPACES: usize = 1 << 16;
 
-/// Attempts to read a namespace that changes meanwhile.
+/// Attempts to read the properties of a namespace that keeps changing.
 pub const LOOKS: usize = 8;
 
 /// Longest chain of referrals that discovery follows.
@@ -87,7 +88,7 @@ pub const REFERRAL_DEPTH: usize = 4;
 /// Referrals that one discovery follows in total.
 pub const REFERRALS: usize = 32;
 
-/// Addresses of one name to try.
+/// Most addresses of one name to try.
 pub const ADDRESSES: usize = 16;
 
 /// The delay between the attempts to connect to two addresses of a name (RFC 8305, 8).
@@ -109,10 +110,11 @@ pub const STEADY: Duration = Duration::from_secs(1);
 /// Shortest time for a step of reconnecting when the path is about to be given up.
 pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// Interval in which the keeper of a path checks its state without an event.
+/// Interval at which the keeper of a path checks its state even without an event.
 pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
 
-/// First pause between queries whether a lost controller has ended; it doubles.
+/// First pause between queries whether a lost controller has ended; each further pause is twice as
+/// long.
 pub const FINISH_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest pause between those queries.
@@ -121,17 +123,17 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, apart from change events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Path timeout of a disk with several paths: this leaves almost half of a one-second budget for
-/// failover.
+/// Path timeout of a disk with several paths: of one second, it leaves almost half for failover.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// Time that connecting a disk waits for other paths after the first is connected.
+/// Time for which [`Disk::connect`](crate::Disk::connect) waits for other paths after the first is
+/// connected.
 pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
 
-/// Time for which a path gets no commands after it answered "not now".
+/// Time for which a path gets no commands after its controller asked for a retry later.
 pub const BACKOFF: Duration = Duration::from_millis(20);
 
-/// Ended boots of targets' machines to remember.
+/// Most ended boots of targets' machines that a disk remembers.
 pub const BOOTS: usize = 64;
 
 /// I/O queues of a path to connect in parallel.
@@ -140,5 +142,5 @@ pub const QUEUES_AT_ONCE: usize = 16;
 /// Most paths of a disk.
 pub const PATHS: usize = 16;
 
-/// Most commands that one deallocation is split into, each with a range of 16 bytes.
+/// Most commands into which one deallocation is split. Each needs a range entry of 16 bytes.
 pub const DEALLOCATE_COMMANDS: u32 = 4096;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// A namespace of a connected [`Controller`](crate::Controller), to read and write.
 ///
-/// Each open queue has its own connection. Opening one waits for the network, up to the options'
-/// timeouts. Other users of an event loop must not wait that long, so share a [`Disk`](crate::Disk)
-/// there, whose keepers connect. Nothing else waits.
+/// Each open queue has its own connection. Opening a queue waits for the network, up to the
+/// options' timeouts; no other call does. If other users share the event loop, use a
+/// [`Disk`](crate::Disk), which connects on other threads.
 #[derive(Clone)]
 pub struct RemoteNamespace {
     controller: Arc<Inner>,
@@ -45,17 +45,17 @@ impl RemoteNamespace {
         RemoteNamespace { controller, state, info, most }
     }
 
-    /// Whether it was removed or replaced.
+    /// Whether the namespace was removed or replaced.
     pub(crate) fn is_gone(&self) -> bool {
         self.state.geometry().blocks == 0
     }
 
-    /// Its identity.
+    /// The namespace's identity.
     pub(crate) fn known(&self) -> &KnownNamespace {
         self.state.known()
     }
 
-    /// UUIDs of the namespace and of the remote ones that it consists of.
+    /// UUIDs of the namespace and of its remote parts.
     pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
         self.state.contents()
     }
@@ -104,7 +104,8 @@ impl RemoteNamespace {
         Settings {
             nsid: self.info.nsid,
             depth: info.queue_depth(options.queue_depth),
-            // A controller with a limit below one block refuses every command.
+            // Send at least one block, even if the controller's limit is lower and it will refuse
+            // the command.
             command_bytes: (most / block_size).max(1) * block_size,
             in_capsule_bytes: if options.in_capsule { in_capsule_bytes } else { 0 },
             write_zeroes: info.has_write_zeroes(),

@@ -21,18 +21,18 @@ pub struct Options {
     pub dhchap_secret: Option<PathBuf>,
     /// The file with the controller's secret, if the controller must authenticate, too.
     pub dhchap_ctrl_secret: Option<PathBuf>,
-    /// Hash functions allowed in authentication; empty: all. The host does not use a controller
-    /// that accepts none of them.
+    /// Hash functions allowed in authentication; empty: all. Connecting fails if the controller
+    /// accepts none of them.
     pub dhchap_hashes: Vec<Hash>,
     /// Diffie-Hellman groups allowed in authentication; empty: all.
     pub dhchap_dhgroups: Vec<Group>,
     /// TCP options.
     pub tcp: TcpOptions,
-    /// Keep alive timeout: either side closes after this long without traffic. Zero: never.
-    /// Discovery by the well-known NQN never uses it.
+    /// Keep alive timeout: after this long without traffic, either side closes the connection.
+    /// Zero: never. Connections to a discovery service by the well-known NQN do not use it.
     pub keep_alive: Duration,
-    /// Time in which to detect an unresponsive controller, if shorter than the keep alive timeout:
-    /// the host then sends keep alives more often.
+    /// Time in which the host must detect an unresponsive controller. If this is shorter than the
+    /// keep alive timeout, the host sends keep alives more often.
     pub path_timeout: Option<Duration>,
     /// Time limit of each step of connecting: the connection, and each answer.
     pub connect_timeout: Duration,
@@ -40,7 +40,7 @@ pub struct Options {
     pub io_timeout: Duration,
     /// Commands in flight per I/O queue, if the controller allows as many.
     pub queue_depth: u16,
-    /// I/O queues to request, and thus open at once.
+    /// I/O queues to request from the controller: the most that can be open at once.
     pub queues: u16,
     /// Send small writes in the command capsule, if the controller accepts them there.
     pub in_capsule: bool,
@@ -71,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These options, overridden by the URL's digests, identity and secrets.
+    /// These options, with the digests, identity and secrets that the URL sets.
     #[must_use]
     pub fn with_url(&self, url: &Url) -> Options {
         fn first<T: Clone>(url: &[T], own: &[T]) -> Vec<T> {
@@ -92,7 +92,7 @@ impl Options {
         }
     }
 
-    /// The host identity that these options give.
+    /// The host identity of these options: this machine's where they set none.
     #[must_use]
     pub fn identity(&self) -> HostIdentity {
         HostIdentity::with(self.hostnqn.as_deref(), self.hostid)

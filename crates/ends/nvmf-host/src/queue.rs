@@ -1,10 +1,10 @@
 //! An I/O queue: turns operations into commands on its own connection.
 //!
 //! A [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. It splits an
-//! operation into commands no larger than the controller allows. They share the operation's buffer,
-//! and the connection borrows ranges of it. Commands wait in order for a free slot. The queue sends
-//! all operations submitted between two calls of `poll` as one batch, over its
-//! [transport](crate::transport).
+//! operation into commands no larger than the controller allows. These commands share the
+//! operation's buffer, of which the connection borrows ranges. Commands wait in order for a free
+//! slot. The queue sends all operations submitted between two calls of `poll` as one batch, over
+//! its [transport](crate::transport).
 
 mod carried;
 mod table;
@@ -28,11 +28,11 @@ pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) nsid: u32,
-    /// Commands in flight.
+    /// The most commands in flight.
     pub(crate) depth: u16,
     /// Most bytes per command: a multiple of the block size.
     pub(crate) command_bytes: u32,
-    /// Most bytes in a capsule.
+    /// Most data bytes in a capsule.
     pub(crate) in_capsule_bytes: u32,
     pub(crate) write_zeroes: bool,
     /// Most blocks per Write Zeroes command.
@@ -61,7 +61,7 @@ pub(crate) struct RemoteQueue<T: Transport> {
 }
 
 impl<T: Transport> RemoteQueue<T> {
-    /// Puts a connected queue on an event loop.
+    /// Moves a connected queue to an event loop.
     pub(crate) fn new(
         reactor: &Reactor,
         parent: TaskId,
@@ -124,7 +124,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
     }
 
-    /// Whether the connection is lost, and with it all operations not answered in full.
+    /// Whether the connection is lost. All operations that were not answered in full then fail.
     pub(crate) fn is_lost(&self) -> bool {
         self.table.is_lost()
     }

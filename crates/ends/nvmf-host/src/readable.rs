@@ -9,7 +9,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Readable {
     file: File,
-    /// A byte read in order to detect a writer.
+    /// The first byte of the pipe, read in order to detect a writer.
     first: Option<u8>,
 }
 
@@ -57,7 +57,7 @@ mod unix {
     use std::path::Path;
     use std::time::Duration;
 
-    /// Time for a program started at the same time by a shell to open its end.
+    /// Time for the writer, which a shell may start at the same time, to open its end.
     const GRACE: Duration = Duration::from_secs(3);
     const STEP: Duration = Duration::from_millis(20);
 
@@ -110,7 +110,7 @@ mod tests {
             let writer = std::thread::spawn({
                 let path = path.clone();
                 move || {
-                    // This waits for the reader.
+                    // This open blocks until the reader has opened its end.
                     let mut pipe = File::options().write(true).open(path).expect("it opens");
                     if late {
                         std::thread::sleep(std::time::Duration::from_millis(100));

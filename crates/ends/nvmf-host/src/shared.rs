@@ -1,5 +1,5 @@
-//! State that a controller's admin queue, I/O queues and users share. No lock is taken per
-//! operation: queues read one flag, and their namespace's atomic values.
+//! State that a controller's admin queue, I/O queues and users share. Operations take no lock:
+//! queues read one flag, and their namespace's atomic values.
 
 use crate::control::{self, Sender};
 use crate::disk::KnownNamespace;
@@ -29,7 +29,7 @@ pub(crate) struct AdminRequest {
 pub(crate) enum Notice {
     /// The controller is lost.
     Lost,
-    /// A namespace in use was identified again.
+    /// The properties of a namespace in use were read again.
     Namespace(u32),
     /// The access states of namespaces (ANA) may have changed.
     Access,
@@ -37,7 +37,7 @@ pub(crate) enum Notice {
 
 type Watcher = Box<dyn Fn(Notice) + Send + Sync>;
 
-/// See the module's text.
+/// State of a controller; see the module's text.
 #[derive(Default)]
 pub(crate) struct ControllerShared {
     lost: AtomicBool,
@@ -53,7 +53,8 @@ pub(crate) struct ControllerShared {
 struct AdminState {
     /// Why the controller is lost.
     reason: Option<Arc<str>>,
-    /// Why the first of its connections was lost, and whether by a breach of the protocol.
+    /// Why the first of its connections was lost, and whether because the controller broke the
+    /// protocol.
     loss: Option<(Arc<str>, bool)>,
     requests: VecDeque<AdminRequest>,
     admin: Option<Waker>,
@@ -65,8 +66,8 @@ struct AdminState {
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// Where to search next: a queue just released is reused last, because the controller may still
-    /// be busy with it.
+    /// Where to search next. A queue just released is reused last, because the controller may still
+    /// be closing it.
     next: usize,
 }
 
@@ -93,8 +94,8 @@ impl ControllerShared {
         Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
     }
 
-    /// Notes why one of its connections is lost. A breach of the protocol stays, since it explains
-    /// the other losses.
+    /// Notes why one of its connections is lost. Later losses do not replace a breach of the
+    /// protocol, since it explains them.
     pub(crate) fn note_loss(&self, loss: &Loss) {
         let noted = &mut self.state().loss;
         if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {
@@ -108,13 +109,13 @@ impl ControllerShared {
         state.loss.as_ref().map(|(why, _)| Arc::clone(why)).or_else(|| state.reason.clone())
     }
 
-    /// How the controller broke the protocol, if that lost one of its connections.
+    /// How the controller broke the protocol, if a connection was lost for this reason.
     pub(crate) fn breach(&self) -> Option<Arc<str>> {
         self.state().loss.as_ref().filter(|(_, is_breach)| *is_breach).map(|(why, _)| why.clone())
     }
 
-    /// Marks the controller as lost, fails waiting requests and wakes every queue. The first reason
-    /// stays.
+    /// Marks the controller as lost, fails waiting requests and wakes every queue. Later reasons do
+    /// not replace the first.
     pub(crate) fn lose(&self, reason: &str) {
         let mut state = self.state();
         let reason = Arc::clone(state.reason.get_or_insert_with(|| reason.into()));
@@ -212,7 +213,7 @@ impl ControllerShared {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of a namespace, shared with its other users.
+    /// The state of a namespace, shared by all its users.
     pub(crate) fn namespace(
         &self,
         info: &NamespaceInfo,
@@ -222,7 +223,7 @@ impl ControllerShared {
         let mut namespaces = self.namespaces();
         namespaces.retain(|_, state| state.strong_count() > 0);
         if let Some(state) = namespaces.get(&info.nsid).and_then(Weak::upgrade) {
-            // Otherwise another namespace has replaced the one in use.
+            // If false, another namespace has replaced the one in use.
             if state.refresh(Some(info)) {
                 return state;
             }
@@ -250,8 +251,8 @@ impl ControllerShared {
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
     }
 
-    /// Updates a namespace from the controller's answer; `None`: it is gone. Returns the namespace
-    /// if its geometry changed and [`NamespaceState::tell`] is not running yet.
+    /// Updates a namespace from the controller's answer; `None`: the namespace was removed. Returns
+    /// the namespace if its geometry changed and [`NamespaceState::tell`] is not running yet.
     #[must_use]
     pub(crate) fn refresh(
         &self,
@@ -267,14 +268,14 @@ impl ControllerShared {
     }
 }
 
-/// Sizes and features of a namespace; the changeable ones have their present values.
+/// Sizes and features of a namespace; values that can change are the present ones.
 pub(crate) struct NamespaceState {
     geometry: Geometry,
     known: KnownNamespace,
     blocks: AtomicU64,
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
-    /// UUIDs of the remote namespaces that it consists of.
+    /// UUIDs of the remote namespaces of which this one consists.
     contents: Mutex<Vec<[u8; 16]>>,
     changes: Changes,
     /// Changes not yet reported to listeners.
@@ -295,8 +296,8 @@ impl NamespaceState {
         }
     }
 
-    /// Reports geometry changes, one report at a time, each possibly for several changes: a
-    /// controller can change faster than listeners process it.
+    /// Reports geometry changes to listeners, one report at a time. A report may stand for several
+    /// changes, since a controller can report them faster than listeners handle them.
     pub(crate) async fn tell(&self) {
         loop {
             let told = self.untold.load(Ordering::Acquire);
@@ -307,7 +308,7 @@ impl NamespaceState {
         }
     }
 
-    /// Its identity when it was looked up.
+    /// The namespace's identity when it was looked up.
     pub(crate) fn known(&self) -> &KnownNamespace {
         &self.known
     }
@@ -326,7 +327,7 @@ impl NamespaceState {
         }
     }
 
-    /// UUIDs of the namespace and of the remote ones that it consists of, as its target said last.
+    /// UUIDs of the namespace and of its remote parts, as last reported by its target.
     pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
         let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.known.uuid.iter().chain(&*contents).copied().collect()
@@ -418,7 +419,7 @@ mod tests {
         assert!(shared.used_namespaces().is_empty());
     }
 
-    /// A listener may be slow: further changes meanwhile take no more threads.
+    /// While a listener is slow, further changes start no more threads.
     #[test]
     fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
         let shared = ControllerShared::new(1);

@@ -17,7 +17,7 @@ struct Outcome {
     intact: bool,
 }
 
-/// A command in flight, or one whose buffer still is.
+/// A command in flight, or a completed command whose buffer the transport still has.
 pub(super) struct Pending<T: Transport> {
     pub(super) purpose: Purpose,
     place: T::Place,
@@ -32,11 +32,11 @@ pub(super) struct Done {
     pub(super) cqe: Cqe,
     /// The data from the controller.
     pub(super) data: Vec<u8>,
-    /// The data are undamaged.
+    /// Whether the data are undamaged.
     pub(super) intact: bool,
 }
 
-/// See the module's text. Each slot's command is one operation: both have the same number.
+/// See the module's text. Each command is an operation of its own, whose index is the slot's.
 pub(super) struct Table<T: Transport> {
     reactor: Reactor,
     slots: Vec<Option<Pending<T>>>,
@@ -81,7 +81,7 @@ impl<T: Transport> Table<T> {
             Data::None => T::Place::NOWHERE,
             Data::FromController(length) => {
                 let mut buffer = take(length);
-                // Bytes that the controller does not fill must not be old data.
+                // If the controller does not fill the buffer, the user must not see old data.
                 buffer.fill(0);
                 T::Place::here(buffer)
             }

@@ -1,5 +1,5 @@
-//! An I/O queue over any transport. Each call checks the transport once; in programs with TCP only,
-//! no check is needed.
+//! An I/O queue over any transport. Each call checks once which transport the queue has; programs
+//! with TCP only need no check.
 
 use super::{RemoteQueue, Settings};
 use crate::controller::Inner;
@@ -55,7 +55,7 @@ impl IoQueue {
         }
     }
 
-    /// Whether the connection is lost, and with it all operations not answered in full.
+    /// Whether the connection is lost. All operations that were not answered in full then fail.
     pub(crate) fn is_lost(&self) -> bool {
         each!(self, queue => queue.is_lost())
     }

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::trace;
 
-/// The name under which people set the log level of commands: `RUST_LOG`.
+/// The name under which `RUST_LOG` sets the log level of commands.
 const QUEUE: &str = "farblock_host::queue";
 
 /// A command in flight.
 #[derive(Clone, Copy)]
 struct Slot<P> {
-    /// Its operation, or [`FREE`].
+    /// The index of the command's operation, or [`FREE`].
     active: u32,
     /// The start of its data in the operation's buffer.
     start: usize,
@@ -44,14 +44,15 @@ enum OperationKind {
     Write,
     Flush,
     WriteZeroes,
-    /// Write Zeroes by writing zeroes: every command sends the start of the table's buffer.
+    /// Write Zeroes as Write commands: each sends the start of the table's buffer, which has
+    /// zeroes.
     SendZeroes,
     /// The table's buffer holds the ranges.
     Deallocate,
 }
 
 impl OperationKind {
-    /// Whether the buffer is the table's and not the operation's.
+    /// Whether the data are in the table's buffer instead of the operation's.
     fn has_own_buffer(self) -> bool {
         matches!(self, OperationKind::SendZeroes | OperationKind::Deallocate)
     }
@@ -59,17 +60,17 @@ impl OperationKind {
 
 /// An incomplete operation.
 struct Active<P> {
-    /// Its buffer is at `place`.
+    /// The operation; its buffer is at `place`.
     op: Op,
     kind: OperationKind,
     place: P,
-    /// Blocks with issued commands.
+    /// The number of blocks for which commands were issued.
     issued_blocks: u32,
-    /// No more commands need be issued.
+    /// Whether no more commands need be issued.
     issued_all: bool,
     commands_in_flight: u32,
     result: Result<(), BlockError>,
-    /// The delay after which to retry, if a command failed for a transient reason.
+    /// The delay after which to retry; `None` if no command failed for a transient reason.
     again: Option<Duration>,
     /// The number of retries.
     retries: u8,
@@ -86,7 +87,7 @@ pub(crate) struct Table<T: Transport> {
     free_actives: Vec<u32>,
     /// Operations with commands to issue, in the order of submission.
     waiting: VecDeque<u32>,
-    /// Operations to retry, and when.
+    /// Operations to retry, with the time of the retry.
     delayed: Vec<(Instant, u32)>,
     done: Vec<Completion>,
     active_count: usize,
@@ -190,7 +191,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// One range for each command of a deallocation.
+    /// A buffer with one range for each command of a deallocation.
     fn deallocate_ranges(&self, op: &Op) -> Buffer {
         let most = deallocate_blocks(&self.settings, op.blocks);
         let count = op.blocks.div_ceil(most);
@@ -283,7 +284,7 @@ impl<T: Transport> Table<T> {
         self.delayed.iter().map(|(at, _)| *at).min()
     }
 
-    /// Queues operations again whose retry is due.
+    /// Queues the operations whose retry is due.
     pub(super) fn retry(&mut self, now: Instant) {
         let waiting = &mut self.waiting;
         self.delayed.retain(|&(at, index)| {
@@ -319,8 +320,8 @@ impl<T: Transport> Table<T> {
         self.lost
     }
 
-    /// Handles a lost connection: operations whose buffer is here end now, the others when their
-    /// buffer is back.
+    /// Handles a lost connection: operations whose buffer is in the table end now, the others when
+    /// the transport has returned their buffer.
     pub(super) fn lose(&mut self) {
         self.lost = true;
         self.waiting.clear();
@@ -339,7 +340,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// Takes the controller's breach of the protocol, which ends the connection.
+    /// Takes the description of the controller's breach of the protocol, which ends the connection.
     pub(super) fn take_breach(&mut self) -> Option<&'static str> {
         self.breach.take()
     }
@@ -359,7 +360,7 @@ impl<T: Transport> Table<T> {
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
     }
 
-    /// Whether a command really did what its successful status says.
+    /// Checks that a command succeeded and moved all its data undamaged.
     fn judge(part: &T::Part, cqe: &Cqe, received: u32, intact: bool) -> Result<(), Judgement> {
         if !cqe.status().is_success() {
             return Err(Judgement::Status);
@@ -435,7 +436,7 @@ impl<T: Transport> Commands<T> for Table<T> {
             let status = cqe.status();
             let error = match judgement {
                 Judgement::Status => status::block_error(status, command),
-                // The connection ends, so another path or connection may carry it out.
+                // The connection ends, so the disk may repeat the operation on another one.
                 Judgement::Short => BlockError::Disconnected,
                 _ if command.reads() => BlockError::ReadFailed,
                 _ => BlockError::WriteFailed,
@@ -459,7 +460,7 @@ impl<T: Transport> Commands<T> for Table<T> {
                 };
                 active.again = active.again.max(Some(delay));
             } else if active.result.is_ok() {
-                // The operation's error is its first.
+                // Keep only the first error of the operation.
                 active.result = Err(error);
             }
             let (lba, blocks) = (active.op.lba, active.op.blocks);
@@ -490,8 +491,8 @@ enum Judgement {
 }
 
 impl Judgement {
-    /// Whether a retry may succeed. Other errors are final, or concern the path and may succeed on
-    /// another one.
+    /// Whether a retry may succeed. Other errors are final, or concern the path: a retry on another
+    /// path may succeed.
     fn is_passing(&self, status: Status, error: BlockError) -> bool {
         use BlockError::{NotReady, ReadFailed, WriteFailed};
         let failed = matches!(error, ReadFailed | WriteFailed | NotReady);
@@ -503,8 +504,8 @@ impl Judgement {
     }
 }
 
-/// Blocks per command of a deallocation of `blocks` blocks. A controller with an extremely small
-/// limit will refuse it.
+/// Blocks per command of a deallocation of `blocks` blocks. This may exceed an extremely small
+/// limit of a controller, which then refuses the commands.
 fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
     settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
 }
