@@ -12,12 +12,12 @@ thread_local! {
     static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether something on the control loop waits for the calling thread.
+/// Whether a future on the control loop waits for the calling thread.
 pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Reports a change. A listener may take its time, wait for locks, and use the object.
+/// Reports a change on another thread, where listeners may block and use the object.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
     if !changes.is_watched() {
         return changes.tell(change);
@@ -28,10 +28,10 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
-/// Runs a function on another thread, or on this one if the system refuses a thread.
+/// Runs a function on another thread, or on this thread if the system refuses to start one.
 ///
 /// # Errors
-/// If it panicked.
+/// If the function panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {

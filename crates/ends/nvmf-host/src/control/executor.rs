@@ -61,7 +61,7 @@ impl Inbox {
         (std::mem::take(&mut letters.new), std::mem::take(&mut letters.woken), letters.stopping)
     }
 
-    /// Ends the loop once nothing runs on it.
+    /// Ends the loop once no future is left on it.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.ring();
@@ -78,7 +78,7 @@ impl Inbox {
     }
 }
 
-/// Schedules a future again.
+/// A waker that schedules a future again.
 struct TaskWaker {
     inbox: Arc<Inbox>,
     id: u64,
@@ -100,7 +100,7 @@ struct Running {
     waker: task::Waker,
 }
 
-/// On any end of the loop, drops futures waiting to start.
+/// When the loop ends for any reason, drops the futures that wait to start.
 struct End<'a>(&'a Inbox);
 
 impl Drop for End<'_> {
@@ -113,7 +113,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs a function as the loop.
+/// Runs a function as code of the control loop; see [`is_here`].
 fn here<T>(act: impl FnOnce() -> T) -> T {
     let before = IS_HERE.replace(true);
     let result = act();
@@ -121,8 +121,8 @@ fn here<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the output, or `None` after a panic, which is then in the log: other futures continue.
-/// In a simulation the panic propagates.
+/// Returns the output, or `None` after a panic, so that other futures continue. In a simulation the
+/// panic propagates.
 fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
     match os::is_simulated() {
         true => Some(act()),
@@ -182,14 +182,14 @@ impl Executor<'_> {
     }
 
     fn resume(&mut self, id: u64) {
-        // It may have ended since it was woken.
+        // The future may have ended since it was woken.
         let Some(running) = self.running.get_mut(&id) else { return };
         let mut context = Context::from_waker(&running.waker);
         let future = running.future.as_mut();
         let result = here(|| contained(|| future.poll(&mut context)));
         if result != Some(Poll::Pending) {
             let ended = self.running.remove(&id);
-            // Dropping its contents may notify others, or panic again.
+            // Dropping the future's contents may notify others, or panic again.
             here(|| contained(|| drop(ended)));
         }
     }

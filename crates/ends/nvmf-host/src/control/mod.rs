@@ -1,17 +1,16 @@
 //! The control loop: one thread with one event loop that runs everything in a process's hosts
 //! except I/O.
 //!
-//! A conversation with a controller is a future: straight code that waits for answers, which the
-//! compiler turns into a state machine. There is no other runtime, and no future on the data path.
-//! A future stays on the loop's thread, so callers pass a function that creates it
-//! ([`Control::spawn`]).
+//! A conversation with a controller is a future: sequential code that awaits answers. There is no
+//! other runtime, and no future on the data path. A future stays on the loop's thread, so callers
+//! pass a function that creates it ([`Control::spawn`]).
 //!
 //! # Contract
 //!
 //! * Code on the loop waits only with `await`, because all controllers share the loop. Blocking
 //!   work (names, files, keys, users' callbacks) runs [elsewhere](blocking).
-//! * The loop runs while there is an owner of its [`Control`], or a future on it. The last owner
-//!   waits for its end when it is dropped.
+//! * The loop runs while there is an owner of its [`Control`], or a future on it. Dropping the last
+//!   owner waits for the end of the loop.
 //! * The loop drops a future that panics; the others continue.
 
 mod blocking;
@@ -36,16 +35,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The running loops: of this process, of its ancestors before a fork, and of simulated worlds.
+/// The running loops of this process and of simulated worlds, and loops copied by a fork.
 static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 
-/// The threads that can use a loop: those of a process, or of a simulated world in it. A forked
-/// process has its parent's memory but none of its threads.
+/// Identifies the threads that can use a loop: those of a process, or of a simulated world in it. A
+/// forked process has its parent's memory but none of its threads.
 type ControlPlace = (u32, u64);
 
-/// While it exists, no other thread finds or starts a control loop. See [`hold`].
+/// While this value exists, no other thread finds or starts a control loop. See [`hold`].
 pub struct Held(#[allow(dead_code, reason = "held, not looked at")] MutexGuard<'static, Loops>);
 
 /// Call this before a fork: otherwise the child could wait forever for a lock that another thread
@@ -56,7 +55,7 @@ pub fn hold() -> Held {
 }
 
 /// Whether the caller may wait for work on a control loop: not if the loop is the caller or waits
-/// for it. In a failed simulation nothing happens any more.
+/// for it. Also not in a failed simulation, where no thread runs any more.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed
@@ -74,7 +73,7 @@ impl Control {
     /// Returns the control loop with this engine; starts one if necessary.
     pub(crate) fn shared(engine: EngineKind) -> Result<Arc<Control>, Arc<io::Error>> {
         let control = Control::find_or_start(engine)?;
-        // Without the lock: other loops may be requested meanwhile.
+        // Wait without the lock, so that other threads can request loops meanwhile.
         match os::wait_for(&control.started) {
             Ok(()) => Ok(control),
             Err(error) => Err(Arc::clone(error)),
@@ -85,7 +84,7 @@ impl Control {
         let place = (std::process::id(), os::world());
         let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
         loops.retain(|(_, _, found)| found.strong_count() > 0);
-        // Only ours: the last owner of a loop waits for its thread.
+        // Upgrade only matching loops: dropping the last owner of a loop waits for its thread.
         let ours = loops.iter().filter(|(at, kind, _)| (*at, *kind) == (place, engine));
         let ours: Vec<_> = ours.filter_map(|(_, _, found)| found.upgrade()).collect();
         let found = ours.iter().find(|found| !found.inbox.has_ended()).map(Arc::clone);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 struct ReplyState<T> {
     answer: Option<T>,
-    /// The sender has answered or was dropped.
+    /// Whether the sender has answered or was dropped.
     is_over: bool,
     waker: Option<Waker>,
 }
@@ -58,7 +58,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Blocks the calling thread. Not on the control loop, which may have to answer.
+    /// Blocks the calling thread. Must not run on the control loop, which may have to answer.
     pub(crate) fn wait(self) -> Option<T> {
         super::wait(self)
     }

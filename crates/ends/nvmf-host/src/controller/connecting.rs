@@ -43,7 +43,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    /// Checks the parameters; nothing is sent yet.
+    /// Checks the parameters, without sending anything.
     pub(super) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
         check_options(subsystem, options)?;
         Ok(Self {
@@ -190,7 +190,8 @@ async fn bring_up(
             Step::Ready(info) => break info,
         }
     };
-    // A controller that merely claims to be a discovery service must, too.
+    // Only the well-known discovery NQN is exempt, not every controller that claims to be a
+    // discovery service.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;
     }
@@ -227,7 +228,7 @@ impl Inner {
         greeted.finish(true)
     }
 
-    /// Connects a queue over a connection.
+    /// Connects an I/O queue over a new connection.
     async fn greet_queue(
         &self,
         queue: &mut impl Exchange,
@@ -236,7 +237,7 @@ impl Inner {
     ) -> Result<(), ConnectError> {
         let Caller { identity, options, sqsize_z, .. } = caller;
         let data = command::connect_data(identity, Some(self.info.cntlid));
-        // One entry more than the commands in flight, and 0's-based.
+        // The entries, 0's-based: one more than the commands in flight.
         let command = command::connect(qid, *sqsize_z, 0);
         let during = "the answer to Connect of an I/O queue";
         let (cqe, _) = queue.execute(&command, data.as_bytes(), during).await?;
@@ -251,8 +252,8 @@ impl Inner {
     }
 }
 
-/// Whether to retry, after a pause: for a while, if the controller is still releasing this host's
-/// last queue, or its previous controller.
+/// Decides whether to retry, and pauses first. Retries until `give_up` while the controller is
+/// still releasing this host's last queue or its previous controller.
 async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
     let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
     if is_busy {

@@ -1,5 +1,5 @@
-//! Queries to a connected controller, for threads and for the control loop: they wait only with
-//! `await`.
+//! Queries to a connected controller. They wait only with `await`, so both threads and the control
+//! loop can use them.
 
 use super::Inner;
 use super::connecting::wire_identity;
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 /// The admin queue, shared with other users.
 struct Live<'a> {
     inner: &'a Inner,
-    /// Why the connection was lost meanwhile.
+    /// Set if the connection was lost during the exchange.
     lost: Option<Error>,
 }
 
@@ -91,7 +91,7 @@ impl Inner {
         let done = authentication::authenticate(&mut live, &identity, &self.options).await;
         self.authenticates.store(false, Ordering::Release);
         done.map_err(|reason| match (reason, live.lost) {
-            // This is not an authentication failure, unless the controller reported one before.
+            // A lost connection is not an authentication failure.
             (ConnectError::Io(_), Some(lost)) => lost,
             (reason, _) => Error::Authentication {
                 address: self.address.to_string(),
@@ -164,7 +164,8 @@ impl Inner {
         match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid).await {
             Ok(data) => info.add_descriptors(&data),
             Err(Error::Command { status, .. }) if admin::has_no_descriptors(status) => {}
-            // A namespace with identifiers must not be taken for one without.
+            // Do not ignore this error: a namespace with identifiers must not be taken for one
+            // without.
             Err(error) => return Err(error),
         }
         Ok(info)
@@ -183,7 +184,7 @@ impl Inner {
         Ok(infos)
     }
 
-    /// Limits of single commands; older controllers report none.
+    /// The limits of single commands; the default for older controllers, which report none.
     async fn command_limits(&self) -> Result<CommandLimits, Error> {
         match self.identify(Cns::COMMAND_SET_CONTROLLER, 0).await {
             Ok(data) => Ok(CommandLimits::parse(&data)),
@@ -203,7 +204,8 @@ impl Inner {
             let info = self.namespace_info(nsid).await?;
             let most = self.command_limits().await?;
             let namespace = RemoteNamespace::new(Arc::clone(self), info, most);
-            // The admin queue handles later changes, because this namespace is now in use.
+            // No change came in between. The admin queue handles later ones, because this namespace
+            // is now in use.
             if self.shared.changes() == changes {
                 return Ok(namespace);
             }

@@ -7,8 +7,8 @@
 //!                +--------- it fails -----------+
 //! ```
 //! If the target's machine rebooted, dirty and flushing data may be lost: the disk reports the next
-//! successful flush of any queue as failed. It does so once. If the process dies before its user
-//! surely received that error, its successor reports the loss again.
+//! successful flush of any queue as failed. It does so once. If the process may have died before
+//! its user received this error, its successor reports the loss again.
 
 use super::fencing::ControllerLife;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
-/// The path of a predecessor that this disk does not have.
+/// Stands for a path of a predecessor that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
 /// See the module's text.
@@ -30,9 +30,9 @@ const NO_PATH: usize = usize::MAX;
 pub(super) struct Cache {
     dirty: AtomicBool,
     flushing: AtomicUsize,
-    /// The next flush must fail.
+    /// Whether the next flush must fail.
     lost: AtomicBool,
-    /// The user has received the error: the record is no longer needed.
+    /// Whether the user has received the error, so that the record is no longer needed.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }
@@ -40,24 +40,24 @@ pub(super) struct Cache {
 /// Boot identifiers of the targets' machines.
 #[derive(Default)]
 struct Boots {
-    /// By path: the boot of controllers that may have cached data.
+    /// Paths, each with a boot whose controllers may have cached data of the disk.
     of_paths: Vec<(usize, Boot)>,
     /// Boots that have ended.
     over: Vec<Boot>,
-    /// Boots presumed to have ended: a new path led to another boot, and these did not answer.
-    /// Their unflushed writes have been reported as lost.
+    /// Boots presumed to have ended: a new path led to another boot, and their machines did not
+    /// answer. The disk has reported their unflushed writes as lost.
     supposed: Vec<Boot>,
-    /// When a path last connected to a boot, as a count of connections.
+    /// For each boot, the value of `connections` when a path last connected to it.
     seen: Vec<(Boot, u64)>,
     connections: u64,
-    /// Pairs of paths that once led to the same machine; each pair is in here both ways.
+    /// Pairs of paths that once led to the same machine, each in both orders.
     twins: Vec<(usize, usize)>,
-    /// Records of the loss, kept until a flush has failed.
+    /// Records of losses, kept until a flush has reported them.
     marks: Vec<ControllerLife>,
 }
 
 impl Boots {
-    /// A path leads to this boot, and so do earlier paths to it.
+    /// Notes that a path leads to this boot, and that paths with the same boot are its twins.
     fn meet(&mut self, path: usize, boot: Boot) {
         self.over.retain(|over| *over != boot);
         self.lives(boot);
@@ -69,7 +69,7 @@ impl Boots {
         }
     }
 
-    /// A path is connected to this boot.
+    /// Notes that a path is connected to this boot, which has therefore not ended.
     fn lives(&mut self, boot: Boot) {
         self.supposed.retain(|supposed| *supposed != boot);
         self.seen.retain(|(seen, _)| *seen != boot);
@@ -83,16 +83,16 @@ impl Boots {
         self.seen.iter().find(|(seen, _)| *seen == boot).map_or(0, |(_, at)| *at)
     }
 
-    /// The boots that have ended if `path` is now at another one: earlier boots of it and its
-    /// twins.
+    /// The boots that have ended if `path` now leads to boot `now`: other boots of this path and
+    /// its twins.
     fn before(&self, path: usize, now: Boot) -> Vec<Boot> {
         let is_twin = |other| path == other || self.twins.contains(&(path, other));
         let others = self.of_paths.iter().filter(|(other, boot)| *boot != now && is_twin(*other));
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Boots that may have ended: it is unknown where a new path led before, and they did not
-    /// answer.
+    /// Boots that may have ended: `path` is new, so its machine may have had any boot that no path
+    /// confirms.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
@@ -109,11 +109,12 @@ impl Boots {
         self.of_paths.iter().all(|(other, _)| *other != path)
     }
 
-    /// The paths to probe before the disk can interpret that `path` leads to boot `now`. A machine
-    /// has one boot at a time: a boot that still answers is another machine.
+    /// The paths to probe before the disk can judge the connection of `path` to boot `now`. A
+    /// machine has one boot at a time, so another boot that still answers is that of another
+    /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // That path did not answer, but another one has connected to the boot since.
+        // The path did not answer, but another path has connected to the boot since.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -136,14 +137,14 @@ pub(super) struct Answer {
     pub(super) connections: u64,
 }
 
-/// The consequence of where a path leads.
+/// The consequence of connecting a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meeting {
     /// Nothing is lost.
     Well,
     /// Acknowledged, unflushed writes may be lost.
     Lost,
-    /// Unknown until these paths have been probed.
+    /// Whether writes are lost is unknown until these paths have been probed.
     Doubt(Vec<usize>),
 }
 
@@ -153,16 +154,16 @@ impl Cache {
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The target acknowledged a write that may be only in its cache.
+    /// Notes that the target acknowledged a write, which may be only in its cache.
     pub(super) fn wrote(&self) {
-        // Load first: the cache line stays shared between cores.
+        // Load first, so that the cache line stays shared between cores.
         if !self.dirty.load(Ordering::SeqCst) {
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
 
-    /// A controller that is already lost had acknowledged a write. Returns whether that may be
-    /// lost.
+    /// Notes a write that a controller acknowledged before it was lost. Returns whether the write
+    /// may be lost.
     pub(super) fn wrote_before(&self, life: &ControllerLife) -> bool {
         let is_over = |origin: &ControllerOrigin| self.boots().is_over(origin.boot);
         let lost = life.origin.as_ref().is_some_and(is_over);
@@ -173,9 +174,9 @@ impl Cache {
         lost
     }
 
-    /// A flush is submitted. Returns whether it has data to make durable.
+    /// Notes a submitted flush. Returns whether it has data to make durable.
     pub(super) fn flush_begins(&self) -> bool {
-        // Counted before `dirty` is cleared, so that at any time one of the two is set.
+        // Count the flush before clearing `dirty`, so that at any time one of the two is set.
         self.flushing.fetch_add(1, Ordering::SeqCst);
         let carries = self.dirty.swap(false, Ordering::SeqCst);
         if !carries {
@@ -184,7 +185,7 @@ impl Cache {
         carries
     }
 
-    /// A flush has ended.
+    /// Notes the end of a flush.
     pub(super) fn flush_ends(&self, carries: bool, result: Result<(), BlockError>) {
         if carries {
             if result.is_err() {
@@ -200,7 +201,7 @@ impl Cache {
         !is_silent && self.lost.load(Ordering::SeqCst) && self.lost.swap(false, Ordering::SeqCst)
     }
 
-    /// The user of the flush that failed has received its error.
+    /// Notes that the user has received the error of the failed flush.
     pub(super) fn was_told(&self) {
         self.told.store(true, Ordering::SeqCst);
     }
@@ -213,14 +214,14 @@ impl Cache {
             boots.marks.push(life.clone());
             self.lost.store(true, Ordering::SeqCst);
         } else if origin.knows_boot() {
-            // Also for a path that the disk no longer has, or has under another name.
+            // Also keep the boot if the disk no longer has the path, or has it under another name.
             boots.of_paths.push((path.unwrap_or(NO_PATH), origin.boot));
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
 
-    /// A path now leads to this controller, and other paths have since answered as given. If writes
-    /// may be lost, `record` stores that first.
+    /// Judges a path that now leads to this controller; `answers` are probes of other paths. If
+    /// writes may be lost, `record` stores this first.
     pub(super) fn connected(
         &self,
         path: usize,
@@ -238,7 +239,7 @@ impl Cache {
         }
         let silent = boots.silent(path, origin.boot, answers);
         boots.meet(path, origin.boot);
-        // A path to the same machine proves as much, and may be the only one that comes back.
+        // The boot of a twin path proves the same, and may be the only path that comes back.
         let over = boots.before(path, origin.boot);
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
@@ -278,14 +279,15 @@ impl Cache {
         self.boots().connections
     }
 
-    /// A path to this controller is about to be used: earlier unanswered probes of it were wrong.
+    /// Notes that a path to this controller is about to be used, so that its boot has not ended
+    /// even if probes had no answer.
     pub(super) fn published(&self, life: &ControllerLife) {
         if let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) {
             self.boots().lives(origin.boot);
         }
     }
 
-    /// Whether records of a reported loss can be removed.
+    /// Whether the user knows of a reported loss, so that its records can be removed.
     pub(super) fn has_told(&self) -> bool {
         self.told.load(Ordering::SeqCst)
     }
@@ -306,7 +308,8 @@ impl ControllerLife {
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this is such a record and not a controller, so that the disk waits for nothing.
+    /// Whether this is a record made by [`Cache::mark`] instead of a controller, so that the disk
+    /// need not wait for its commands.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }
@@ -359,7 +362,7 @@ mod tests {
         assert!(flush(&cache));
         assert_eq!(connect(&cache, 0, 2), 0);
         assert!(flush(&cache));
-        // They were not; two paths lead to the same machine.
+        // The writes were not flushed; two paths lead to the same machine.
         cache.wrote();
         assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
         assert!(cache.take_told().is_empty());
@@ -387,8 +390,8 @@ mod tests {
         assert_eq!(connect(&cache, 0, 3), 0);
     }
 
-    /// It is unknown where a path led before it first connected: the others' machines show whether
-    /// they are alive.
+    /// It is unknown where a path led before it first connected. So the disk probes whether the
+    /// machines of other paths are alive.
     #[test]
     fn a_new_path_tells_if_no_other_lives() {
         let inherited = || {
@@ -407,12 +410,12 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The same without a predecessor.
+        // Repeat the case without a predecessor.
         let cache = Cache::default();
         connect(&cache, 1, 1);
         cache.wrote();
         assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
-        // It is the same machine, and the cache knows it from then on.
+        // Both paths lead to the same machine, and the cache remembers this.
         let cache = inherited();
         assert_eq!((connect(&cache, 0, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
     }
@@ -450,15 +453,15 @@ mod tests {
         };
         // It was the same machine: later writes are safe.
         assert_eq!(connect(&supposed(), 1, 2), 0);
-        // It is alive and reboots later; also if its path was about to be used meanwhile.
+        // The machine is alive and reboots later; also if its path was about to be used meanwhile.
         let cache = supposed();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 1, 3)), (0, 1));
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // It rebooted, and no path has used it since.
+        // The machine rebooted, and no path has used it since.
         assert_eq!(connect(&supposed(), 1, 3), 0);
-        // Its acknowledged writes that the disk had not yet processed may be lost.
+        // Writes that it acknowledged but the disk had not yet processed may be lost.
         assert!(supposed().wrote_before(&life(1)));
     }
 

@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One life of a controller that a disk uses: the data another process needs to close it.
+/// A controller instance that a disk uses: the data that another process needs to close it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerLife {
-    /// The path over which it was connected.
+    /// The path over which the controller was connected.
     pub url: Url,
-    /// Its name for a Cross-Controller Reset, if it supports one.
+    /// The controller's name in a Cross-Controller Reset, if its target supports this command.
     pub name: Option<CrossControllerReset>,
-    /// The time for which the lost controller may carry out commands unless it is closed. The disk
-    /// sends nothing again before. [`Duration::MAX`]: forever.
+    /// The time for which the lost controller may carry out commands unless it is closed. Until
+    /// then the disk does not resend writes. [`Duration::MAX`]: forever.
     pub quiesce_time: Duration,
-    /// Its origin, if it is farblock's.
+    /// The controller's origin, if its target is farblock.
     pub origin: Option<ControllerOrigin>,
 }
 
@@ -64,8 +64,8 @@ impl Fencing {
         self.finished.store(true, Ordering::Release);
     }
 
-    /// Notes that a write which may yet be carried out was reported as failed. Returns whether one
-    /// was before.
+    /// Notes that a write which may yet be carried out was reported as failed. Returns whether this
+    /// was noted before.
     pub(super) fn mark_indeterminate(&self) -> bool {
         self.indeterminate.swap(true, Ordering::AcqRel)
     }
@@ -91,15 +91,15 @@ pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
             if Status(status.code()) == Status::INVALID_FIELD
                 && is_succeeded(lost.life.origin, info.origin) =>
         {
-            // Its process has ended, and all its commands with it.
+            // The lost controller's process has ended, and all its commands with it.
             true
         }
         Err(error @ Error::Command { .. }) => {
             tracing::debug!("a lost controller cannot be ended: {error}");
             lost.has_waited()
         }
-        // The keeper asks the next connected controller again. An expired wait is not as good as an
-        // answer: the clock may have jumped ahead, which may also be why no answer arrived.
+        // The keeper asks the next connected controller again. Do not rely on an expired wait
+        // instead: the clock may have jumped ahead, which may also be why no answer arrived.
         Err(error) => {
             tracing::debug!("nobody says whether a lost controller has ended: {error}");
             false
@@ -107,8 +107,8 @@ pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
     }
 }
 
-/// Whether a target that does not know a lost controller replaced the one that did. It may be an
-/// unrelated target: an address can move, and a name can resolve to several addresses.
+/// Whether a target that does not know a lost controller has replaced the target that did. If not,
+/// it may be an unrelated target: an address can move, and a name can resolve to several addresses.
 fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
     lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
@@ -116,14 +116,15 @@ fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>)
 /// State of a dead process for its successor, as last stored by its [`Record`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Predecessor {
-    /// The namespace that its users know. `None`: it had no users.
+    /// The namespace that the process's users know. `None`: it had no users.
     pub namespace: Option<KnownNamespace>,
     /// The controllers that may still carry out commands.
     pub controllers: Vec<ControllerLife>,
 }
 
-/// Stores the state that a disk's successor needs. The disk's threads call it and wait for it. If
-/// it fails, the disk does not use the path, reports the error there, and retries.
+/// Stores the state that a disk's successor needs. The disk's threads call these functions and wait
+/// for them. If one fails, the disk does not use the path, reports the error in its
+/// [`PathStatus`](super::PathStatus), and retries.
 pub trait Record: Send + Sync {
     /// Stores the disk's namespace before the disk uses it.
     ///
@@ -131,8 +132,8 @@ pub trait Record: Send + Sync {
     /// In a sentence, why the state is not stored safely.
     fn namespace(&self, known: &KnownNamespace) -> Result<(), String>;
 
-    /// Stores all controllers that may still carry out commands: before the disk uses another one,
-    /// and after one is finished.
+    /// Stores all controllers that may still carry out commands. The disk calls it before it uses
+    /// another controller, and after a lost one is finished.
     ///
     /// # Errors
     /// As [`Record::namespace`].
@@ -144,7 +145,7 @@ pub trait Record: Send + Sync {
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
-    /// No disk succeeds this one: the next is a new disk.
+    /// Whether no disk succeeds this one: the next user makes a new disk.
     is_of_its_own: bool,
 }
 
@@ -158,8 +159,8 @@ impl Journal {
         Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
     }
 
-    /// Whether closing the disk forgets a controller that has answered everything. Only a successor
-    /// would need that controller's boot.
+    /// Whether closing the disk removes a controller that has answered all commands. Only a
+    /// successor would need this controller's boot.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }
@@ -178,7 +179,7 @@ impl Journal {
     /// Stores a controller that is about to be used. After an error it must not be used.
     pub(super) fn add(&self, life: &ControllerLife) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };
-        // Under the lock, to keep the order of the changes.
+        // Keep the lock while storing, so that changes are stored in order.
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
         lives.push(life.clone());
         record.controllers(&lives).map_err(|reason| {
@@ -191,7 +192,7 @@ impl Journal {
     pub(super) fn remove(&self, life: &ControllerLife) {
         let Some(record) = &self.record else { return };
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only one: lives without a name may be equal.
+        // Remove only one: entries without a name may be equal.
         if let Some(at) = lives.iter().position(|other| other == life) {
             lives.swap_remove(at);
         }

@@ -1,5 +1,5 @@
-//! State that a disk's paths, queues and users share. Queues read it when they are notified, never
-//! per operation, except for the geometry.
+//! State that a disk's paths, queues and users share. Queues read this state when they are
+//! notified. Per operation they read only the geometry.
 
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// A queue on a path for one of the disk's queues, or the reason why there is none.
 pub(super) struct Arrival {
-    // Declared before the session: the keeper must drop that last.
+    // Declared before `session`, since the keeper must hold its last reference.
     pub(super) queue: Result<ConnectedQueue, Error>,
     pub(super) session: Arc<Session>,
 }
@@ -45,13 +45,13 @@ impl Mailbox {
     }
 
     fn notify(&self) {
-        // Waking takes a lock: once is enough until the queue polls.
+        // Waking takes a lock, so wake only once until the queue polls.
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
-    /// Whether it was notified since the last call.
+    /// Whether the queue was notified since the last call.
     pub(super) fn take_notice(&self) -> bool {
         self.notified.load(Ordering::Relaxed) && self.notified.swap(false, Ordering::AcqRel)
     }
@@ -120,13 +120,13 @@ impl KeeperSignal {
 /// The fate of operations that found no path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Wait; ask again at that time, or when notified.
+    /// Wait, and ask again at this time or when notified.
     Wait(Option<Instant>),
     /// Fail with this error.
     Fail(BlockError),
 }
 
-/// See the module's text.
+/// The shared state of a disk; see the module's text.
 pub(super) struct Hub {
     pub(super) options: DiskOptions,
     pub(super) nsid: u32,
@@ -135,7 +135,7 @@ pub(super) struct Hub {
     /// connected path.
     known: Mutex<Option<KnownNamespace>>,
     namespace: OnceLock<NamespaceState>,
-    /// Users know that completed writes are durable, and need not flush.
+    /// Whether users were told that completed writes are durable, so that they do not flush.
     write_through: AtomicBool,
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
@@ -143,14 +143,15 @@ pub(super) struct Hub {
     lost: Mutex<Vec<Arc<Fencing>>>,
     pub(super) journal: Journal,
     pub(super) cache: Cache,
-    /// The number of unfinished controllers with writes reported as failed, or of a predecessor.
+    /// The number of unfinished controllers that belong to a predecessor or have writes reported as
+    /// failed.
     indeterminate: AtomicUsize,
     pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
     pub(super) changes: Changes,
     pub(super) meters: Meters,
     pub(super) refusal: Refusal,
-    /// An operation has succeeded since a keeper last cleared this.
+    /// Whether an operation has succeeded since a keeper last cleared this.
     has_progressed: AtomicBool,
     pub(super) nesting: Nesting,
 }
@@ -197,7 +198,7 @@ impl Hub {
         self.has_progressed.swap(false, Ordering::Relaxed)
     }
 
-    /// Succeeds a dead process with this state; `record` stores the state for the next successor.
+    /// Takes over the state of a dead process; `record` stores the state for the next successor.
     pub(super) fn succeed(&mut self, predecessor: Predecessor, record: Box<dyn Record>) {
         let Predecessor { namespace, controllers } = predecessor;
         for life in &controllers {
@@ -210,7 +211,7 @@ impl Hub {
         let lost = controllers.iter().filter(|life| !life.is_mark() && !forgets).map(|life| {
             let fencing = Fencing::new(life.clone());
             fencing.lost_since();
-            // Its commands are unknown, and its user may repeat them.
+            // The dead process's writes are unknown, and its user may repeat them.
             fencing.mark_indeterminate();
             Arc::new(fencing)
         });
@@ -227,7 +228,8 @@ impl Hub {
         self.journal = Journal::of_its_own(record);
     }
 
-    /// Whether the disk's namespace is known, so that a path to another one is merely useless.
+    /// Whether the disk's namespace is known. If so, a path to another namespace is an error of
+    /// this path only.
     pub(super) fn is_decided(&self) -> bool {
         lock(&self.known).is_some()
     }
@@ -242,7 +244,7 @@ impl Hub {
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
-        // Users who learn that there is no cache rely on it from then on.
+        // Users who are told that there is no volatile cache do not flush from then on.
         let told = known.as_ref().is_none_or(|known| known.volatile_cache);
         let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
         if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
@@ -260,7 +262,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Takes the geometry over from a path that is about to be used. Gives whether it changed.
+    /// Adopts the geometry of a path that is about to be used. Returns whether it changed.
     pub(super) fn adopt(&self, found: &KnownNamespace, geometry: Geometry) -> bool {
         let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
         state.set(geometry)
@@ -291,12 +293,12 @@ impl Hub {
         known.map_or(Ok(()), |known| known.check(found).map_err(another))
     }
 
-    /// The namespace that every path must lead to, once one is connected.
+    /// The namespace to which every path must lead; `None` before the first path connects.
     pub(super) fn known(&self) -> Option<KnownNamespace> {
         lock(&self.known).clone()
     }
 
-    /// Whether writes must be durable when they complete, with or without a cache.
+    /// Whether the disk must make every write durable (FUA).
     pub(super) fn is_write_through(&self) -> bool {
         self.write_through.load(Ordering::Relaxed)
     }
@@ -340,8 +342,8 @@ impl Hub {
         lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.notify());
     }
 
-    /// Notes that a path's session is lost. Its commands must be finished before anything that may
-    /// change the same blocks is sent again.
+    /// Notes that a path's session is lost. Its commands must be finished before the disk resends
+    /// writes.
     pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
         let mut lost = lock(&self.lost);
         session.fencing.lost_since();
@@ -380,20 +382,21 @@ impl Hub {
         drop(lost);
     }
 
-    /// Whether a write reported as failed may yet be carried out. Until that is over, nothing may
-    /// be written.
+    /// Whether a write reported as failed may yet be carried out. As long as this is so, the disk
+    /// sends no writes.
     pub(super) fn has_indeterminate_writes(&self) -> bool {
         self.indeterminate.load(Ordering::Acquire) > 0
     }
 
-    /// Puts a new session into use. Operations sent on lost sessions stay held until those are
-    /// finished; all others may continue.
+    /// Puts a new session into use. Writes of lost sessions stay held until these sessions are
+    /// finished; other operations may continue.
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
         self.ring_queues();
     }
 
-    /// The fate of operations that find no path. `refused`: whether a path has no queue for them.
+    /// The fate of operations that find no path. `refused`: whether the controller of a path has no
+    /// queue left for them.
     pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
         if self.is_stopping() {
             return Verdict::Fail(BlockError::Disconnected);

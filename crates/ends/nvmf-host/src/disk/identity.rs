@@ -2,8 +2,8 @@
 
 use farblock_proto::host::NamespaceInfo;
 
-/// A namespace as a disk and its users know it. Every connection, also of a successor, must lead to
-/// it.
+/// The identity of a namespace. Every connection of a disk and of its successors must lead to the
+/// namespace with this identity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KnownNamespace {
     /// UUID, if it has one.
@@ -16,8 +16,8 @@ pub struct KnownNamespace {
     pub serial: String,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Completed writes are durable only after a flush. Users who learned that none is needed do
-    /// not flush, so the disk keeps to that; it is not part of the identity.
+    /// Whether completed writes are durable only after a flush. Not part of the identity. If users
+    /// were told that they need not flush, the disk stores this fact here.
     pub volatile_cache: bool,
 }
 
@@ -33,7 +33,7 @@ impl KnownNamespace {
         }
     }
 
-    /// Whether it has an identifier that distinguishes it from every other namespace.
+    /// Whether the namespace has a globally unique identifier.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.uuid.is_some() || self.nguid.is_some() || self.eui64.is_some()
@@ -111,7 +111,7 @@ mod tests {
     fn every_identifier_is_compared() {
         let known = named();
         assert_eq!(known.check(&known), Ok(()));
-        // Neither belongs to the identity of a namespace with identifiers.
+        // Serial number and cache do not belong to the identity of a namespace with identifiers.
         let found = KnownNamespace { serial: "S2".into(), volatile_cache: false, ..named() };
         assert_eq!(known.check(&found), Ok(()));
         for (found, text) in [

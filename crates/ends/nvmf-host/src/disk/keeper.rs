@@ -1,8 +1,8 @@
 //! The keeper of one path, on the control loop. It connects and reconnects the path, opens queues
 //! for the disk's queues, and finishes commands sent on lost sessions.
 //!
-//! Bringing up a controller takes a dozen answers, each of which may take seconds, so no user's
-//! event loop does it.
+//! Bringing up a controller takes a dozen answers, each of which may take seconds, so this does not
+//! run on a user's event loop.
 
 use super::cache::{Answer, Meeting};
 use super::fencing::is_over;
@@ -34,10 +34,11 @@ pub(super) struct Keeper {
     local: Local,
     control: Arc<Control>,
     index: usize,
-    /// Receives the result of the first attempt, or of each attempt up to the first success.
+    /// Reports the result of the first attempt, or with a connect wait of each attempt up to the
+    /// first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still hold. Dropping the last reference to a controller waits
-    /// for its end, except on the control loop.
+    /// Lost sessions that queues may still hold. The keeper keeps them, since dropping the last
+    /// reference to a controller outside the control loop waits for its end.
     retired: Vec<Arc<Session>>,
     /// The controller address of the last session.
     worked: Option<SocketAddr>,
@@ -80,8 +81,8 @@ impl Log {
     }
 }
 
-/// Breaches of the protocol in a row that are alike, without an operation that succeeded between
-/// them: another attempt would end in the same way.
+/// Counts equal breaches of the protocol in a row, without a successful operation in between. After
+/// several, further attempts would fail in the same way.
 #[derive(Default)]
 struct Breaches {
     text: String,
@@ -97,7 +98,7 @@ impl Breaches {
     }
 }
 
-/// Whether an absent target causes this error, as expected on a lost path.
+/// Whether this error means that the target does not answer, as expected on a lost path.
 fn is_absence(error: &Error) -> bool {
     use ConnectError::{Closed, ControllerBusy, Io, Refused, TimedOut, Unreachable};
     match error {
@@ -110,11 +111,11 @@ fn is_absence(error: &Error) -> bool {
     }
 }
 
-/// Whether the target's answer is invalid, which another attempt will not change.
+/// Whether the target broke the protocol, which another attempt will not change.
 fn is_breach(error: &Error) -> bool {
     use InfoError::{FormatOutOfRange, NotAscending, TooShort};
     match error {
-        // A missing namespace may return.
+        // Other invalid answers may change: a missing namespace may return.
         Error::Answer { reason, .. } => {
             matches!(reason, TooShort | FormatOutOfRange | NotAscending)
         }
@@ -123,11 +124,11 @@ fn is_breach(error: &Error) -> bool {
     }
 }
 
-/// The disk's queues that have a queue on a session.
+/// The disk's queues for which this session has connected a queue.
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
-    /// The number of queues when the controller ran out of them.
+    /// The number of the disk's queues when the controller had none left.
     refused_at: Option<usize>,
 }
 
@@ -164,7 +165,8 @@ impl Keeper {
                 }
                 Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
-                    // The target is alive and will release the previous controller: retry sooner.
+                    // The target is alive and will soon release the previous controller, so pause
+                    // only shortly.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
                     {
                         longest = longest.min(limits::BUSY_PAUSE);
@@ -188,7 +190,7 @@ impl Keeper {
         self.end().await;
     }
 
-    /// Waits for the end of every controller without other owners, in good order if possible.
+    /// Shuts down every controller without other owners, and waits for its end.
     async fn end(mut self) {
         for session in std::mem::take(&mut self.retired) {
             let inner = Arc::downgrade(session.controller.inner());
@@ -223,7 +225,7 @@ impl Keeper {
             if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
-            // In steps: the path may have to be given up earlier.
+            // Wait in steps, since the path may have to be given up earlier.
             let left = left.min(limits::KEEPER_PERIOD);
             self.hub.keepers.wait(&self.local, notified, left).await;
         }
@@ -234,7 +236,7 @@ impl Keeper {
         if is_breach(&error) {
             self.breaches.note(&error.to_string(), self.hub.take_progress());
         }
-        // Retried even if another namespace is there: the right one may return.
+        // Retry even if the path leads to another namespace: the right one may return.
         self.path().failed(&error);
         self.report(Err(error));
     }
@@ -343,14 +345,16 @@ impl Keeper {
                 (!ended.contains(&life)).then_some((other, life, why))
             });
             let Some((other, life, why)) = doubts.next() else {
-                // With no wait in between: a path that comes up meanwhile looks at this one.
+                // Do not await between the check and this call: a path that comes up later compares
+                // itself with this one.
                 self.path().compared();
                 return Ok(());
             };
             let asked = other.inner().identify(Cns::CONTROLLER, 0);
             match self.local.until(os::now() + self.options().connect_timeout, asked).await {
                 Some(Ok(_) | Err(Error::Command { .. })) => return Err(Error::Twin(why)),
-                // It ended with its target, which its connection had not told.
+                // The controller ended with its target, although its connection had not reported a
+                // loss.
                 Some(Err(Error::Lost(_))) => ended.push(life),
                 Some(Err(error)) => return Err(error),
                 None => {
@@ -361,7 +365,8 @@ impl Keeper {
         }
     }
 
-    /// Finds out what the disk consists of, and refuses one that contains its whole.
+    /// Stores the parts of the disk's namespace, and refuses the path if they include a namespace
+    /// of which the disk is a part.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -418,7 +423,8 @@ impl Keeper {
         }
     }
 
-    /// The time for which a lost controller may carry out commands, if nothing closes it.
+    /// The time for which a controller may carry out commands after its loss, if no other
+    /// controller closes it.
     fn quiesce_time(&self, controller: &Controller) -> Result<Duration, Error> {
         let options = &self.hub.options;
         if let Some(chosen) = options.quiesce {
@@ -441,7 +447,7 @@ impl Keeper {
     fn options(&self) -> Options {
         let mut options = self.hub.options.connection.clone();
         if self.hub.paths.len() > 1 {
-            // The disk may have had only one path at first.
+            // Set the default here: the disk may have had only one path at first.
             options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
         }
         if let Some(at) = self.path().gives_up_at(&self.hub.options) {
@@ -493,7 +499,8 @@ impl Keeper {
         }
     }
 
-    /// Removes the records of losses that users know, so that a successor does not report them.
+    /// Removes the records of losses that users know of, so that a successor does not report them
+    /// again.
     async fn forget_told(&self) {
         if self.hub.cache.has_told() {
             let forget = |hub: &Hub| {
@@ -508,7 +515,7 @@ impl Keeper {
     async fn handle_change(&self, session: &Session) {
         let geometry = session.namespace.geometry();
         if geometry.blocks == 0 {
-            // It was removed or replaced: reconnecting finds out.
+            // The namespace was removed or replaced; the next connection shows which.
             session.abort("the namespace is not there any more");
             return;
         }
@@ -549,7 +556,7 @@ impl Keeper {
         let without = |mailbox: &&Arc<Mailbox>| !served.done.contains(&mailbox.id);
         let wanting: Vec<_> = mailboxes.iter().filter(without).collect();
         for several in wanting.chunks(limits::QUEUES_AT_ONCE) {
-            // In parallel: each takes some round trips.
+            // Connect them in parallel, since each takes several round trips.
             let connect = |_| session.namespace.connect_queue(&self.local);
             let queues = all((0..several.len()).map(connect));
             let is_over = || session.is_lost() || self.hub.is_stopping();
@@ -597,7 +604,7 @@ impl Keeper {
                 // If that fails, a surplus record is harmless.
                 let _ = self.recorded(move |hub| hub.journal.remove(&life)).await;
             }
-            // Drops the path's reference, so that the session ends here.
+            // Drop the path's reference, so that the session ends here.
             self.path().lost("the disk was closed");
         }
         self.retired.push(session);

@@ -1,8 +1,7 @@
 //! Latencies of a disk's operations, from submission to completion.
 //!
-//! This is the user's view: each operation counts once, on however many paths it was tried, and
-//! includes its wait for a path. Until a user asks for it, nothing is measured and no clock is
-//! read.
+//! Each operation counts once, even if several paths tried it, and its latency includes the wait
+//! for a path. The queues read no clock until a user enables the measurement.
 
 use farblock_block::{Command, Latency, LatencyCounts};
 use std::ops::AddAssign;

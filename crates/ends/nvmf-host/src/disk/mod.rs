@@ -23,9 +23,9 @@
 //! # Contract
 //!
 //! **Every operation completes once**, with the controller's result or with
-//! [`BlockError::Disconnected`]. The disk reports the latter if no path was usable for the time in
-//! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`). It also does so if, for that long,
-//! every usable path was tried and either lost or refused the operation.
+//! [`BlockError::Disconnected`]. The disk reports the error if no path was usable for the time in
+//! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`), or if for this time every usable path
+//! was lost with the operation or refused it.
 //!
 //! **No acknowledged write is lost, and none is carried out late.** The disk repeats
 //! operations that a lost connection left unanswered: a read at once, but a write only when the
@@ -33,14 +33,14 @@
 //!
 //! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
 //!   through another controller, and confirms that none of its commands is left: milliseconds.
-//! * A farblock target may not know the lost controller but have its place (address and boot of the
-//!   machine). The old process has then ended: no delay.
+//! * If a farblock target does not know the lost controller but has its listen addresses on the
+//!   same boot of the machine, the old process has ended: no delay.
 //! * For other targets (at present the Linux kernel's and SPDK), and if neither is possible, the
 //!   disk holds the write until the lost controller must have stopped by the specification. That
 //!   takes three keep alive timeouts (two if traffic does not count as a sign of life) plus the
-//!   time that the controller asks for (CQT). This is only as safe as the target: those two may
-//!   carry out a command late that is stuck in their storage. It also depends on this machine's
-//!   clock: if it jumps ahead, the wait is too short.
+//!   time that the controller asks for (CQT). This is only as safe as the target: Linux and SPDK
+//!   may later carry out a command that is stuck in their storage. If this machine's clock jumps
+//!   ahead, the wait is too short.
 //! * `quiesce` in the options replaces that wait. If it is too short, a stuck command can undo
 //!   later writes that were acknowledged and flushed.
 //!
@@ -50,10 +50,10 @@
 //!
 //! **Durability is the namespace's.** A lost connection does not lose a completed write. But if the
 //! target's machine has a volatile cache and crashes, it loses unflushed data. A farblock target
-//! reports that its machine rebooted. One flush then fails, if writes were acknowledged since the
-//! last flush, or may have been to a predecessor. If a new path leads to a different boot than the
-//! other paths, the disk first probes the others: a silent machine may be the one that rebooted.
-//! Other targets do not report reboots, and the flush succeeds.
+//! reports that its machine rebooted. One flush then fails if the target acknowledged writes since
+//! the last flush, or may have acknowledged writes of a predecessor. If a new path leads to a
+//! different boot than the other paths, the disk first probes the others: a silent machine may be
+//! the one that rebooted. Other targets do not report reboots, and the flush succeeds.
 //!
 //! **A target process is not trusted by its name.** If a path reconnects to another process, or to
 //! a target that does not identify its process, the disk reports
@@ -63,10 +63,10 @@
 //! has a connection.
 //!
 //! **The namespace may grow and shrink**; [`Disk::changes`] reports it. A namespace with another
-//! identity or block size is another disk. The disk sends it nothing, whether it finds it on
-//! connecting or by a notice. It closes that path, sets [`PathStatus::error`] to the cause, and
-//! retries until the path leads to the right namespace. A successor takes over the namespace
-//! identity from a dead process ([`Disk::succeed`]).
+//! identity or block size is another disk. The disk sends no operations to it. It closes the path,
+//! sets [`PathStatus::error`] to the cause, and retries until the path leads to the right
+//! namespace. A successor takes over the namespace identity from a dead process
+//! ([`Disk::succeed`]).
 //!
 //! **A user once told that there is no volatile cache need not flush**: if a later target has one,
 //! the disk makes every write durable (FUA).
@@ -114,7 +114,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twins::Seen;
 
-/// See the [module](self). Clones are the same disk; it closes with the last clone and queue.
+/// See the [module](self). Clones are the same disk, which closes when the last clone and queue is
+/// dropped.
 #[derive(Clone)]
 pub struct Disk {
     hub: Arc<Hub>,
@@ -134,7 +135,7 @@ pub enum DiskState {
     Dead,
 }
 
-/// The keepers of a disk. Dropping it closes the disk and waits for them.
+/// The keepers of a disk. Dropping this closes the disk and waits for the keepers.
 struct Life {
     hub: Arc<Hub>,
     /// Resolve when the keepers have ended.
@@ -146,7 +147,8 @@ struct Life {
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        // A watcher may hold the last reference, and a keeper may be waiting for that watcher.
+        // If a watcher drops the last reference, do not wait: a keeper may be waiting for the
+        // watcher.
         if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
             for ended in ended.drain(..) {
@@ -183,7 +185,7 @@ impl Disk {
         record: impl Record + 'static,
     ) -> Result<Disk, Error> {
         Disk::connect_with(urls, options, |hub| {
-            // Another subsystem knows nothing of them.
+            // Controllers of another subsystem cannot be closed through this one.
             predecessor.controllers.retain(|life| life.url.subsystem == urls[0].subsystem);
             hub.succeed(predecessor, Box::new(record));
         })
@@ -191,7 +193,7 @@ impl Disk {
 
     /// As [`Disk::connect`]. `record` stores the controllers that must be closed before another
     /// process writes, if this process is killed ([`OrphanedControllers`], [`Disk::succeed`]). A
-    /// disk closed with no operation in flight leaves none.
+    /// disk that is closed without operations in flight leaves no controllers in the record.
     ///
     /// # Errors
     /// As [`Disk::connect`], and if `record` fails.
@@ -270,8 +272,7 @@ impl Disk {
         };
         let (first, connected) = channel();
         self.start_keeper(index, first);
-        // It was reachable a moment ago. If it is lost now, the keeper reconnects it like any
-        // other.
+        // The check has just reached the path. If it is lost now, the keeper reconnects it.
         let _ = os::recv_timeout(&connected, limits::OTHER_PATHS_TIME);
         Ok(())
     }
@@ -303,8 +304,8 @@ impl Disk {
     }
 
     /// The kind of operation that the target refuses although the disk is connected, and the
-    /// reason, for example a reservation of another host. It is reset when the same kind of
-    /// operation succeeds.
+    /// reason, for example a reservation of another host. `None` again when an operation of the
+    /// same kind has succeeded.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let (writes, error) = self.hub.refusal.held()?;
@@ -368,7 +369,7 @@ impl Namespace for Disk {
     fn availability(&self) -> Availability {
         match self.state() {
             DiskState::Live | DiskState::Degraded if self.is_usable() => Availability::Ready,
-            // Connected, but the target denies access (ANA).
+            // Paths are connected, but the target denies access (ANA).
             DiskState::Live | DiskState::Degraded => Availability::Waiting,
             DiskState::Waiting => Availability::Waiting,
             DiskState::Dead => Availability::Gone,
@@ -444,9 +445,9 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
     Ok(nsid)
 }
 
-/// Returns when a disk of `paths` paths is usable: one is connected, and the others are too,
-/// failed, or exceed their time. `wait`: how long to retry for the first one. `is_decided`: it is
-/// known which of two namespaces is the right one.
+/// Returns when a disk of `paths` paths is usable: one path is connected, and each other path is
+/// connected, has failed, or has used up its time. `wait`: how long to retry until the first one
+/// connects. `is_decided`: whether it is known which namespace is the right one.
 fn wait_for_first(
     results: &Receiver<Result<(), Error>>,
     paths: usize,

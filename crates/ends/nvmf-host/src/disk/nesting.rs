@@ -1,5 +1,5 @@
-//! What a disk consists of on other machines, and what it is a part of here: it must not be used
-//! while one contains the other.
+//! The remote namespaces of which a disk consists, and the local namespaces of which it is a part.
+//! The disk must not be used while one of these is in both.
 
 use super::hub::Hub;
 use crate::error::Error;
@@ -20,9 +20,9 @@ fn lock(uuids: &Mutex<Uuids>) -> MutexGuard<'_, Uuids> {
 }
 
 impl Nesting {
-    /// Stores what the disk's target says that it consists of; true if that is news. It stays while
-    /// the disk is away. A disk that only stands for itself, before and after, is no news: its
-    /// users have read that.
+    /// Stores the parts that the disk's target reports, which stay while the disk is disconnected.
+    /// Returns true if users must be notified: not if the only part, before and after, is the
+    /// namespace itself.
     pub(super) fn consists_of(&self, uuids: Uuids) -> bool {
         let before = std::mem::replace(&mut *lock(&self.contents), uuids.clone());
         before != uuids && before.len().max(uuids.len()) > 1
@@ -50,7 +50,8 @@ impl Part for Hub {
 
     fn add_whole(&self, uuid: [u8; 16]) {
         lock(&self.nesting.wholes).push(uuid);
-        // A connected path may lead to a disk that contains it.
+        // Let the keepers check again: a connected path may lead to a namespace that contains this
+        // one.
         self.keepers.notify();
     }
 }

@@ -11,16 +11,16 @@ pub struct DiskOptions {
     /// Options of each connection, such as keep alive. With several paths the default
     /// `path_timeout` is short.
     pub connection: Options,
-    /// The time to retry when no path connects initially. Zero: try once.
+    /// How long to retry if no path connects at first. Zero: try once.
     pub connect_wait: Duration,
     /// The longest pause between attempts to reconnect. The first attempt follows at once; then
-    /// pauses double up to this.
+    /// each pause is twice the previous one, up to this.
     pub reconnect_delay: Duration,
     /// The time after which a lost path is given up. The disk is dead when all paths are. `None`:
     /// never.
     pub ctrl_loss_timeout: Option<Duration>,
-    /// Operations fail if no path was usable for this long, or no path carried them out, while
-    /// reconnecting continues. `None`: they wait until all paths are given up.
+    /// Operations fail if for this long no path was usable or no path carried them out;
+    /// reconnecting continues. `None`: operations wait until all paths are given up.
     pub fast_io_fail_timeout: Option<Duration>,
     /// How the disk chooses the path of an operation.
     pub policy: Policy,
@@ -64,12 +64,12 @@ impl DiskOptions {
 /// others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// The first in the order given, while it is usable.
+    /// The first usable path in the order given.
     #[default]
     Numa,
-    /// Each in turn.
+    /// Each usable path in turn.
     RoundRobin,
-    /// The one with the fewest operations of the same queue in flight.
+    /// The usable path with the fewest operations of the same queue in flight.
     QueueDepth,
 }
 

@@ -19,7 +19,7 @@ pub struct OrphanedControllers {
 }
 
 impl OrphanedControllers {
-    /// Adds controllers that are not known yet.
+    /// Adds controllers, except those added before.
     pub fn add(&mut self, lives: Vec<ControllerLife>) {
         for life in lives.into_iter().filter(|life| !life.is_mark()) {
             if !self.lost.iter().any(|known| known.life == life) {
@@ -36,9 +36,9 @@ impl OrphanedControllers {
         self.lost.is_empty()
     }
 
-    /// Closes them through a controller connected for this purpose, as [`Disk`](super::Disk) does
-    /// with controllers that it loses. Retries for as long as `patience` allows. Controllers that
-    /// have ended are removed.
+    /// Closes the controllers through one that is connected for this purpose, as
+    /// [`Disk`](super::Disk) closes controllers that it loses. Retries for as long as `patience`
+    /// allows. Controllers that have ended are removed.
     ///
     /// # Errors
     /// If no controller can be connected in this time.

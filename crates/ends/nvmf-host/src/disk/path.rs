@@ -43,7 +43,7 @@ pub struct PathStatus {
     pub state: PathState,
     /// The time since the last change of `state`.
     pub since: Duration,
-    /// The controller's address and identifier, if it is live.
+    /// The controller's address and identifier, if the path is live.
     pub controller: Option<(SocketAddr, u16)>,
     /// I/O queues granted by its controller, one for each of the disk's queues; 0 if not live.
     pub queues: u16,
@@ -57,7 +57,7 @@ pub struct PathStatus {
     pub access_changes: u64,
     /// Number of losses and failed attempts, by [`Error::reason`].
     pub failures: BTreeMap<&'static str, u64>,
-    /// The last reason why it was lost or could not be connected.
+    /// The last reason why the path was lost or could not be connected.
     pub error: Option<String>,
 }
 
@@ -73,20 +73,21 @@ pub(super) enum WaitLimit {
 struct PathInner {
     state: PathState,
     since: Instant,
-    /// Since when no connection has served a queue, if none does. A connection that is lost before
-    /// it serves does not change this.
+    /// Since when no connection has served the disk's queues; `None` while one does. A connection
+    /// that is lost before it serves a queue does not change this.
     lost_since: Option<Instant>,
-    /// Since when the namespace is unreachable, if it is, also because the target denies access.
+    /// Since when the namespace is unreachable, also because the target denies access; `None` while
+    /// it is reachable.
     unusable_since: Option<Instant>,
     reconnects: u64,
     access_changes: u64,
-    /// There are only a few reasons.
+    /// By reason; there are only a few reasons.
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
     /// The controller of a session that is about to be used.
     candidate: Option<Controller>,
-    /// The candidate was compared with the controllers of all other paths.
+    /// Whether the candidate was compared with the controllers of all other paths.
     is_compared: bool,
     /// The process that the last session led to, if known; outer `None` before the first session.
     process: Option<Option<ProcessName>>,
@@ -136,7 +137,7 @@ impl Path {
     }
 
     /// Whether a session that is about to be used may lead to another process than the previous
-    /// session: of the same name on another copy of the data, or restarted on it.
+    /// session. The new process may serve another copy of the data.
     pub(super) fn may_lead_elsewhere(&self, process: Option<ProcessName>) -> bool {
         let before = self.lock().process.replace(process);
         before.is_some_and(|before| before.is_none() || before != process)
@@ -156,14 +157,14 @@ impl Path {
         state.is_compared = false;
     }
 
-    /// The candidate contradicts no other path's controller.
+    /// Notes that the candidate contradicts no other path's controller.
     pub(super) fn compared(&self) {
         self.lock().is_compared = true;
     }
 
-    /// The controller that the candidate of another path has to agree with, and its namespace's
-    /// size if it is in use. `is_before`: this path is before the other one. Of two candidates that
-    /// come up at once, the later one is compared with the earlier one.
+    /// The controller with which another path's candidate must agree, and its namespace's size if
+    /// it is in use. `is_before`: this path is before the other one. Of two candidates that come up
+    /// at once, that of the later path is compared with that of the earlier one.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {
@@ -186,7 +187,7 @@ impl Path {
         self.lock().session.as_ref().map(|session| session.controller.clone())
     }
 
-    /// Notes that every queue has a connection.
+    /// Notes that every queue of the disk has a connection on this path.
     pub(super) fn served(&self) {
         let mut state = self.lock();
         state.lost_since = None;
@@ -247,7 +248,7 @@ impl Path {
         let limit = options.wait_limit().and_then(|limit| since.checked_add(limit));
         let Some(at) = limit else { return WaitLimit::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
-            // Connected, about to serve: the limit may have passed, so allow the connect timeout.
+            // The path is connected but does not serve yet: allow it at least the connect timeout.
             return WaitLimit::Until(at.max(state.since + options.connection.connect_timeout));
         }
         WaitLimit::Until(at)

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 pub(super) struct Paths([OnceLock<Path>; limits::PATHS]);
 
 impl Paths {
-    /// Panics if there are more than the maximum.
+    /// Panics if there are more than [`limits::PATHS`].
     pub(super) fn new(paths: Vec<Path>) -> Paths {
         let all = Paths([const { OnceLock::new() }; limits::PATHS]);
         for path in paths {

@@ -1,6 +1,7 @@
-//! A queue of a disk: gives each operation to a path, and keeps it until a path has completed it.
+//! A queue of a disk: submits each operation to a path, and keeps it until a path has completed it.
 //!
-//! It lives on its user's event loop and never blocks: keepers deliver connections to its mailbox.
+//! The queue lives on its user's event loop and never blocks: keepers deliver connections to its
+//! mailbox.
 //!
 //! ```text
 //!              a path is usable                    done, or failed by the controller
@@ -12,13 +13,14 @@
 //!      |         for it now
 //!      +------------------------------------------- no hope: failed --------> completed
 //! ```
-//! After a Held operation fails, the queue starts no other write before its session is finished.
+//! After a Held operation has failed, the queue starts no other write before the lost session is
+//! finished.
 //!
 //! Held operations are writes that may have been sent on a lost session. While the target may still
 //! carry them out, a repeated write could complete first and then be undone, with later writes, by
 //! the first attempt. Reads and flushes need not wait.
 //!
-//! Key space: the token of an operation on a path is its number in the table.
+//! The token of an operation on a path is the operation's number in the table.
 
 use super::Life;
 use super::hub::{Hub, Mailbox, Verdict};
@@ -35,17 +37,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rounds of one poll: operations returned by one path go to another at once.
+/// Rounds of one poll, so that operations returned by one path go to another at once.
 const ROUNDS: usize = 4;
 
 /// A connection of this queue.
 struct Leg {
-    // Declared before the session: the keeper must drop that last.
+    // Declared before `session`, since the keeper must hold its last reference.
     queue: IoQueue,
     session: Arc<Session>,
-    /// The target has a volatile cache.
+    /// Whether the target has a volatile cache.
     cached: bool,
-    /// Until when the path gets no operation, after it answered "not now".
+    /// Until when the path gets no operation, after its controller asked for a retry later.
     backs_off_until: Option<Instant>,
 }
 
@@ -76,13 +78,14 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// The last poll returned a failed flush that reports a lost cache.
+    /// Whether the last poll returned a failed flush that reports a lost cache.
     tells: bool,
     /// The time that an operation may wait for a path. `None`: forever.
     patience: Option<Duration>,
     /// The last path used.
     last: usize,
-    /// Something other than a completion happened.
+    /// Whether an event other than a completion has occurred, so that waiting operations must be
+    /// checked.
     review: bool,
     timer: Option<Instant>,
     meter: Arc<Meter>,
@@ -128,7 +131,7 @@ impl DiskQueue {
         }
     }
 
-    /// Gives an operation to a path, or queues it.
+    /// Submits an operation to a path, or queues it.
     fn start(&mut self, index: u32) {
         match self.choose() {
             Some(path) if self.may_start(index) => self.give(index, path),
@@ -151,7 +154,7 @@ impl DiskQueue {
         leg.queue.submit(op);
     }
 
-    /// The path for the next operation.
+    /// The path for the next operation; `None` if no path is usable.
     fn choose(&self) -> Option<usize> {
         let reach = |path: usize| self.legs[path].as_ref().map(Leg::reach);
         let best = (0..self.legs.len()).filter_map(reach).min()?;
@@ -200,7 +203,7 @@ impl DiskQueue {
                 Ok(queue) => {
                     let cached = session.namespace.geometry().volatile_cache;
                     let leg = Leg { queue, session, cached, backs_off_until: None };
-                    // The previous one may be lost but not yet processed.
+                    // The previous connection may be lost, with results not yet processed.
                     self.dying.extend(self.legs[path].replace(leg));
                 }
                 Err(error) => session.abort(&error.to_string()),
@@ -261,8 +264,7 @@ impl DiskQueue {
     }
 
     /// Whether paths have refused an operation, or been lost with it, for longer than it may wait
-    /// for lost paths. This goes by the clock: each of several paths may take its time. Even then a
-    /// usable path that has not yet had the operation gets it.
+    /// for a path. Even then, a usable path that has not yet had the operation gets it first.
     fn is_put_off_for_too_long(&mut self, index: u32, path: usize) -> bool {
         let Some(patience) = self.patience else { return false };
         let now = os::now();
@@ -283,7 +285,7 @@ impl DiskQueue {
         self.review = true;
         let not_done = match done.result {
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
-            // Refused because there is another namespace, which is why the path is lost.
+            // The controller has another namespace now, which is also why the path is lost.
             Err(BlockError::OutOfRange) => session.namespace.is_gone(),
             _ => false,
         };
@@ -336,7 +338,7 @@ impl DiskQueue {
         match self.table.nature(index) {
             Some((Command::Flush, _, carries)) => {
                 cache.flush_ends(carries, result);
-                // An abandoned flush would report the loss to no user.
+                // Do not use an abandoned flush, whose error no user receives.
                 if result.is_ok() && !self.table.is_unwanted(index) && cache.take_loss() {
                     result = Err(BlockError::WriteFailed);
                     self.tells = true;
@@ -364,7 +366,8 @@ impl DiskQueue {
         self.done.push(self.table.complete(index, result, buffer));
     }
 
-    /// The time for the meter: read once for all operations submitted, or completed, together.
+    /// The time for the meter: one clock reading for all operations submitted, or completed,
+    /// together.
     fn look(&mut self) -> Instant {
         *self.looked.get_or_insert_with(os::now)
     }
@@ -386,7 +389,7 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Each once: an operation that may not start yet (such as a write) must not block the
+        // Try each operation once: one that may not start yet (such as a write) must not block the
         // others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
@@ -405,7 +408,7 @@ impl DiskQueue {
         }
     }
 
-    /// Fails operations without hope; otherwise returns the time of the next check.
+    /// Fails operations that have waited too long for a path; returns the time of the next check.
     fn judge(&mut self, now: Instant) -> Option<Instant> {
         if self.waiting.is_empty() && self.held.is_empty() {
             return None;
@@ -439,7 +442,8 @@ impl Queue for DiskQueue {
         }
     }
 
-    /// Only operations that wait for a path: a path may already have sent the others.
+    /// Ends only abandoned operations that wait for a path: a path may already have sent the
+    /// others.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         self.table.note_unwanted(unwanted);
         let mut over = Vec::new();
@@ -476,8 +480,8 @@ impl Queue for DiskQueue {
 }
 
 impl DiskQueue {
-    /// When the user polls again or closes the queue, it has processed the completions of the last
-    /// poll. If the process is killed earlier, the user may not know of them.
+    /// Called when the user polls again or closes the queue: only then has it surely processed the
+    /// completions of the last poll.
     fn note_told(&mut self) {
         if std::mem::take(&mut self.tells) {
             self.hub.cache.was_told();
@@ -485,8 +489,8 @@ impl DiskQueue {
         }
     }
 
-    /// Prevents late writes after this queue is closed: its user no longer waits for them, so only
-    /// the end of their controllers guarantees it.
+    /// Closes the controllers of this queue's unfinished writes. The user no longer waits for these
+    /// writes, so only the end of their controllers guarantees that none executes late.
     fn disown(&mut self) {
         let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
         for (_, _, carries) in flushes {
@@ -514,7 +518,7 @@ impl Drop for DiskQueue {
         self.disown();
         self.legs.clear();
         self.dying.clear();
-        // After its connections, for which other queues may be waiting.
+        // Close the connections first: other queues may be waiting for them.
         self.hub.remove_mailbox(self.mailbox.id);
         self.hub.meters.close(&self.meter);
         self.held.clear();
@@ -525,7 +529,7 @@ impl Drop for DiskQueue {
         // Dropping the last reference closes the disk, which takes too long for an event loop.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
-            // If no thread can be started, this closes the disk here, late.
+            // If no thread can be started, this closes the disk here and blocks.
             let _ = os::spawn("farblock-close".to_owned(), move || drop(life));
         }
     }

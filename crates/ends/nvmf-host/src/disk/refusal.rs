@@ -1,7 +1,8 @@
 //! Whether the target refuses users' operations although its paths are live: a fenced host keeps
 //! its connections but may not write.
 //!
-//! Queues note every result here. While nothing is refused, this costs one relaxed load.
+//! Queues note every result here. While the target refuses no operation, noting a result costs one
+//! relaxed load.
 
 use farblock_block::{BlockError, Command};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,14 +22,14 @@ const KINDS: [BlockError; 5] = [
 pub(super) struct Refusal(AtomicU8);
 
 impl Refusal {
-    /// Notes an operation's result. A refused write stands until a write succeeds: reads may keep
-    /// succeeding.
+    /// Notes an operation's result. A refused write is kept until a write succeeds, even if reads
+    /// succeed meanwhile.
     pub(super) fn note(&self, command: Command, result: Result<(), BlockError>) {
         let writes = u8::from(!command.reads());
         match result {
             Ok(()) => {
                 let held = self.0.load(Ordering::Relaxed);
-                // A flush succeeds even for a host that may not write.
+                // A flush does not count: it succeeds even for a host that may not write.
                 if held != 0 && held & 1 == writes && command != Command::Flush {
                     self.0.store(0, Ordering::Relaxed);
                 }
@@ -41,7 +42,8 @@ impl Refusal {
         }
     }
 
-    /// The last refusal, if it stands: whether the operation writes, and the error.
+    /// The last refusal, if no later success has cleared it: whether the operation writes, and the
+    /// error.
     pub(super) fn held(&self) -> Option<(bool, BlockError)> {
         let held = self.0.load(Ordering::Relaxed);
         let kind = usize::from(held >> 1).checked_sub(1)?;

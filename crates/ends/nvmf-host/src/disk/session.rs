@@ -1,4 +1,4 @@
-//! One life of a path: a connected controller and its namespace.
+//! A session of a path: a connected controller and its namespace.
 
 use super::fencing::{ControllerLife, Fencing};
 use crate::controller::Controller;
@@ -20,7 +20,7 @@ impl Inbox {
 
     pub(super) fn put(&self, notice: Notice) {
         let bit = match notice {
-            // The keeper can check this at any time.
+            // No event is needed: the keeper can check this at any time.
             Notice::Lost => return,
             Notice::Namespace(_) => Inbox::NAMESPACE,
             Notice::Access => Inbox::ACCESS,
@@ -28,7 +28,8 @@ impl Inbox {
         self.0.fetch_or(bit, Ordering::AcqRel);
     }
 
-    /// Whether the namespace was identified again, and whether its access state may have changed.
+    /// Takes the events: whether the namespace was identified again, and whether its access state
+    /// may have changed.
     pub(super) fn take(&self) -> (bool, bool) {
         let bits = self.0.swap(0, Ordering::AcqRel);
         (bits & Inbox::NAMESPACE != 0, bits & Inbox::ACCESS != 0)
@@ -40,9 +41,9 @@ impl Inbox {
 pub(super) enum Reach {
     Optimized,
     NonOptimized,
-    /// Not now.
+    /// No access at present.
     Blocked,
-    /// Never again through this controller.
+    /// No access through this controller any more.
     Gone,
 }
 

@@ -1,5 +1,5 @@
-//! The operations of a disk's queue, from submission to completion, each with its buffer unless a
-//! path has that.
+//! The operations of a disk's queue, from submission to completion, each with its buffer while no
+//! path has the buffer.
 
 use farblock_block::{BlockError, Command, Completion, Op, Token};
 use farblock_reactor::Buffer;
@@ -12,15 +12,15 @@ struct Entry {
     blocks: u32,
     fua: bool,
     token: Token,
-    /// `None` while a path has it, or if there is none.
+    /// `None` while a path has the buffer, or if the operation has none.
     buffer: Option<Buffer>,
-    /// When a path first answered "not now" or was lost with the operation.
+    /// When a path first refused the operation for now, or was lost with it.
     put_off_since: Option<Instant>,
-    /// Those paths, as bits.
+    /// The paths that did so, as bits.
     put_off_by: u32,
-    /// A flush that has data to make durable.
+    /// Whether this is a flush that has data to make durable.
     carries: bool,
-    /// The user has abandoned it.
+    /// Whether the user has abandoned the operation.
     unwanted: bool,
     /// When it was submitted, if measured.
     begun: Option<Instant>,
@@ -88,7 +88,8 @@ impl Table {
         self.entry(index).buffer = buffer;
     }
 
-    /// Notes that a path has not carried out the operation; returns when one first did not.
+    /// Notes that a path has not carried out the operation; returns the time of the first such
+    /// failure.
     pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
         let entry = self.entry(index);
         entry.put_off_by |= 1 << path;
@@ -117,7 +118,7 @@ impl Table {
         self.entry(index).command.writes()
     }
 
-    /// The largest number of operations so far.
+    /// The largest number of concurrent operations so far.
     pub(super) fn slots(&self) -> u32 {
         self.entries.len() as u32
     }

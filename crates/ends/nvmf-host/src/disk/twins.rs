@@ -1,14 +1,14 @@
 //! Two targets that are up at the same time, have one name, and cannot be one subsystem: a machine
 //! and its clone, or a disk and a copy that has its identity. A host that took them for two paths
-//! to one disk would write some blocks to the one and some to the other.
+//! to one disk would write some blocks to one target and some to the other.
 //!
 //! The controllers of a subsystem have one serial number and different identifiers (NVMe Base 2.1,
 //! Identify Controller: SN, CNTLID), and a namespace has one size. farblock targets also report the
 //! range of identifiers that they use, and the name of their process: two processes that share a
 //! subsystem need different ranges.
 //!
-//! **Not covered.** Targets that do not report their range, and have not given this host one
-//! identifier twice.
+//! **Not covered.** Targets that do not report their range, unless both give this host the same
+//! controller identifier.
 
 use crate::controller::Controller;
 use farblock_proto::host::ControllerInfo;
@@ -38,7 +38,7 @@ pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> 
     ))
 }
 
-/// How they differ, and what to do if they share one disk all the same.
+/// The difference, and what to do if the targets do share one disk.
 fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<(String, &'static str)> {
     const RANGES: &str = "give each its own controller identifiers (serve --cntlids)";
     let (mine, its) = (one.info, other.info);
@@ -101,7 +101,7 @@ mod tests {
             (info(1, 5, all), info(2, 5, all)),
             // Two targets of one disk.
             (info(1, 5, (1, 999)), info(1000, 6, (1000, 1999))),
-            // Targets that say nothing of it.
+            // Targets that do not report their range.
             (info(1, 0, (0, 0)), info(2, 0, (0, 0))),
             // Linux's targets on two machines.
             (info(1, 0, (0, 0)), ControllerInfo { serial: "S2".into(), ..info(2, 0, (0, 0)) }),
@@ -116,7 +116,7 @@ mod tests {
         let (of, other) =
             (info(1, 5, all), ControllerInfo { serial: "S2".into(), ..info(2, 0, all) });
         for (clone, text) in [
-            // Its memory was copied as well.
+            // A clone of the machine including its memory.
             (info(1, 5, all), "a controller with the identifier 1"),
             (info(1, 0, (0, 0)), "a controller with the identifier 1"),
             (info(7, 6, all), "the identifiers 1 to 65519"),

@@ -1,7 +1,7 @@
 //! The transport that carries a queue's commands.
 //!
-//! A queue knows its [`Commands`] and their results; a [`Transport`] moves them and their data. The
-//! queue knows no PDUs, and the transport no opcodes:
+//! A queue creates [`Commands`] and handles their results; a [`Transport`] moves them and their
+//! data. The queue does not know PDUs, and the transport does not know opcodes:
 //!
 //! ```text
 //!   queue                                   transport
@@ -44,7 +44,7 @@ pub(crate) enum Loss {
     Io(String),
     /// The controller violated the transport's protocol, as described by the transport.
     Fault(String),
-    /// The controller reports that the host violated it, likewise.
+    /// The controller reports that the host violated the protocol, as described by the transport.
     Terminated(String),
     /// A command took too long.
     Timeout,
@@ -57,8 +57,8 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
-    /// Whether the controller broke the protocol, which it will do again. A wrong digest is no
-    /// breach: the network may have damaged the bytes.
+    /// Whether the controller broke the protocol, which it would probably do again. A wrong digest
+    /// is no breach: the network may have damaged the bytes.
     pub(crate) fn is_breach(&self) -> bool {
         matches!(self, Loss::Fault(_))
     }
@@ -89,12 +89,12 @@ pub(crate) enum Opened {
 /// A command to send.
 pub(crate) struct Order<'a> {
     pub(crate) slot: SlotId,
-    /// Its operation.
+    /// The index of the command's operation.
     pub(crate) index: u32,
     pub(crate) command: &'a Command,
-    /// The start of its data in the operation's buffer.
+    /// The start of the command's data in the operation's buffer.
     pub(crate) start: usize,
-    /// Most data to send with the command.
+    /// Most bytes of data to send in the command capsule.
     pub(crate) in_capsule_bytes: u32,
 }
 
@@ -103,10 +103,11 @@ pub(crate) trait DataPlace {
     /// No buffer.
     const NOWHERE: Self;
 
-    /// In the table.
+    /// A buffer that is in the table.
     fn here(buffer: Buffer) -> Self;
 
-    /// Whether the transport has the buffer: the operation cannot end until it is back.
+    /// Whether the transport has the buffer. The operation cannot end before the transport returns
+    /// it.
     fn is_away(&self) -> bool;
 
     /// The buffer, if it is in the table.
@@ -124,9 +125,9 @@ pub(crate) trait Part: Copy {
 
 /// The data of a command in flight.
 pub(crate) struct Moving<'a, T: Transport> {
-    /// Its operation.
+    /// The index of the command's operation.
     pub(crate) index: u32,
-    /// The start of its data in the operation's buffer.
+    /// The start of the command's data in the operation's buffer.
     pub(crate) start: usize,
     pub(crate) part: &'a mut T::Part,
     /// The location of the operation's buffer.
@@ -138,13 +139,14 @@ pub(crate) trait Commands<T: Transport> {
     /// The data of the command in a slot, if there is one.
     fn command(&mut self, slot: SlotId) -> Option<Moving<'_, T>>;
 
-    /// The location of an operation's buffer, which the transport has.
+    /// The location of an operation's buffer that the transport has.
     fn place(&mut self, index: u32) -> &mut T::Place;
 
-    /// The first operation whose buffer is at such a location.
+    /// The first operation for whose buffer location `is_it` returns true.
     fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32>;
 
-    /// Returns an operation's buffer: completes it if nothing else of it is outstanding.
+    /// Notes that an operation's buffer is back. Completes the operation if nothing else of it is
+    /// outstanding.
     fn finish(&mut self, index: u32);
 
     /// Completes a command with the number of data bytes received. Use the data only if they are
@@ -171,10 +173,10 @@ pub(crate) trait Transport: Sized {
 
     fn outgoing(&mut self) -> &mut Self::Outgoing;
 
-    /// Gathers a command for sending, with its in-capsule data.
+    /// Adds a command, with its in-capsule data, to those to send next.
     fn issue(out: &mut Self::Outgoing, order: &Order<'_>, place: &mut Self::Place) -> Self::Part;
 
-    /// Resumes data transfers that had to wait for their buffer.
+    /// Resumes data transfers that waited for the return of their buffer.
     fn resume(out: &mut Self::Outgoing, commands: &mut impl Commands<Self>);
 
     /// Sends everything gathered.

@@ -66,13 +66,13 @@ pub(crate) struct MemoryPart {
 impl super::Part for MemoryPart {
     const NONE: MemoryPart = MemoryPart { is_keyed: false, bytes: 0 };
 
-    /// An answer follows the data, or the connection has ended.
+    /// Never: the controller answers after it has moved all data.
     fn is_short(&self, _: u32) -> bool {
         false
     }
 }
 
-/// Everything is sent at once.
+/// The sending side; it sends every command at once.
 pub(crate) struct Outgoing {
     wire: Arc<Wire>,
     next_key: u32,
@@ -130,7 +130,7 @@ impl Outgoing {
 pub(crate) struct Memory {
     out: Outgoing,
     loss: Option<Loss>,
-    /// Nothing is outstanding.
+    /// Whether nothing is outstanding.
     is_closed: bool,
 }
 

@@ -43,16 +43,16 @@ struct Ends {
     registered: HashMap<u32, Region>,
     /// Memory whose keys the controller has invalidated.
     invalidated: HashMap<u32, Region>,
-    /// The host has left.
+    /// Whether the host has left.
     left: bool,
-    /// The controller has closed.
+    /// Whether the controller has closed the connection.
     closed: bool,
     controller: Option<Waker>,
     host: Option<Waker>,
 }
 
-/// Commands one way, answers the other way, and memory registered by the host, which the controller
-/// copies.
+/// A connection in memory: commands in one direction, answers in the other, and registered memory
+/// of the host, which the controller reads and writes.
 #[derive(Default)]
 pub struct Wire {
     ends: Mutex<Ends>,
@@ -105,7 +105,7 @@ impl Wire {
         self.ends().left
     }
 
-    /// Copies from the host's memory; false if there is none.
+    /// Copies from the host's memory; false if the block is not registered.
     #[must_use]
     pub fn read(&self, block: &KeyedBlock, into: &mut [u8]) -> bool {
         let ends = self.ends();
@@ -114,7 +114,7 @@ impl Wire {
         from.map(|from| into.copy_from_slice(from)).is_some()
     }
 
-    /// Copies into the host's memory; false if there is none.
+    /// Copies into the host's memory; false if the block is not registered.
     #[must_use]
     pub fn write(&self, block: &KeyedBlock, offset: usize, from: &[u8]) -> bool {
         let mut ends = self.ends();

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub(crate) struct TcpAddress {
     place: NamedOrFound,
     generated: Vec<TlsPsk>,
-    /// The address of the name that worked before: the host tries it first.
+    /// The socket address that worked before. The host tries it first.
     first: Option<SocketAddr>,
 }
 

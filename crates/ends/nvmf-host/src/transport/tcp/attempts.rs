@@ -1,4 +1,4 @@
-//! A name with several addresses: attempts side by side, each begun a while after the one before
+//! Connects to a name with several addresses by parallel attempts, which start one after another
 //! (RFC 8305). The first successful attempt wins; the host drops the others.
 
 use crate::control::Local;
@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// The order of the attempts: `first` if it is one of them, then both families in turn, each in
-/// the resolver's order. No more than [`limits::ADDRESSES`], each once.
+/// The order of the attempts: `first` if it is among `found`, then both families in turn, each in
+/// the resolver's order. At most [`limits::ADDRESSES`], without duplicates.
 pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<SocketAddr> {
     let leads = found.first().is_some_and(SocketAddr::is_ipv6);
     let (one, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.is_ipv6() == leads);
@@ -29,8 +29,8 @@ pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<So
     order
 }
 
-/// The result and the address of the first successful attempt. The next attempt begins when the one
-/// before has failed, or has taken [`limits::ATTEMPT_DELAY`].
+/// The result and the address of the first successful attempt. The next attempt starts when the
+/// previous one has failed or has run for [`limits::ATTEMPT_DELAY`].
 pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
     local: &Local,
     addresses: &[SocketAddr],
@@ -58,7 +58,7 @@ pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
     }
 }
 
-/// The first of them that has ended.
+/// Waits until an attempt ends; returns its index and output.
 async fn ended<F: Future>(under_way: &mut [(SocketAddr, Pin<Box<F>>)]) -> (usize, F::Output) {
     poll_fn(|context| {
         for (index, (_, attempt)) in under_way.iter_mut().enumerate() {

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// See the module's text. Dropping a call's future before its end makes the carrier unusable.
+/// See the module's text. If a caller drops the future of a call before it completes, the carrier
+/// becomes unusable.
 pub(crate) trait Carrier {
     /// Sends all bytes.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -50,7 +51,7 @@ impl Tcp {
         }
     }
 
-    /// Takes the socket for another loop, with no operation outstanding.
+    /// Releases the socket for another loop; no operation may be outstanding.
     pub(crate) fn take(self) -> io::Result<Socket> {
         let socket = self.local.reactor().take_stream(self.stream);
         socket.ok_or_else(|| io::ErrorKind::NotConnected.into())
@@ -59,7 +60,7 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // No effect if `take` took the stream.
+        // This has no effect after `take`.
         self.local.reactor().close(self.stream);
     }
 }

@@ -11,8 +11,9 @@ use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::net::SocketAddr;
 
-/// Connects an admin queue only to authenticate; returns the generated TLS keys and the address
-/// that has them. `None` if the options do not request it. Discovery services do not authenticate.
+/// Connects an admin queue only to authenticate; returns the generated TLS keys and the socket
+/// address of the controller that knows them. `None` if the options do not request it. Discovery
+/// services do not authenticate.
 pub(super) async fn generate(
     addresses: &[SocketAddr],
     caller: &Caller<'_>,

@@ -1,5 +1,5 @@
-//! The start of a connection, without I/O: the IC exchange, then commands one at a time. Bytes go
-//! in and out; the driver handles time.
+//! The start of a connection, without I/O: the IC exchange, then commands one at a time. The driver
+//! passes received bytes in, sends the bytes that come out, and handles timeouts.
 //!
 //! ```text
 //!  Initializing -- ICResp --> Idle <--> Executing
@@ -23,7 +23,7 @@ pub(crate) struct Conversation {
     end: HostEnd,
     digests: Digests,
     is_initialized: bool,
-    /// Received but not yet processed.
+    /// Received bytes not yet processed.
     input: Vec<u8>,
     /// The start of the first answer, to recognise peers that are not controllers.
     head: Vec<u8>,
@@ -127,7 +127,7 @@ impl Conversation {
                 }
                 Ok(Some(Event::Initialized)) => unreachable!("the framer lets one ICResp in"),
                 Err(fault) => {
-                    // Reports the fault to the controller, if that is still possible.
+                    // Report the fault to the controller, if the connection still allows that.
                     self.end.terminate(&fault, out);
                     return Err(fault_error(&fault));
                 }

@@ -20,7 +20,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A connection with the protocol on it; see the module's text.
+/// A TCP connection during its start; see the module's text.
 pub(crate) struct Handshake<C> {
     local: Local,
     carrier: Secured<C>,
@@ -60,10 +60,10 @@ impl Handshake<Tcp> {
         attempts::first_of(local, addresses, attempt).await
     }
 
-    /// Hands the connection over. With `resets` it ends with a reset, which discards data that the
-    /// controller has not received, even when the process's end closes it. Otherwise the system
-    /// keeps sending a closed socket's data for minutes. These may be commands that were repeated
-    /// on another path and whose blocks have been overwritten since.
+    /// Releases the connection. With `resets`, closing the socket resets the connection, also when
+    /// the process ends, and discards data that the controller has not received. Otherwise the
+    /// system would keep sending these data for minutes. They may contain writes that were since
+    /// repeated on another path, and whose blocks have been overwritten.
     pub(crate) fn finish(self, resets: bool) -> Result<Connected, ConnectError> {
         let Secured { carrier, tls } = self.carrier;
         let (end, input) = self.conversation.finish();
@@ -96,7 +96,7 @@ impl<C: Carrier> Handshake<C> {
         Ok(handshake)
     }
 
-    /// Exchanges messages until there is a result.
+    /// Sends and receives until the conversation has a result.
     async fn converse(
         &mut self,
         mut out: Vec<u8>,

@@ -7,9 +7,9 @@
 //!  Open ----------------------------> Closing --------------> Closed
 //! ```
 //!
-//! The link gives its last message to the controller (a terminate PDU or a TLS alert) to the socket
-//! at once: the owner may never run the event loop again after the failure. It drops the message if
-//! the socket has no room, or if it would follow partly sent data.
+//! The link writes its last message to the controller (a terminate PDU or a TLS alert) to the
+//! socket at once, since the owner may never run the event loop again after the failure. It drops
+//! the message if the socket has no room, or if it would follow partly sent data.
 
 use super::handshake::Connected;
 use super::moving;
@@ -30,9 +30,9 @@ use std::ops::Range;
 pub(crate) struct Outgoing {
     pub(crate) end: HostEnd,
     pub(crate) batch: SendBatch,
-    /// Counts batches, so that an owner knows whether the current batch has a buffer.
+    /// The number of the current batch, which shows whether this batch holds an operation's buffer.
     pub(crate) number: u64,
-    /// Commands with data to send, possibly deferred.
+    /// Commands whose requested data wait for their buffer.
     pub(super) deferred: Vec<SlotId>,
 }
 
@@ -58,7 +58,7 @@ enum LinkState {
     Open,
     /// The reactor is closing it.
     Closing,
-    /// Nothing is outstanding any more.
+    /// No operation of the reactor is outstanding any more.
     Closed,
 }
 
@@ -71,9 +71,10 @@ pub(crate) struct Link {
     sending: bool,
     /// The part of a lent buffer that is being filled.
     lent: Option<(SlotId, Range<usize>)>,
-    /// The last payload was received directly into its place: the next one will be, too.
+    /// Whether the last payload was received directly into its place, so that the next one should
+    /// be, too.
     expects_direct: bool,
-    /// The last payload was large: the next receive may return several.
+    /// Whether the last payload was large, so that the next receive may return several.
     expects_large: bool,
     state: LinkState,
     loss: Option<Loss>,
@@ -87,7 +88,7 @@ pub(crate) struct Link {
 /// cache.
 struct Sealing {
     plain: SendBatch,
-    /// The position up to which it is sealed.
+    /// The position up to which `plain` is sealed.
     sealed: Cursor,
     /// The bytes left to seal.
     left_bytes: usize,
@@ -104,8 +105,8 @@ impl Sealing {
         self.left_bytes > 0
     }
 
-    /// Puts the next portion, in records, into a batch; its buffer has a size that the pool keeps.
-    /// After a failure of TLS it puts in an empty payload: the connection's end follows.
+    /// Adds the next portion, sealed into records, to `batch`, in a pooled buffer. If TLS fails,
+    /// the payload is empty, and the connection ends.
     fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let mut records = pool.take(tls.sealed_bytes(bytes));
@@ -155,7 +156,7 @@ impl Transport for Link {
     }
 
     fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut TcpPlace) -> TcpPart {
-        // In-capsule data must be available now.
+        // In-capsule data must be in the table or the current batch.
         let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
         let (sqe, transfer) = order.command.place(in_capsule_bytes);
         out.end.submit(order.slot, &sqe, transfer, &mut Inline(&mut out.batch));
@@ -257,7 +258,7 @@ impl Link {
         }
     }
 
-    /// Sends the next portion of a batch in records, in an empty batch.
+    /// Seals the next portion of a batch into the empty batch `records`, and sends it.
     fn send_sealed(&mut self, mut sealing: Sealing, mut records: SendBatch) {
         if let Some(tls) = &mut self.tls {
             sealing.seal(&mut **tls, self.reactor.buffers(), &mut records);
@@ -286,7 +287,7 @@ impl Link {
             moving::returned(commands, tag, buffer);
         }
         self.state = LinkState::Closing;
-        // In the middle of a PDU the controller would take the message for its data.
+        // In the middle of a PDU, the controller would take the message for this PDU's data.
         let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
         let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
@@ -305,8 +306,8 @@ impl Link {
         sealed
     }
 
-    /// Requests more records. For a large payload this requests only bytes that are certain to
-    /// come; if all records are full, these end with a record. Otherwise it requests any bytes.
+    /// Requests more records. For a large payload it requests only bytes that the payload surely
+    /// has, which end with a record if all records are full. Otherwise it requests any bytes.
     fn receive_sealed(&mut self) {
         let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
         let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
@@ -349,7 +350,7 @@ impl Link {
         self.flush();
     }
 
-    /// Returns the number of payload bytes put into place.
+    /// Decrypts records of a large payload into its place; returns the number of payload bytes.
     fn unseal_into_place(
         &mut self,
         sealed: &mut &[u8],
@@ -396,7 +397,8 @@ impl Link {
         }
     }
 
-    /// Requests more: the rest of a large payload directly into its place, otherwise any bytes.
+    /// Requests more bytes: the rest of a large payload directly into its place, otherwise any
+    /// bytes.
     fn receive(&mut self, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;
@@ -417,7 +419,8 @@ impl Link {
         }
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) {
-            // Little more than the next header, so that its payload is not split over two places.
+            // Receive little more than the next header, so that its payload can be received
+            // directly.
             self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else if expects_large
             || wanted.is_some_and(|(_, _, left)| left >= limits::LARGE_PAYLOAD_BYTES)

@@ -35,7 +35,7 @@ pub(super) fn lend(
     }
 }
 
-/// The place for the next bytes of a command's data from `offset` on; `None` if its buffer is away.
+/// The place for a command's data from `offset` on; `None` if the transport has lent the buffer.
 pub(super) fn place(
     commands: &mut impl Commands<Link>,
     slot: SlotId,
@@ -52,7 +52,7 @@ pub(super) fn place(
 
 /// Takes the lent buffer back.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
-    // After a loss the slots are empty: find the operation whose buffer was lent.
+    // After a loss the slots are empty, so find the operation whose buffer was lent.
     let index = commands.command(slot).map(|moving| moving.index);
     let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
     let index = index.or_else(|| commands.find(lent)).expect("a buffer was lent");
@@ -91,7 +91,8 @@ pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
     }
 }
 
-/// Sends the data of a grant. If the buffer is away, defers it and returns false.
+/// Sends the data that the controller requested. If the buffer is being sent, defers the request
+/// and returns false.
 fn send_granted(moving: &mut Moving<'_, Link>, mut grant: Grant, out: &mut Outgoing) -> bool {
     if !moving.place.is_at_hand(out) {
         moving.part.deferred = Some(grant);

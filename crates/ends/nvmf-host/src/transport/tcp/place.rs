@@ -7,11 +7,11 @@
 //!   | +-- large receive --> Receiving --+                         |
 //!   +-----------------------------------+------ sent -------------+
 //! ```
-//! A command that needs a buffer which is being sent waits until it is back. This happens if a
-//! controller requests the data of two commands of one large write.
+//! A command that needs a buffer which is being sent waits until the reactor returns it. This
+//! happens if a controller requests the data of two commands of one large write.
 //!
-//! Key space: the tag of a payload in a batch is the operation's index in the table; a slot is its
-//! command's identifier on the wire.
+//! The tag of a payload in a batch is the operation's index in the table. A command's identifier on
+//! the wire is its slot.
 
 use super::link::Outgoing;
 use crate::limits;
@@ -33,7 +33,7 @@ pub(crate) enum TcpPlace {
 }
 
 impl TcpPlace {
-    /// Whether the data can be appended to the current batch.
+    /// Whether the buffer's data can be appended to the current batch.
     pub(super) fn is_at_hand(&self, out: &Outgoing) -> bool {
         match self {
             TcpPlace::Here(_) => true,

@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The step that a timeout names during the handshake.
+/// Names this step in the error of a timeout.
 const DURING: &str = "the handshake of TLS";
 
 /// See the module's text.
@@ -31,8 +31,8 @@ pub(crate) enum Refusal {
     Connection(ConnectError),
 }
 
-/// All pre-shared keys that the controller may have; empty without TLS. This reads the file each
-/// time, so that a reconnect uses its present content.
+/// All pre-shared keys that the controller may have; empty without TLS. Each call reads the file,
+/// so that a reconnect uses its present content.
 pub(crate) async fn psks(
     identity: &Identity<'_>,
     options: &Options,
@@ -51,7 +51,7 @@ pub(crate) async fn psks(
     psks.map(Some).map_err(ConnectError::KeyFile)
 }
 
-/// Reads keys; takes the time of file and keyring I/O.
+/// Reads keys; blocks for file and keyring I/O.
 fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let in_keyring = path.to_str().and_then(|text| text.strip_prefix(key_file::KEYRING));
     if let Some(name) = in_keyring {
@@ -154,7 +154,7 @@ fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()>
     let (filled, ended) = tls.open(sealed, &mut input[start..]);
     input.truncate(start + filled);
     match ended {
-        // Earlier data count, and the end of the socket follows.
+        // Data before the close are valid, and the end of the socket follows.
         None | Some(TlsError::Closed) => Ok(()),
         Some(error) => Err(io::Error::other(error)),
     }
