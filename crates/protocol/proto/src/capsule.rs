@@ -12,8 +12,8 @@ const PSDT_SGL_METADATA: u8 = 0b10;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u16);
 
-/// The SGL descriptor that names data outside the capsule. Each transport has its own (NVMe Base
-/// Specification 2.0, "SGL Descriptor").
+/// The type of SGL descriptor that names data outside the capsule. It depends on the transport
+/// (NVMe Base Specification 2.0, "SGL Descriptor").
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum RemoteForm {
     /// Transport SGL data block: the transport itself knows where the data is (TCP).
@@ -68,7 +68,7 @@ impl DataPointer {
         }
     }
 
-    /// Length in bytes that the host says it transfers.
+    /// The length of the data in bytes, as stated by the host.
     #[must_use]
     pub fn length(self) -> u32 {
         match self {

@@ -1,12 +1,13 @@
 //! NVMe over Fabrics as sans-I/O state machines: no sockets, clock, threads or randomness.
 //!
-//! * [`tcp`]: both ends of the TCP transport: bytes in, capsules and data out, and the reverse.
-//! * [`controller`]: subsystems, controllers, discovery: the meaning of each command.
+//! * [`tcp`]: both ends of the TCP transport, which turn bytes into capsules and data, and the
+//!   reverse.
+//! * [`controller`]: subsystems, controllers and discovery; executes commands.
 //! * [`host`]: brings a controller up from the host's side, and explains its errors.
 //!
-//! The *capsule seam* separates the first from the other two. A controller sees submission queue
+//! The *capsule seam* separates `tcp` from the other two. A controller receives submission queue
 //! entries and answers "pull these bytes from the host", "push these bytes to the host" or
-//! "respond". It names no PDU, and `tcp` knows no opcode.
+//! "respond". It does not know PDUs, and `tcp` does not know opcodes.
 //!
 //! Not implemented: RDMA, PCIe, metadata and protection information, authentication and TLS.
 #![no_std]

@@ -2,19 +2,19 @@
 
 use core::time::Duration;
 
-/// A moment on the driver's monotonic clock, in nanoseconds since a start of the driver's choice.
+/// A time on the driver's monotonic clock, in nanoseconds since any start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// `self + duration`, stopping at the end of time instead of wrapping.
+    /// `self + duration`, or the largest value instead of an overflow.
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
     }
 
-    /// The time from `earlier` to this moment; zero if `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,4 +1,5 @@
-//! The controller's side: it challenges a host, and proves itself if the host asks for that.
+//! The controller's side: it challenges a host, and proves its own identity if the host requests
+//! that.
 //!
 //! ```text
 //!             AUTH_Negotiate            taken             Reply             taken, one way
@@ -39,11 +40,11 @@ pub struct ControllerTerms {
     pub subsystem_nqn: String,
     /// The host's secret; several during a replacement.
     pub host_secrets: Vec<Secret>,
-    /// The controller's own secret, if hosts may ask it to prove itself.
+    /// The controller's own secret, if hosts may request its proof.
     pub controller_secret: Option<Secret>,
-    /// Hash functions that it accepts, the best first.
+    /// Hash functions that the controller accepts, the best first.
     pub hashes: Vec<Hash>,
-    /// Diffie-Hellman groups that it accepts, the best first.
+    /// Diffie-Hellman groups that the controller accepts, the best first.
     pub groups: Vec<Group>,
     /// Requirements for the host besides authentication.
     pub demand: Demand,
@@ -55,7 +56,7 @@ pub enum Demand {
     /// None.
     #[default]
     Authentication,
-    /// The host must ask the controller to prove itself.
+    /// The host must request the controller's proof.
     Mutual,
     /// The host must use TLS: with its own key, or with one from its authentication.
     SecureChannel,
@@ -68,8 +69,8 @@ pub enum Progress {
     Open,
     /// The host has proved its identity, and has not restarted.
     Done,
-    /// It failed. The target closes the connection once the host has received the remaining
-    /// message.
+    /// The authentication failed. The target must close the connection once the host has received
+    /// the remaining message.
     Failed,
 }
 
@@ -133,8 +134,8 @@ impl Controller {
         }
     }
 
-    /// Sets the secure channel that the host may request. A queue without TLS offers another one
-    /// than a queue whose key came from an authentication.
+    /// Sets the secure channel that the host may request. It differs between a queue without TLS
+    /// and a queue whose TLS key came from an authentication.
     #[must_use]
     pub fn offering(mut self, concatenation: Concatenation) -> Self {
         self.offered = concatenation;
@@ -226,7 +227,7 @@ impl Controller {
         }
     }
 
-    /// Whether the host has requested a secure channel. If so, a queue outside one must carry no
+    /// Whether the host has requested a secure channel. If so, a queue without TLS must carry no
     /// other commands.
     #[must_use]
     pub fn has_concatenated(&self) -> bool {
@@ -241,7 +242,7 @@ impl Controller {
         }
     }
 
-    /// The reason why it failed.
+    /// The reason why the authentication failed.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
@@ -303,7 +304,8 @@ impl Controller {
         }
     }
 
-    /// Checks the secure channel that the host requests: offered, and as required.
+    /// Checks that the secure channel that the host requests is offered and fulfils the
+    /// requirements.
     fn concatenation(&self, asked: Concatenation) -> Result<Concatenation, Failure> {
         let mismatch = |sentence| {
             let reason = FailureReason::CONCATENATION_MISMATCH;
@@ -419,8 +421,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the host asks the controller to prove itself. A host that requests a secure channel
-    /// always sends a challenge; the sequence number 0 means that it asks for no proof.
+    /// Whether the host requests the controller's proof. A host that requests a secure channel
+    /// always sends a challenge. The sequence number 0 then means that it requests no proof.
     fn is_mutual(&self, head: &Reply) -> Result<bool, Failure> {
         let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         let has_sequence = head.seqnum.get() != 0;

@@ -18,7 +18,7 @@ pub enum Party {
 pub struct Failure {
     /// The reason code explanation that we sent to the peer, or received from it.
     pub reason: FailureReason,
-    /// The party that ended it.
+    /// The party that ended the transaction.
     pub by: Party,
     /// One sentence with the expected and the offered values; never a secret.
     pub sentence: String,

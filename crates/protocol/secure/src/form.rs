@@ -36,7 +36,7 @@ pub(crate) enum Problem {
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// There is nothing but the checksum.
+    /// The base64 part has only the checksum.
     Empty,
     /// The checksum does not match.
     Checksum,

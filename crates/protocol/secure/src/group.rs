@@ -32,7 +32,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All groups: first the groups with an exchange, the cheapest first.
+    /// All groups: those with an exchange, the cheapest first, then the NULL group.
     pub const ALL: [Group; 6] = [
         Group::Ffdhe2048,
         Group::Ffdhe3072,
@@ -104,8 +104,8 @@ impl Group {
         }
     }
 
-    /// The cost of a modular exponentiation, in thousands of word multiplications; small without an
-    /// exchange.
+    /// The cost of a modular exponentiation, in thousands of word multiplications; small for the
+    /// NULL group.
     pub(crate) const fn cost(self) -> u64 {
         let words = self.bytes() as u64 / 8;
         1 + words * words * self.exponent_bits() as u64 / 1000
@@ -220,7 +220,7 @@ impl KeyPair {
     }
 }
 
-/// The other side's value is not in the group, or reveals the secret.
+/// The other side's public value is not in the group, or would reveal the shared secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadValue;
 

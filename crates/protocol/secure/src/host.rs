@@ -1,4 +1,5 @@
-//! The host's side: it proves its identity, and asks the controller to do so if it has its secret.
+//! The host's side: it proves its identity, and requests the controller's proof if it has the
+//! controller's secret.
 //!
 //! ```text
 //!            sent                  Challenge         sent            Success1, one way
@@ -48,7 +49,7 @@ pub struct HostTerms {
 }
 
 impl HostTerms {
-    /// Whether anything remains to offer. Not every hash function and group can generate a TLS key.
+    /// Whether [`Host`] has a hash function and a group to offer: not all can generate a TLS key.
     #[must_use]
     pub fn has_offer(&self) -> bool {
         let (hashes, groups) = self.offer();
@@ -152,7 +153,7 @@ impl Host {
         }
     }
 
-    /// Whether the controller's next message decides about the host's proof.
+    /// Whether the controller's next message accepts or rejects the host's proof.
     #[must_use]
     pub fn awaits_judgement(&self) -> bool {
         matches!(self.state, HostState::Replying { .. } | HostState::AwaitsSuccess { .. })
@@ -322,8 +323,9 @@ impl Host {
         Ok(HostState::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
     }
 
-    /// The acceptable proofs. Linux omits the secure channel from the controller's proof. The
-    /// host's proof contains it, so an attacker cannot remove it unnoticed.
+    /// The acceptable proofs of the controller. Linux omits the secure channel (SC_C) from the
+    /// controller's proof. The host's proof contains SC_C, so an attacker cannot remove it
+    /// unnoticed.
     fn expected(&self, counter: &Question<'_>, names: Names<'_>) -> Vec<Digested> {
         let without = Question { concatenation: Concatenation::NONE.0, ..*counter };
         let secrets = self.terms.controller_secrets.iter();

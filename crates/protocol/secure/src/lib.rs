@@ -1,8 +1,8 @@
 //! In-band authentication of NVMe over Fabrics, as state machines without I/O.
 //!
-//! **What it is.** DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"; newer versions say
-//! KX-HMAC-CHAP) from both sides: [`Controller`] and [`Host`] answer one message with the next.
-//! [`Secret`] is the key in its text form (`DHHC-1:…:`).
+//! **What it is.** Both sides of DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"; newer versions
+//! say KX-HMAC-CHAP): [`Controller`] and [`Host`] answer each message with the next. [`Secret`] is
+//! the key in its text form (`DHHC-1:…:`).
 //!
 //! ```text
 //!  host                                        controller
@@ -16,14 +16,15 @@
 //! **Contract.** Every invalid message of a peer causes the failure that the specification names,
 //! never a panic. A side that has failed stays failed. Secrets and the values derived from them are
 //! zeroized when dropped, never printed, and compared in constant time. Exponentiation takes
-//! constant time in the private exponent. A side uses only values that it offered itself. The
-//! messages that agree on hash and group are not protected, so each side's own list is its policy.
+//! constant time in the private exponent. A side uses only values that it offered itself. An
+//! attacker can change the messages that agree on hash and group, so each side should list only
+//! values that it trusts.
 //!
 //! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
 //! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
 //! use another connection, in TLS with that key.
 //!
-//! The caller supplies random bytes ([`Entropy`]) and limits the time, because this crate has no
+//! The caller supplies random bytes ([`Entropy`]) and enforces timeouts, because this crate has no
 //! clock.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -64,7 +65,7 @@ impl<F: FnMut(&mut [u8])> Entropy for F {
     }
 }
 
-/// A random sequence number. Never 0, which has another meaning.
+/// A random sequence number; never 0, which means that a host requests no proof.
 fn sequence(entropy: &mut dyn Entropy) -> u32 {
     let mut bytes = [0; 4];
     entropy.fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! Encodes and decodes messages. It checks lengths, not meanings.
+//! Encodes and decodes messages. Decoding checks lengths, but not values.
 
 use alloc::vec::Vec;
 use farblock_wire::IntoBytes;

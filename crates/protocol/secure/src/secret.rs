@@ -71,8 +71,8 @@ impl Secret {
         self.key.len()
     }
 
-    /// A short hash that distinguishes secrets without revealing them, for operators who compare
-    /// two ends.
+    /// A short hash that does not reveal the secret, with which operators can check that both ends
+    /// have the same one.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         const BYTES: usize = 8;
@@ -81,7 +81,7 @@ impl Secret {
         digest[..BYTES].iter().map(|byte| alloc::format!("{byte:02x}")).collect()
     }
 
-    /// The key that the host or subsystem with this name uses.
+    /// The key that the host or subsystem named `nqn` uses.
     pub(crate) fn transformed(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.hash {
             None => self.key.clone(),
@@ -104,8 +104,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Checks the length: a hash value's, and for a transformed key that of its hash. Otherwise other
-/// implementations reject it.
+/// Checks that the length is that of a hash value, for a transformed key of its own hash. Other
+/// implementations reject other lengths.
 fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     if !Secret::LENGTHS.contains(&bytes) {
         return Err(SecretError::Length(bytes));
@@ -131,9 +131,9 @@ pub enum SecretError {
     Length(usize),
     /// The length of a transformed key differs from its hash's.
     Mismatch {
-        /// Its length.
+        /// The key's length.
         bytes: usize,
-        /// Its hash.
+        /// The hash in the text.
         hash: Hash,
     },
     /// The checksum does not match.

@@ -34,7 +34,7 @@ pub struct TlsKey {
     identity: Option<String>,
 }
 
-/// The form of an identity: whether it has more than the two names.
+/// The form of an identity: whether a digest follows the two names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdentityForm {
     /// `NVMe0Rhh HOST SUBSYSTEM`: the only form that SPDK supports.
@@ -43,13 +43,13 @@ pub enum IdentityForm {
     Digest,
 }
 
-/// The derivation of a key. An identity without a digest does not name it.
+/// The derivation of a key. An identity without a digest does not determine the derivation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Derivation {
     /// As specified: HKDF-Expand-Label.
     Specified,
-    /// As libnvme derived first, and still does with `--compat`: without the lengths of label and
-    /// context, and with the key's length in little-endian.
+    /// As in old versions of libnvme, and in new ones with `--compat`: without the lengths of label
+    /// and context, and with the key's length in little-endian.
     Compatible,
     /// As Linux 6.15 to 6.17 derive a key from an authentication: without the lengths of label and
     /// context.
@@ -65,7 +65,7 @@ pub struct TlsPsk {
     pub identity: String,
     /// The key itself.
     pub key: Zeroizing<Vec<u8>>,
-    /// The hash of its cipher suite.
+    /// The hash of the cipher suite for this key.
     pub hash: Hash,
     /// The derivation of the key.
     pub derivation: Derivation,
@@ -98,8 +98,8 @@ impl TlsKey {
         Self { key: psk.key, hash: None, identity: Some(psk.identity) }
     }
 
-    /// The text form, for a file or the operator. A [given](Self::given) key has none: for it, this
-    /// returns a text that no other program can use.
+    /// The text form, for a file or the operator. For a [given](Self::given) key, which has no such
+    /// form, the text is not usable.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
@@ -225,7 +225,7 @@ impl TlsPsk {
             && parts.next() == Some(subsystem)
     }
 
-    /// Whether an authentication generated it.
+    /// Whether an authentication generated the key.
     #[must_use]
     pub fn is_generated(&self) -> bool {
         self.identity.starts_with("NVMe1G")
@@ -345,9 +345,9 @@ pub enum TlsKeyError {
     Length(usize),
     /// The length of the key differs from its hash's.
     Mismatch {
-        /// Its length.
+        /// The key's length.
         bytes: usize,
-        /// Its hash.
+        /// The hash in the text.
         hash: Hash,
     },
     /// The checksum does not match.

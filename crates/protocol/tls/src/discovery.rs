@@ -3,9 +3,9 @@
 //! An identity with a digest names one key. An identity without one (`NVMe0R`) may stand for any
 //! key of the host, and a stranger may offer it to make the server try many. So the server tries
 //! only [some keys](limits::DISCOVERY_KEYS) with one ClientHello, and the next ones with the next
-//! ClientHello that has this identity. Before these it always tries the key that matched last time.
-//! Each round through all keys starts at a secret position, so that a stranger who uses up turns
-//! does not know which keys it leaves to the host.
+//! ClientHello that has this identity. It always tries the key that matched last time first. Each
+//! round through all keys starts at a secret position, so that a stranger who uses up turns cannot
+//! tell which keys the host's next turn tries.
 
 use crate::limits;
 use crate::named::Named;
@@ -96,7 +96,7 @@ impl ForDiscovery {
         self.known.get(identity).into_iter().flatten().map(|(key, _)| key)
     }
 
-    /// Whether both have a key in common.
+    /// Whether the two sets have a key in common.
     pub(crate) fn shares_one_with(&self, other: &Self) -> bool {
         let mut all = other
             .known
@@ -105,7 +105,8 @@ impl ForDiscovery {
         all.any(|(identity, key)| self.of(identity).any(|known| known == key))
     }
 
-    /// The number of keys of an identity, if one ClientHello does not try them all.
+    /// The number of keys for an identity; `None` if the server tries all of them with one
+    /// ClientHello.
     pub(crate) fn too_many(&self, identity: &str) -> Option<usize> {
         let count = self.of(identity).count();
         (count > limits::DISCOVERY_KEYS).then_some(count)

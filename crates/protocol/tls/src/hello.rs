@@ -15,8 +15,8 @@ const RECORD_HEAD_BYTES: usize = 5;
 /// Bytes of a message's header: type, length.
 const MESSAGE_HEAD_BYTES: usize = 4;
 
-/// Whether a client's first message is complete. Also true if the bytes cannot be a ClientHello;
-/// OpenSSL then reports the error.
+/// Whether a client's first message is complete. Also true if the bytes are not a ClientHello, so
+/// that OpenSSL reports the error.
 pub(crate) fn has_come(bytes: &[u8]) -> bool {
     let (mut left, mut head, mut came) = (bytes, [0; MESSAGE_HEAD_BYTES], 0);
     while let Some((record, rest)) = left.split_first_chunk::<RECORD_HEAD_BYTES>() {

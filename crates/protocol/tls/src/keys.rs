@@ -8,17 +8,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The keys that a server knows, by their hosts. The server derives the key for a subsystem when a
-/// host offers an identity, which contains the names.
+/// The keys that a server knows, by their hosts. When a host offers an identity, which contains
+/// both names, the server derives the host's key for the subsystem.
 #[derive(Clone, Default, Debug)]
 pub struct ServerKeys {
     /// Keys that a host has for every subsystem.
     by_host: HashMap<String, Vec<TlsKey>>,
     /// Keys that a host has for one subsystem: by the host's name, then by the subsystem's.
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
-    /// The same keys for discovery, by the host's name.
+    /// The keys of `by_names` for use in discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// The positions at which rounds of these start. All copies share them.
+    /// The positions at which rounds through `for_discovery` start. All copies share them.
     places: Arc<Places>,
     /// Keys that authentications generated. All copies share them.
     generated: Arc<Generated>,
@@ -39,7 +39,7 @@ struct Made {
 }
 
 impl Made {
-    /// Whether a connection uses it.
+    /// Whether a connection uses the key.
     fn is_used(&self) -> bool {
         self.keys.iter().any(|key| Arc::strong_count(key) > 1)
     }
@@ -61,8 +61,8 @@ impl Generated {
 }
 
 impl ServerKeys {
-    /// No keys yet. The secret seed determines the discovery keys of a host that the server tries
-    /// first.
+    /// Creates an empty set. The secret seed determines which of a host's keys the server tries
+    /// first for discovery.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { places: Arc::new(Places::new(seed)), ..Self::default() }
@@ -104,7 +104,7 @@ impl ServerKeys {
         hosts.iter().for_each(|host| self.set(host, subsystem, &[]));
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.has_configured() && self.generated.all().is_empty()
@@ -184,13 +184,13 @@ impl ServerKeys {
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
-        // Keys for every subsystem never change.
+        // Keys for every subsystem never change, so such a host still has its key.
         self.by_host.contains_key(host)
             || had.zip(has).is_some_and(|(had, has)| has.shares_one_with(had))
     }
 
     /// The configured keys that an identity of a host for a subsystem may stand for. An identity
-    /// with a digest stands for one key, or for two with a forged collision. For discovery, an
+    /// with a digest stands for one key, unless the digests of two keys collide. For discovery, an
     /// identity without a digest stands for every key of the host; the server tries some at a time
     /// ([`discovery`](crate::discovery)).
     fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
@@ -223,7 +223,7 @@ impl ServerKeys {
     /// the identity has a digest that selects one.
     pub(crate) fn find(&self, identity: &[u8]) -> Vec<Arc<Named>> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
-        // No valid name has these, and names get into logs.
+        // Refuse control characters: no valid name has them, and logs show names.
         if identity.contains(char::is_control) {
             return Vec::new();
         }
@@ -280,7 +280,7 @@ impl ServerKeys {
         }
     }
 
-    /// The number of keys of this key's identity, if the server does not try all at once.
+    /// The number of keys for this key's identity; `None` if the server tries all of them at once.
     pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
         let discovery = self.for_discovery.get(&named.host);
         let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);
@@ -347,7 +347,8 @@ mod tests {
         }
     }
 
-    /// A stranger who uses up a host's turns does not know which keys it leaves to the host.
+    /// A stranger who uses up turns of a host's identity cannot tell which keys the next turn
+    /// tries.
     #[test]
     fn a_stranger_cannot_keep_its_turn_from_a_key() {
         const KEYS: u8 = 16;

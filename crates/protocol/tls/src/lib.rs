@@ -1,7 +1,7 @@
 //! TLS 1.3 with pre-shared keys, between a socket and its user, without I/O.
 //!
-//! **What it is.** [`client`] and [`server`] return a [`Tls`]. Network bytes go in and out on one
-//! side, plain bytes on the other.
+//! **What it is.** [`client`] and [`server`] return a [`Tls`]. It converts between network bytes
+//! and plain bytes.
 //!
 //! ```text
 //!   network --feed()--> +-----+ <-output()-- network      handshake
@@ -14,20 +14,20 @@
 //! suite of the key, and a pre-shared key. A peer without a key does not get past its first
 //! message, and neither end accepts a certificate. [`open`](Tls::open) handles key updates and
 //! session tickets of the peer. A client asks for a key update [in time](limits::RECORDS_PER_KEY).
-//! A server asks [later](limits::SERVER_RECORDS_PER_KEY), and not a host that has dropped a
-//! connection because of it. Hostile input causes an error, never a panic.
+//! A server asks [later](limits::SERVER_RECORDS_PER_KEY), except hosts that have dropped a
+//! connection because of such a request. Hostile input causes an error, never a panic.
 //!
-//! **The cost of a stranger.** A peer that withholds the end of its first message costs the bytes
-//! that it sent, up to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. A peer without a known
-//! identity is refused after the server has parsed its first message. A peer without the key costs
-//! some dozens of HMACs for each [identity that the server checks](limits::IDENTITIES), if it
-//! offers known names: the derivations of some keys ([eight](limits::KEYS_PER_HOST)), and the
-//! binder. For discovery, with an identity without a digest, it costs as many for each of [some
-//! keys](limits::DISCOVERY_KEYS). Only a peer with the key makes the server do the
-//! Diffie-Hellman exchange.
+//! **The cost of an unknown peer.** While a peer withholds the end of its first message, it costs
+//! 10 KiB and the bytes that it sent, up to [a limit](limits::HANDSHAKE_BYTES). A peer without a
+//! known identity is refused after the server has parsed its first message. A peer that knows the
+//! names but not the key costs some dozens of HMACs for each [identity that the server
+//! checks](limits::IDENTITIES): the derivations of some keys ([eight](limits::KEYS_PER_HOST)), and
+//! the binder. For discovery, an identity without a digest costs as many HMACs for each of [some
+//! keys](limits::DISCOVERY_KEYS). Only a peer with the key makes the server do the Diffie-Hellman
+//! exchange.
 //!
-//! **Memory.** An incomplete record, until its end arrives. After the handshake, no memory of
-//! OpenSSL.
+//! **Memory.** A connection stores an incomplete record until the end of the record arrives. After
+//! the handshake it uses no memory of OpenSSL.
 //!
 //! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake, on Windows the
 //! copy in the program's folder (`libssl-3-x64.dll`). The process loads it on the first use of TLS
@@ -62,7 +62,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// For fuzzing: parses the content of an extension `pre_shared_key` as far as we do before OpenSSL
-/// sees it. Returns the number of keys for its identities.
+/// sees it. Returns the number of keys for the identities in it.
 #[doc(hidden)]
 #[must_use]
 pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
@@ -86,27 +86,28 @@ pub trait Tls: Send {
     /// The peer's key with its host and subsystem, once the handshake is done; `None` on a client.
     fn peer(&self) -> Option<&Arc<Named>>;
 
-    /// The size that `plain` needs to open all of this many network bytes.
+    /// The size that `plain` needs to open `sealed_bytes` more network bytes.
     fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
     /// Opens the fed bytes, and then `sealed`, which arrived since. Returns the number of plain
     /// bytes, and the error that ended the connection after them, if any.
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
-    /// The same, but only for whole records that fit in `plain`, so that data arrives straight at
-    /// its destination. Removes the parsed bytes from the front of `sealed`. If `plain` has room
-    /// for a record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and a call opens nothing, `sealed` is
-    /// empty then.
+    /// Like [`open`](Self::open), but opens only whole records that fit in `plain`, so that data
+    /// arrives straight at its destination. Removes the parsed bytes from the front of `sealed`. If
+    /// `plain` has room for a record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and a call opens
+    /// nothing, it empties `sealed`.
     fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
-    /// The size that `into` needs to seal this many bytes.
+    /// The size that `into` needs for [`seal`](Self::seal) with `plain_bytes` of data.
     fn sealed_bytes(&self, plain_bytes: usize) -> usize;
 
     /// Writes pending output into `into`, and then `plain` in records, all full but the last.
-    /// Returns the number of bytes. After the connection has failed, it omits `plain`.
+    /// Returns the number of bytes. After the connection has failed, writes only the pending
+    /// output.
     ///
     /// # Errors
-    /// The connection has just failed.
+    /// The connection fails in this call.
     ///
     /// # Panics
     /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
@@ -116,10 +117,10 @@ pub trait Tls: Send {
         into: &mut [u8],
     ) -> Result<usize, TlsError>;
 
-    /// Bytes that TLS itself has to send to the network.
+    /// The number of bytes that TLS itself has to send: handshake messages and alerts.
     fn output_bytes(&self) -> usize;
 
-    /// Moves as many of them as fit, and returns their number.
+    /// Moves as many of these bytes as fit into `into`, and returns their number.
     fn output(&mut self, into: &mut [u8]) -> usize;
 }
 

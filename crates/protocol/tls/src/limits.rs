@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Most bytes from a peer before the handshake is done: some kilobytes are usual.
+/// Most bytes from a peer before the handshake is done; usual are some kilobytes.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
 /// Plain bytes in a record (RFC 8446, section 5.1).
@@ -18,24 +18,24 @@ pub const OPENED_BYTES: usize = RECORD_BYTES + EXPANSION_BYTES;
 /// The size of our full records, in bytes.
 pub const SEALED_BYTES: usize = 16 << 10;
 
-/// Records in a row without data: tickets, key updates, and empty ones.
+/// Most consecutive records without data: tickets, key updates, and empty ones.
 pub const RECORDS_WITHOUT_DATA: usize = 32;
 
-/// Pending output of an end's own, in bytes: answers to key updates. An end closes the connection
-/// when a peer causes more than it reads.
+/// Most bytes of pending answers to key updates. An end closes the connection if the peer requests
+/// more answers without receiving them.
 pub const UNASKED_BYTES: usize = 16 << 10;
 
-/// Keys of one host for one subsystem. A file has two while one replaces the other, and an identity
-/// may stand for either, with either of two derivations. A keyring has one for each form of an
-/// identity, for each key, and some for discovery.
+/// Most keys of one host for one subsystem. A file has two keys while one replaces the other, and
+/// an identity may stand for either, with either of two derivations. A keyring has a key for each
+/// form of each key's identity, and some for discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
-/// Keys of one host that the server tries at a time for discovery, where the keys of all its
+/// Keys of one host that the server tries at a time for discovery, where the host's keys for all
 /// subsystems are valid. The limit applies to an identity without a digest, which may stand for
-/// each of them. An identity with a digest selects its key.
+/// each of these keys. An identity with a digest selects one key.
 pub const DISCOVERY_KEYS: usize = 8;
 
-/// Identities of a client that the server checks.
+/// Most identities of a client that the server checks.
 pub const IDENTITIES: usize = 8;
 
 /// Identities of a peer in an error message.
@@ -48,16 +48,16 @@ pub const NAMED_CHARACTERS: usize = 600;
 /// (section 5.5) recommends for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
-/// The same for a server, which asks clients that do not ask themselves. It asks as late as is
-/// safe, because a client without support for updates drops the connection. The rest of the limit
-/// covers the records that arrive before the client answers.
+/// Records with one key after which a server asks a client that has not asked itself. It asks as
+/// late as is safe, because a client without support for updates drops the connection. The
+/// difference to the limit is for records that arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
 /// Hosts that the server remembers because they dropped a connection when asked for a key update.
 pub const UNABLE_HOSTS: usize = 1024;
 
-/// Keys that authentications of one host for one subsystem generate: one for each of its
-/// controllers; a host with several paths has several.
+/// Most generated keys of one host for one subsystem. Each controller of the host has one, and a
+/// host with several paths has several controllers.
 pub const GENERATED_KEYS: usize = 32;
 
 /// The time for which a generated key opens connections while none uses it. The host connects its
@@ -66,6 +66,6 @@ pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
 /// Bytes of data that are sealed into one buffer and sent before more are sealed: full records of
 /// 16,362 bytes, as many as 256 KiB hold with their headers. The buffer is then still in the
-/// processor's cache when it is sent, and when the next data is sealed into it. Half as much costs
-/// more sends, twice as much gains nothing (decision 26).
+/// processor's cache when it is sent, and when the next data is sealed into it. Half this size
+/// costs more sends, twice this size gains nothing (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

@@ -7,7 +7,8 @@ use farblock_secure::{TlsKey, TlsPsk};
 pub struct Named {
     /// The key.
     pub psk: TlsPsk,
-    /// The configured key that it was derived from; `None` if an authentication generated it.
+    /// The configured key from which `psk` was derived; `None` if an authentication generated
+    /// `psk`.
     pub made_of: Option<TlsKey>,
     /// The host.
     pub host: String,

@@ -1,4 +1,4 @@
-//! Cuts data to send into portions; each is sealed into one buffer.
+//! Cuts data to send into portions, each of which is sealed into one buffer.
 
 /// The first `bytes` bytes of these slices; all if there are fewer.
 pub fn portion<'a>(

@@ -1,14 +1,15 @@
 //! Messages of in-band authentication (Base 2.0c, "NVMe In-band Authentication"): the common
 //! messages and the DH-HMAC-CHAP messages. Newer versions say KX-HMAC-CHAP.
 //!
-//! Each starts with the same six bytes, [`MessageHead`]. Fields of variable length (challenges,
-//! responses, Diffie-Hellman values) follow the fixed part, in the order that its doc line names.
+//! Each message starts with the same six bytes, [`MessageHead`]. Fields of variable length
+//! (challenges, responses, Diffie-Hellman values) follow the fixed part, in the order that the doc
+//! line of the fixed part names.
 
 use zerocopy::little_endian::{U16, U32};
 
 /// Security protocol of authentication commands (SECP, "Authentication Send Command").
 pub const SECP_NVME: u8 = 0xe9;
-/// Security protocol specific bytes of them (SPSP0 and SPSP1).
+/// Security protocol specific bytes of authentication commands (SPSP0 and SPSP1).
 pub const SPSP: u8 = 0x01;
 
 /// The largest message: DH-HMAC-CHAP_Reply with SHA-512 and an 8192-bit Diffie-Hellman value.
@@ -165,7 +166,7 @@ layout! {
 }
 
 layout! {
-    /// DH-HMAC-CHAP_Success1, followed by HL bytes of response R2 if RVALID says so.
+    /// DH-HMAC-CHAP_Success1, followed by HL bytes of response R2 if RVALID is set.
     pub struct Success1, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
         1 auth_id: u8, "Message (AUTH_ID), 03h.";

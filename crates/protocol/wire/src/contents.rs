@@ -1,13 +1,13 @@
-//! The remote namespaces that a namespace consists of: farblock targets put their UUIDs into the
+//! The remote namespaces of which a namespace consists. farblock targets put their UUIDs into the
 //! vendor specific bytes of Identify Namespace, so that no set becomes a part of itself.
 //!
-//! Other targets use these bytes differently, or not at all: only bytes that start with [`MAGIC`]
-//! count.
+//! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
+//! start with [`MAGIC`].
 
 /// The first of the vendor specific bytes, if farblock wrote them.
 pub const MAGIC: [u8; 16] = *b"farblock.parts01";
 
-/// The most UUIDs that are reported: as many as fit the vendor specific bytes.
+/// The most UUIDs that fit the vendor specific bytes.
 pub const MAX_UUIDS: usize = 3712 / UUID_BYTES - 1;
 
 const UUID_BYTES: usize = 16;
@@ -19,7 +19,7 @@ pub fn parse(bytes: &[u8]) -> impl Iterator<Item = [u8; 16]> {
     uuids.iter().copied().take_while(|uuid| *uuid != [0; UUID_BYTES])
 }
 
-/// Writes UUIDs to the vendor specific bytes: as many as fit, and nothing for none.
+/// Writes as many UUIDs as fit to the vendor specific bytes; writes nothing if there are no UUIDs.
 pub fn emit(uuids: &[[u8; 16]], bytes: &mut [u8]) {
     if uuids.is_empty() {
         return;

@@ -1,7 +1,7 @@
 //! Fabrics commands (Base 2.0c, "Fabrics Command Set").
 //!
-//! Each is a 64-byte view of a submission queue entry: [`Sqe`] converts to and from them with
-//! `from_sqe` and `to_sqe`, which only reinterpret the bytes.
+//! Each command type is a 64-byte view of a submission queue entry. `from_sqe` and `to_sqe` convert
+//! from and to an [`Sqe`] by reinterpreting the bytes.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -73,7 +73,8 @@ layout! {
 }
 
 impl ConnectCommand {
-    /// Connects queue `qid` of `sqsize_z + 1` entries. The data goes in the capsule, as TCP asks.
+    /// Connects queue `qid` of `sqsize_z + 1` entries. The data goes in the capsule, as TCP
+    /// requires.
     pub fn new(cid: u16, qid: u16, sqsize_z: u16, kato_ms: u32) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,

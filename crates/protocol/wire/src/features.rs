@@ -56,9 +56,9 @@ open_code! {
 
 /// Result of Get Features with SEL supported capabilities: the feature can be saved.
 pub const CAPABILITY_SAVEABLE: u32 = 1 << 0;
-/// Result of Get Features with SEL supported capabilities: it is namespace specific.
+/// Result of Get Features with SEL supported capabilities: the feature is namespace specific.
 pub const CAPABILITY_NAMESPACE: u32 = 1 << 1;
-/// Result of Get Features with SEL supported capabilities: it can be changed.
+/// Result of Get Features with SEL supported capabilities: the feature can be changed.
 pub const CAPABILITY_CHANGEABLE: u32 = 1 << 2;
 
 /// The parameters of Get Features (Base 2.0c, "Get Features - Command Dword 10").
@@ -128,7 +128,7 @@ impl NumberOfQueues {
     /// As many submission as completion queues, as fabrics require.
     ///
     /// # Panics
-    /// When `queues` is 0: the field cannot express that.
+    /// When `queues` is 0, which the field cannot express.
     pub const fn pairs(queues: u16) -> Self {
         assert!(queues > 0, "the field cannot express no queues");
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)

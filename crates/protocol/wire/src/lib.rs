@@ -8,11 +8,12 @@
 //! **Contract.**
 //! - Every struct asserts its size and the offset of *every* field at compile time. Size alone is
 //!   not enough: a misaligned field can move while the padding behind it absorbs the difference.
-//! - `parse` takes bytes of any length and content and never panics; `None` means too short.
-//!   It does not judge values: reserved bits and ranges are checked once, by the caller.
+//! - `parse` takes bytes of any length and content and never panics; `None` means that there are
+//!   too few. It does not check values: the caller checks reserved bits and ranges.
 //! - `emit` writes every byte of the structure, reserved ones included. It panics when the buffer
 //!   is too short, because that is a bug of ours and not of the peer.
-//! - 0's-based fields end in `_z`, and helpers that undo the offset are named for their unit.
+//! - Names of 0's-based fields end in `_z`. Helpers that return the 1-based value are named for
+//!   their unit.
 //!
 //! **Specifications.** NVM Express Base Specification 2.0c ("Base 2.0c"), NVM Command Set
 //! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"). Sections
@@ -22,7 +23,7 @@
 //! memory based transport's queues and doorbells, protection information formats, the Zoned and
 //! Key Value command sets, directives, and NVMe-MI.
 //!
-//! Other crates compute digests (CRC-32C); this crate only knows their place in a PDU.
+//! Other crates compute digests (CRC-32C); this crate only knows their position in a PDU.
 
 #![no_std]
 #![forbid(unsafe_code)]

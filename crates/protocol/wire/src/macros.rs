@@ -1,6 +1,6 @@
-//! The two shapes everything else is declared in: a byte layout and an open code.
+//! Macros that declare byte layouts, codes and bit fields.
 
-/// Declares a wire struct, one line a field: offset, name, type, doc.
+/// Declares a wire struct, with one line for each field: offset, name, type, doc.
 ///
 /// The size, the alignment (1) and every offset are checked at compile time. Because the struct
 /// and the offsets come from the same list, a field cannot be forgotten by the checks.
@@ -34,7 +34,7 @@ macro_rules! layout {
                 zerocopy::FromZeros::new_zeroed()
             }
 
-            /// Reads the structure from the start of `bytes`; `None` when they are too few.
+            /// Reads the structure from the start of `bytes`; `None` if there are too few bytes.
             pub fn parse(bytes: &[u8]) -> Option<Self> {
                 <Self as zerocopy::FromBytes>::read_from_prefix(bytes).ok().map(|(this, _)| this)
             }
@@ -51,7 +51,8 @@ macro_rules! layout {
     };
 }
 
-/// Declares a code as a newtype that keeps unknown values, with its names from the specification.
+/// Declares a code as a newtype that keeps unknown values, with the specification's names of known
+/// values.
 ///
 /// Extra attributes (for example zerocopy derives, for a code used inside a `layout!`) go above.
 macro_rules! open_code {

@@ -21,14 +21,14 @@ pub enum NqnError {
     TooLong,
     /// Not UTF-8.
     NotUtf8,
-    /// It contains a control character, or another that is not [plain](is_plain). The
-    /// specification does not forbid them; we do, since names end up in logs and terminals.
+    /// The name contains a character that is not [plain](is_plain), such as a control character.
+    /// The specification allows these; we do not, since logs and terminals show names.
     ControlCharacter,
-    /// It does not start with `nqn.`.
+    /// The name does not start with `nqn.`.
     NoPrefix,
     /// `nqn.` is not followed by a year, a month and a name: `yyyy-mm.name`.
     BadDate,
-    /// It starts with [`UUID_NQN_PREFIX`] but a UUID does not follow.
+    /// The name starts with [`UUID_NQN_PREFIX`], but a UUID does not follow.
     BadUuid,
 }
 
@@ -48,8 +48,8 @@ impl fmt::Display for NqnError {
 
 impl core::error::Error for NqnError {}
 
-/// The text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control
-/// characters. For peers whose names do not follow the NQN format; see [`parse_field`].
+/// The text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control characters.
+/// Use this for peers whose names need not be NQNs, otherwise [`parse_field`].
 pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
     let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::TooLong)?;
     let text = core::str::from_utf8(&field[..len]).map_err(|_| NqnError::NotUtf8)?;

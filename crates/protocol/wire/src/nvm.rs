@@ -22,7 +22,7 @@ bit_fields! { RwControl(u32) {
 } }
 
 /// A command on a range of blocks: Read, Write, Compare, Verify, Write Zeroes and Write
-/// Uncorrectable all have it in command dwords 10 to 13.
+/// Uncorrectable all have this range in command dwords 10 to 13.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RwCommand {
     /// Starting LBA (SLBA).
@@ -197,7 +197,7 @@ impl CopyRange {
     pub const SOPT_FAST_ONLY: u16 = 1 << 15;
 
     /// A range of `block_count` blocks; `None` when that is 0 or above 65536, which NLB cannot
-    /// express. The namespace only counts in format 2.
+    /// express. Only format 2 uses the namespace.
     pub const fn new(snsid: u32, slba: u64, block_count: u32) -> Option<Self> {
         if block_count == 0 || block_count > 1 << 16 {
             return None;

@@ -1,8 +1,8 @@
-//! A controller's origin: farblock targets put it into the vendor specific bytes of Identify
-//! Controller, for hosts that want to know which operations a restart has ended.
+//! A controller's origin. farblock targets put it into the vendor specific bytes of Identify
+//! Controller. From it, a host detects that a restart has ended its operations.
 //!
-//! Other targets use these bytes differently, or not at all: only bytes that start with [`MAGIC`]
-//! count.
+//! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
+//! start with [`MAGIC`].
 
 /// The first of the vendor specific bytes, if farblock wrote them.
 pub const MAGIC: [u8; 16] = *b"farblock.origin1";
@@ -10,15 +10,16 @@ pub const MAGIC: [u8; 16] = *b"farblock.origin1";
 /// A controller's origin. All zeroes: unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOrigin {
-    /// The boot of a machine, its network and its listening addresses: unique among the processes
-    /// that run at the same time.
+    /// A hash of a machine's boot, its network and the target's listen addresses: unique among the
+    /// processes that run at the same time.
     pub place: [u8; 16],
-    /// The boot of a machine. A new boot means that the content of its memory is lost.
+    /// Identifies the boot of a machine. A new boot means that the content of the machine's memory
+    /// is lost.
     pub boot: [u8; 16],
 }
 
 impl ControllerOrigin {
-    /// Bytes of it, [`MAGIC`] included.
+    /// Bytes of an origin, [`MAGIC`] included.
     pub const LEN: usize = 48;
 
     /// Reads the vendor specific bytes; `None` if farblock did not write them.
@@ -40,16 +41,16 @@ impl ControllerOrigin {
         self.boot != [0; 16]
     }
 
-    /// Whether the process with a controller of `self` has ended, because `other` belongs to
-    /// another process that listens at the same place.
+    /// Whether the process of a controller with origin `self` has ended, because a new process,
+    /// with origin `other`, listens at the same place.
     pub fn is_succeeded_at(&self, other: &Self) -> bool {
         self.place != [0; 16] && self.place == other.place
     }
 }
 
-/// 16 random bytes that tell a target process from every other one, also from the same target
-/// before a restart. They follow the origin in the vendor specific bytes; older targets have zeroes
-/// there.
+/// 16 random bytes that distinguish a target process from every other one, also from the same
+/// target before a restart. They follow the origin in the vendor specific bytes; older targets have
+/// zeroes there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessName(pub [u8; 16]);
 
@@ -61,17 +62,17 @@ impl ProcessName {
         (name != [0; 16]).then_some(Self(name))
     }
 
-    /// Writes it behind an origin.
+    /// Writes the name after the origin.
     pub fn emit(&self, bytes: &mut [u8]) {
         bytes[ControllerOrigin::LEN..][..16].copy_from_slice(&self.0);
     }
 }
 
-/// The controller identifiers that a target gives to hosts of a subsystem. They follow the process
-/// name in the vendor specific bytes; older targets have zeroes there.
+/// The range of controller identifiers that a target assigns in a subsystem. They follow the
+/// process name in the vendor specific bytes; older targets have zeroes there.
 ///
 /// Targets that are up at the same time and share a subsystem need ranges that do not overlap. So
-/// two targets whose ranges overlap do not share one: one of them is a copy.
+/// if the ranges of two such targets overlap, they do not share a subsystem: one target is a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerIds {
     /// The lowest one, at least 1.
@@ -83,7 +84,7 @@ pub struct ControllerIds {
 impl ControllerIds {
     const AT: usize = ControllerOrigin::LEN + 16;
 
-    /// Reads the vendor specific bytes; `None` if they say nothing of it.
+    /// Reads the vendor specific bytes; `None` if they contain no range.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         ProcessName::parse(bytes)?;
         let part = |index: usize| bytes.get(Self::AT + 2 * index..)?.first_chunk::<2>().copied();
@@ -91,14 +92,14 @@ impl ControllerIds {
         (first > 0 && first <= last).then_some(Self { first, last })
     }
 
-    /// Writes it behind a process name.
+    /// Writes the range after the process name.
     pub fn emit(&self, bytes: &mut [u8]) {
         for (index, id) in [self.first, self.last].iter().enumerate() {
             bytes[Self::AT + 2 * index..][..2].copy_from_slice(&id.to_le_bytes());
         }
     }
 
-    /// Whether some identifier is in both.
+    /// Whether the two ranges have an identifier in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }

@@ -46,7 +46,7 @@ pub struct KeyedBlock {
     pub length_bytes: u32,
     /// The key of the memory's registration.
     pub key: u32,
-    /// The host wants the key invalidated once the command completes.
+    /// Whether the controller must invalidate the key when the command completes.
     pub invalidate: bool,
 }
 
@@ -56,8 +56,8 @@ impl SglDescriptor {
     /// Identifier byte of data in memory that the host has registered: keyed data block, sub type
     /// address (Base 2.0c, "Keyed SGL Data Block descriptor").
     pub const ID_KEYED: u8 = 0x40;
-    /// The same, and the controller invalidates the key when the command completes (NVMe over
-    /// RDMA).
+    /// Identifier byte of a keyed data block whose key the controller must invalidate when the
+    /// command completes (NVMe over RDMA).
     pub const ID_KEYED_INVALIDATE: u8 = 0x4f;
     /// Identifier byte of data that the transport moves: transport data block.
     pub const ID_TRANSPORT: u8 = 0x5a;
@@ -75,7 +75,7 @@ impl SglDescriptor {
         Self::new(0, length_bytes, Self::ID_TRANSPORT)
     }
 
-    /// Data in memory that the host has registered under `block.key`: 24 bits of length.
+    /// Data in memory that the host has registered under `block.key`.
     pub const fn keyed(block: KeyedBlock) -> Self {
         let id = if block.invalidate { Self::ID_KEYED_INVALIDATE } else { Self::ID_KEYED };
         let [key_low, key @ ..] = block.key.to_le_bytes();

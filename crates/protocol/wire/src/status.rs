@@ -17,8 +17,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $konst: Self = Self($value);)+
 
-            /// The specification's name, or `None` for a code it does not define. Of 180h to 183h,
-            /// this is the NVM command set's; for Connect see [`Self::connect_name`].
+            /// The specification's name, or `None` for a code it does not define. For 180h to 183h,
+            /// it is the name in the NVM command set; for Connect see [`Self::connect_name`].
             pub const fn name(self) -> Option<&'static str> {
                 match self.code() {
                     $($value => Some($text),)+
@@ -30,8 +30,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// The name as the status of a Connect command. The fabrics commands and the NVM
-            /// command set both number their codes from 180h.
+            /// The name of this code as the status of a Connect command. The fabrics commands and
+            /// the NVM command set both number their codes from 180h.
             pub const fn connect_name(self) -> Option<&'static str> {
                 match self.code() {
                     0x180 => Some("Connect Incompatible Format"),
@@ -168,7 +168,7 @@ impl Status {
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = Self(0x180);
     /// Connect: Connect Controller Busy.
     pub const CONNECT_CONTROLLER_BUSY: Self = Self(0x181);
-    /// Connect: Connect Invalid Parameters; the result says which.
+    /// Connect: Connect Invalid Parameters; the result locates the parameter.
     pub const CONNECT_INVALID_PARAMETERS: Self = Self(0x182);
     /// Connect: Connect Restart Discovery.
     pub const CONNECT_RESTART_DISCOVERY: Self = Self(0x183);
@@ -265,7 +265,8 @@ impl Status {
         self.0 & Self::MORE != 0
     }
 
-    /// Command Retry Delay (CRD): 0 none, else which of CRDT1 to CRDT3 of Identify Controller.
+    /// Command Retry Delay (CRD): 0 for none, else the number of the delay: CRDT1 to CRDT3 of
+    /// Identify Controller.
     pub const fn retry_delay(self) -> u8 {
         ((self.0 >> 11) & 3) as u8
     }

@@ -1,6 +1,6 @@
 //! NVMe/TCP PDUs (TCP 1.0c, "NVMe/TCP PDUs").
 //!
-//! A PDU is `header, [HDGST], [pad, DATA, [DDGST]]`. [`PduShape`] computes where these lie.
+//! A PDU is `header, [HDGST], [pad, DATA, [DDGST]]`. [`PduShape`] computes the offsets.
 
 use core::fmt;
 
@@ -134,7 +134,7 @@ impl DigestFlags {
         self.0 & 2 != 0
     }
 
-    /// The digests that both request and `granted` contain.
+    /// The digests that are in both `self` and `granted`.
     pub const fn intersection(self, granted: Self) -> Self {
         Self(self.0 & granted.0)
     }
@@ -221,8 +221,8 @@ pub struct PduShape {
 
 impl PduShape {
     /// The shape of a PDU whose header has `hlen` bytes, followed by `data_bytes` of data that
-    /// start at a multiple of `(pda_z + 1) * 4` bytes. `None` when the lengths do not fit
-    /// their fields, or when `pda_z` is above [`PDA_MAX_Z`].
+    /// start at a multiple of `(pda_z + 1) * 4` bytes. `None` if a length does not fit its field,
+    /// or `pda_z` is above [`PDA_MAX_Z`].
     pub const fn new(hlen: u8, data_bytes: u32, digests: DigestFlags, pda_z: u8) -> Option<Self> {
         let header_digest = digests.header();
         let header_end = hlen as u32 + if header_digest { DIGEST_LEN as u32 } else { 0 };
@@ -255,7 +255,7 @@ impl PduShape {
         }
     }
 
-    /// HDGSTF and DDGSTF as this shape needs them.
+    /// The digest flags of a PDU with this shape: HDGSTF, DDGSTF.
     pub const fn digest_flags(self) -> u8 {
         (if self.header_digest { HDGSTF } else { 0 }) | (if self.data_digest { DDGSTF } else { 0 })
     }

@@ -1,11 +1,11 @@
-//! Text from a peer in output for people: names, serial numbers, addresses. Such a name must not
-//! move a terminal's cursor, start a new line of a log, or reverse the text direction to make a
+//! Prints text from a peer, such as names, serial numbers and addresses, for people. The text must
+//! not move a terminal's cursor, start a new line of a log, or reverse the text direction to make a
 //! line look like another one.
 
 use core::fmt::{self, Write};
 
-/// Whether a character is visible and safe to print: not a control character, a separator of lines
-/// or paragraphs, a change of text direction, or invisible.
+/// Whether a character is visible and safe to print. Control characters, separators of lines or
+/// paragraphs, and changes of text direction are not.
 #[must_use]
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()
@@ -32,8 +32,8 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// Shows a JSON text with every character in its strings that is not plain as `\uXXXX`, which
-/// readers of JSON turn back.
+/// Shows a JSON text, with `\uXXXX` for every character in its strings that is not plain. Readers
+/// of JSON decode this.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainJson<'a>(pub &'a str);
 

@@ -34,7 +34,7 @@ pub enum AdminOutcome {
         /// The completion's result: dwords 0 and 1.
         result: u64,
     },
-    /// Hold it: [`Action::Complete`](super::Action::Complete) says when to complete it.
+    /// Hold the command until an [`Action::Complete`](super::Action::Complete).
     Pending,
     /// Try to abort the command, then complete this one with success. The result is 0 if the target
     /// aborted it and 1 if not ("Abort command").
@@ -45,12 +45,12 @@ pub enum AdminOutcome {
         command: CommandId,
     },
     /// Complete it with success. The result is [`CrossControllerReset::IMMEDIATE`] if no operation
-    /// from any queue of this controller is left in a namespace and none can arrive any more.
-    /// Otherwise it is 0, and the host asks again.
+    /// from any queue of the instance is left in a namespace and none can arrive any more.
+    /// Otherwise the result is 0, and the host sends the command again.
     ///
     /// [`CrossControllerReset::IMMEDIATE`]: farblock_wire::reset::CrossControllerReset::IMMEDIATE
     Reset {
-        /// The controller that was ended, now or earlier.
+        /// The controller instance that has ended, now or earlier.
         instance: Instance,
     },
     /// Pass it to [`Registry::reserve`], whose answer completes it.
@@ -80,8 +80,8 @@ impl AdminOutcome {
 const INVALID_QUEUE_TYPE: Status = Status::new(1, 0x85);
 
 impl Registry {
-    /// The number of bytes to pull from the host before the caller calls [`Registry::admin`]. It is
-    /// 0 for most commands, and for those that `admin` will refuse.
+    /// The number of bytes to pull from the host before the caller calls [`Registry::admin`]. Zero
+    /// for most commands, and for those that `admin` will refuse.
     #[must_use]
     pub fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
         let Some(controller) = self.controllers.get(&controller) else { return 0 };
@@ -223,9 +223,9 @@ impl Registry {
         let unanswered = controller.write_cc(cc, must_flush, now);
         let after = controller.lifecycle;
         let queues: Vec<_> = controller.io_queues().collect();
-        // A reset and a shutdown end them without an answer, as with Linux and SPDK: some hosts
-        // treat an answer as a protocol error. The transport still frees their slots, because the
-        // admin queue stays connected.
+        // A reset and a shutdown end held event requests without an answer, as with Linux and SPDK:
+        // some hosts treat an answer as a protocol error. The transport still frees the requests'
+        // slots, because the admin queue stays connected.
         for command in unanswered {
             self.act(Action::Forget { controller: id, command });
         }
@@ -240,8 +240,8 @@ impl Registry {
         }
     }
 
-    /// Abort ("Abort command"). Commands of the admin queue complete as soon as they arrive, except
-    /// for Asynchronous Event Requests.
+    /// Abort ("Abort command"). On the admin queue it can only abort Asynchronous Event Requests:
+    /// other commands complete on arrival.
     fn abort(&mut self, id: ControllerId, sqe: &Sqe) -> AdminOutcome {
         const NOT_ABORTED: u64 = 1;
         let queue = QueueId(sqe.cdw10.get() as u16);

@@ -24,7 +24,7 @@ use farblock_wire::status::Status;
 /// The default group of a namespace.
 pub const USUAL_ANA_GROUP: u32 = 1;
 
-/// The states of the namespaces behind a port.
+/// The ANA states of namespaces on a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortAccess {
     /// The default state.
@@ -126,7 +126,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The states of the namespaces behind a port.
+    /// The ANA states of namespaces on a port.
     #[must_use]
     pub fn port_access(&self, port: Option<PortId>) -> PortAccess {
         port.and_then(|port| self.access.get(&port)).cloned().unwrap_or_default()
@@ -173,7 +173,8 @@ impl Registry {
         self.table_seen_by(controller).seen_from(controller.port).check_reach(namespace)
     }
 
-    /// The log page: groups that have namespaces, ascending ("Asymmetric Namespace Access").
+    /// The ANA log page: the groups that have namespaces, in ascending order ("Asymmetric Namespace
+    /// Access").
     pub(super) fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
         let access = self.port_access(controller.port);
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

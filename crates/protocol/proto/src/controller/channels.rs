@@ -1,12 +1,12 @@
 //! Secure channels in the discovery log page. Each host gets a record for each subsystem that it
-//! may use, with the requirements there (TREQ, TSAS), and no record for any other subsystem.
+//! may use, with the security requirements of this host at the listener (TREQ, TSAS).
 
 use super::config::{ChannelSecurity, PortId, SubsystemId};
 use super::registry::Registry;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 
-/// How a host must connect to a subsystem. Of two requirements the greater one applies.
+/// How a host must connect to a subsystem. If two requirements apply, the later variant wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum HostChannel {
     /// Without TLS: the host has no key.
@@ -36,7 +36,7 @@ impl HostChannel {
         }
     }
 
-    /// The security in the discovery service's own record. A host needs no key there.
+    /// The security in the discovery service's own record. A host needs no key for discovery.
     fn at_discovery(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Tls, port) => Some(port),

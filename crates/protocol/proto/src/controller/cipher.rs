@@ -1,7 +1,7 @@
 //! Speck64/128 (Beaulieu and others, "The SIMON and SPECK Families of Lightweight Block Ciphers",
 //! 2013): a permutation of 64-bit numbers that looks random without the key. It protects no
-//! secrets. It turns counters into names that peers cannot guess, and back into counters without a
-//! table of all names.
+//! secrets, but turns counters into names that peers cannot guess. Names can be turned back into
+//! counters without a table.
 
 const ROUNDS: usize = 27;
 

@@ -60,13 +60,14 @@ pub struct SubsystemConfig {
     pub allowed_hosts: Vec<String>,
     /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
     pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
-    /// The UUIDs of the remote namespaces that a namespace consists of, where there are any.
+    /// The UUIDs of the remote namespaces of which a namespace consists, for namespaces that have
+    /// any.
     pub contents: BTreeMap<NamespaceId, Vec<[u8; 16]>>,
-    /// The hosts that see a namespace, by name, where only some of the allowed hosts see it: at
-    /// most [`limits::MAX_VISIBLE_TO`] different ones.
+    /// The names of the hosts that see a namespace, for namespaces that not all allowed hosts see.
+    /// At most [`limits::MAX_VISIBLE_TO`] different hosts in all.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
-    /// The controller identifiers of its hosts, if not all that the registry has. Identifiers are
-    /// unique in a registry, so that subsystems of one range share it.
+    /// The range of controller identifiers to assign; `None`: the registry's range. Identifiers are
+    /// unique in a registry, so subsystems with the same range share its identifiers.
     pub controller_ids: Option<RangeInclusive<u16>>,
     /// Most I/O queues of one controller (the answer to Number of Queues).
     pub max_io_queues: u16,
@@ -83,7 +84,8 @@ pub struct SubsystemConfig {
 }
 
 impl SubsystemConfig {
-    /// The identifiers that its controllers may have in a registry that assigns these.
+    /// The identifiers that its controllers may have in a registry that assigns the range
+    /// `registry`.
     pub(super) fn controller_ids_of(&self, registry: &RangeInclusive<u16>) -> ControllerIds {
         let (first, last) = registry.clone().into_inner();
         let own = self.controller_ids.clone().unwrap_or_else(|| registry.clone());
@@ -197,8 +199,8 @@ pub struct Listener {
     pub port: PortId,
     /// Address family (ADRFAM).
     pub family: AddressFamily,
-    /// Address in text without brackets (TRADDR). For a wildcard (`0.0.0.0`, `::`), a host reads
-    /// the address that it connected to.
+    /// Address in text without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the page
+    /// shows a host the address that it connected to.
     pub address: String,
     /// TCP port in text (TRSVCID).
     pub service: String,
@@ -220,7 +222,7 @@ impl Listener {
     }
 }
 
-/// Another discovery service to point hosts to (NVMe Base Specification 2.0, "Discovery Log Page",
+/// A reference to another discovery service (NVMe Base Specification 2.0, "Discovery Log Page",
 /// subsystem type 1h).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Referral {
@@ -295,7 +297,7 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 /// Checks a name that the operator configures: a valid NQN, or a name that does not claim the NQN
-/// format. Names that peers send only have to be text.
+/// format. For names that peers send, it is enough that they are text.
 pub(crate) fn check_nqn(name: &str) -> Result<(), ConfigError> {
     nqn::validate_name(name).map_err(|error| ConfigError::Nqn(name.to_string(), error))
 }

@@ -52,14 +52,14 @@ pub enum QueueKind {
 pub struct Connected {
     /// The controller that the queue belongs to.
     pub controller: ControllerId,
-    /// The life of the controller, unique in the registry.
+    /// The controller instance, unique in the registry.
     pub instance: Instance,
     /// The queue's identifier.
     pub queue: QueueId,
     /// The kind of its commands.
     pub kind: QueueKind,
-    /// Its entries: SQSIZE + 1. A host has at most one command less than this in flight, unless it
-    /// disabled flow control.
+    /// The number of queue entries: SQSIZE + 1. A host has at most one command fewer in flight,
+    /// unless it disabled flow control.
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
@@ -68,15 +68,15 @@ pub struct Connected {
     pub port: Option<PortId>,
     /// The current namespaces; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
-    /// The host's identifier, by which reservations tell hosts apart.
+    /// The host's identifier, by which reservations distinguish hosts.
     pub host_id: HostId,
     /// The host's current rights for namespaces that other hosts have reserved.
     pub restrictions: Vec<(NamespaceId, Rights)>,
-    /// Marked whenever commands arrive.
+    /// The target marks it whenever commands arrive.
     pub traffic: Arc<Traffic>,
     /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
     pub flow_control: bool,
-    /// The completion's result: the controller identifier, no authentication.
+    /// The completion's result: the controller identifier, with no authentication required.
     pub result: u64,
 }
 

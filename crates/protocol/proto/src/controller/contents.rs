@@ -1,5 +1,5 @@
-//! The remote namespaces that a subsystem's namespaces consist of. Identify Namespace reports them,
-//! so that no set becomes a part of itself; see [`farblock_wire::contents`].
+//! The remote namespaces of which a subsystem's namespaces consist. Identify Namespace reports
+//! them, so that no set becomes a part of itself; see [`farblock_wire::contents`].
 
 use super::config::{ConfigError, SubsystemConfig, SubsystemId};
 use super::logs::NamespaceChange;
@@ -10,8 +10,8 @@ use farblock_wire::contents;
 use farblock_wire::identify::IdentifyNamespace;
 
 impl Registry {
-    /// Sets the UUIDs of the remote namespaces that a namespace consists of, and notifies the hosts
-    /// of a change.
+    /// Sets the UUIDs of the remote namespaces of which a namespace consists, and notifies the
+    /// hosts of a change.
     ///
     /// # Errors
     /// When there is no such subsystem or namespace.

@@ -26,7 +26,7 @@ pub struct CopyPlan {
     pub lba: Lba,
     /// The number of source ranges, 1 to 128.
     pub ranges: u16,
-    /// Each range names its namespace (descriptor format 2).
+    /// Whether each range names its namespace (descriptor format 2).
     pub across: bool,
 }
 
@@ -65,9 +65,9 @@ pub struct CopyRanges {
     into: Option<(NamespaceId, Lba)>,
     /// The range of the next part.
     next: usize,
-    /// Blocks of that range that earlier parts cover.
+    /// The number of blocks of range `next` that earlier parts cover.
     begun_blocks: u32,
-    /// Ranges that are completely copied.
+    /// The number of completely copied ranges.
     copied: usize,
 }
 
@@ -78,7 +78,7 @@ impl CopyRanges {
     /// Command Size Limit Exceeded if the ranges exceed MSSRL or MCL. LBA Out of Range.
     /// Incompatible Namespace or Format if block sizes differ. Overlapping I/O Range if the command
     /// would both read and write a block. Fast Copy Not Possible if a range requires a fast copy.
-    /// Also the statuses of namespaces that are inaccessible.
+    /// Also the status for an inaccessible namespace.
     pub fn parse(data: &[u8], plan: &CopyPlan, table: &NamespaceTable) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(plan.ranges) * CopyRange::LEN)
@@ -129,7 +129,8 @@ impl CopyRanges {
         self.copied = self.next;
     }
 
-    /// The lowest range that is not copied: the result of a command that failed.
+    /// The number of the lowest range that is not completely copied: the result of a failed
+    /// command.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
@@ -141,7 +142,7 @@ impl CopyRanges {
         self.next < self.sources.len()
     }
 
-    /// The sources that the target still has to read, and perhaps some that it has read.
+    /// The sources from the range of the next part on: all that the target still has to read.
     pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
         self.sources.iter().skip(self.next)
     }

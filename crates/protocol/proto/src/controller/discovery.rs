@@ -1,8 +1,8 @@
 //! The discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
 //!
-//! The page lists, for one host: every subsystem that it may use, at every address where it may,
-//! then the referrals, then the discovery service itself in the same way. This module builds only
-//! the records that the host requests, because there may be thousands.
+//! For one host, the page lists every subsystem that the host may use, at every address where it
+//! may use it. The referrals follow, then the discovery service itself at every such address. This
+//! module builds only the records that the host requests, because there may be thousands.
 
 use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
 use super::limits;
@@ -44,11 +44,11 @@ struct Listed<'a> {
     /// The index of its first record.
     first: usize,
     config: &'a SubsystemConfig,
-    /// An index into the lists of addresses, because many subsystems share a list.
+    /// The index of its list in [`DiscoveryPage::places`]; many subsystems share a list.
     places: usize,
 }
 
-/// The page as one host sees it, not yet in bytes.
+/// The contents of the page for one host.
 pub(super) struct DiscoveryPage<'a> {
     generation: u64,
     subsystems: Vec<Listed<'a>>,
@@ -212,7 +212,7 @@ fn places<'a>(
 }
 
 /// The addresses of the listeners, as a host that connected to `local_address` can use them. The
-/// security there depends on the host.
+/// required security is not set yet, since it depends on the host.
 fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<'a>> {
     let local_family = match local_address.contains(':') {
         true => AddressFamily::V6,

@@ -1,8 +1,8 @@
 //! Asynchronous events of one controller (NVMe Base Specification 2.0, "Asynchronous Event Request
 //! command").
 //!
-//! A controller reports each notice once. It then masks the notice until the host reads the log
-//! page that explains it without Retain Asynchronous Event:
+//! A controller reports each notice once. It then masks the notice until the host has read the log
+//! page of this notice with Retain Asynchronous Event cleared:
 //!
 //! ```text
 //!           raised                told (an AER completes)
@@ -35,15 +35,15 @@ impl Notice {
     const ALL: [Self; 4] =
         [Self::NamespaceAttribute, Self::DiscoveryLog, Self::AccessChange, Self::Reservation];
 
-    /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that marks it
-    /// as supported in OAES of Identify Controller.
+    /// The bit of this notice in Asynchronous Event Configuration (feature 0Bh) and in OAES of
+    /// Identify Controller.
     pub(crate) const fn enable_bit(self) -> u32 {
         let none = AsyncEventConfig(0);
         match self {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
             Self::AccessChange => none.with_ana_change(true).0,
-            // It has no bit here: Reservation Notification Mask masks it.
+            // It has no such bit: Reservation Notification Mask masks it.
             Self::Reservation => 0,
         }
     }
@@ -93,7 +93,7 @@ impl Events {
         self.enabled = enabled;
     }
 
-    /// Holds a request. `false` at the limit.
+    /// Holds a request. Returns `false` if the limit is reached.
     pub(crate) fn hold(&mut self, command: CommandId) -> bool {
         let fits = self.held.len() < limits::ASYNC_EVENT_REQUESTS;
         if fits {
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// The host read the notice's log page with Retain Asynchronous Event cleared.
+    /// Unmasks a notice whose log page the host has read with Retain Asynchronous Event cleared.
     pub(crate) fn log_was_read(&mut self, notice: Notice) {
         self.deliveries[notice as usize] = Delivery::Quiet;
     }
@@ -125,7 +125,7 @@ impl Events {
         Some((command, notice.result()))
     }
 
-    /// Removes a held request. `false` if it is not held.
+    /// Removes a held request. Returns `false` if it is not held.
     pub(crate) fn abort(&mut self, command: CommandId) -> bool {
         let index = self.held.iter().position(|&held| held == command);
         index.and_then(|index| self.held.remove(index)).is_some()

@@ -93,7 +93,7 @@ impl FeatureValues {
         Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
     }
 
-    /// The threshold that command dword 11 selects: only the composite temperature has any.
+    /// The threshold that command dword 11 selects. Only the composite temperature has thresholds.
     fn temperature(&mut self, cdw11: u32) -> Result<&mut u16, Status> {
         let (sensor, kind) = ((cdw11 >> 16) & 0xf, (cdw11 >> 20) & 0b11);
         match (sensor, kind) {
@@ -291,7 +291,7 @@ impl Registry {
 
     /// Number of Queues: as many as requested, up to the subsystem's limit ("Number of Queues").
     fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
-        /// The reserved value: it would be 65,536 queues.
+        /// The reserved value, which would mean 65,536 queues.
         const RESERVED: u16 = u16::MAX;
         let most = self.max_io_queues(id);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
@@ -309,7 +309,7 @@ impl Registry {
     /// Most I/O queues that a controller may have.
     fn max_io_queues(&self, id: ControllerId) -> u16 {
         let subsystem = self.controllers[&id].subsystem.and_then(|id| self.subsystem(id));
-        // Discovery controllers have no I/O queues, and no feature that could say so.
+        // Discovery controllers have no I/O queues and do not report this number.
         subsystem.map_or(1, |config| config.max_io_queues)
     }
 }
@@ -394,7 +394,7 @@ fn change(
         FeatureId::VOLATILE_WRITE_CACHE if value & !VOLATILE_WRITE_CACHE_ENABLE != 0 => {
             return invalid;
         }
-        // A Flush makes earlier writes durable, as before.
+        // Later writes are written through. A Flush still makes earlier writes durable.
         FeatureId::VOLATILE_WRITE_CACHE => {
             features.volatile_write_cache = value;
             controller.keep_alive.traffic().set_write_through(value == 0);

@@ -2,9 +2,9 @@
 //!
 //! Reservations know a host only by its identifier (HOSTID), which any host can claim. So within a
 //! subsystem an identifier belongs to the host that has used it with a proved name. The host owns
-//! it while one of its controllers uses it, and while it is registered with a namespace. That
-//! includes the time while the host is away, and a restart if the registration persists. Then the
-//! identifier is free again.
+//! the identifier while one of its controllers uses it, and while it is registered with a
+//! namespace: also while the host is disconnected, and over a restart if the registration persists.
+//! Then the identifier is free again.
 
 use super::config::SubsystemId;
 use super::limits;
@@ -34,7 +34,7 @@ pub struct Identified<'a> {
 /// Why a host may not have an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotIts {
-    /// It belongs to another host, which has proved its name.
+    /// The identifier belongs to another host, which has proved its name.
     Anothers,
     /// The host has as many identifiers as allowed.
     OneTooMany,
@@ -72,8 +72,8 @@ impl Registry {
 
     /// Reports that the host of a controller has proved its name. The host now owns its identifier
     /// and the registrations made with it. This ends the controllers of other hosts that claimed
-    /// the identifier without proof; close the returned queues. Call this if
-    /// [`Registry::check_identifier`] allows it, or if the operator has assigned the identifier.
+    /// the identifier without proof; close the returned queues. Call this only if
+    /// [`Registry::check_identifier`] allows the identifier, or if the operator has assigned it.
     pub fn host_proved(&mut self, controller: ControllerId, mark: HostMark) -> Vec<Teardown> {
         let Some(found) = self.controllers.get_mut(&controller) else { return Vec::new() };
         found.proved = Some(mark);

@@ -51,7 +51,7 @@ impl IdentifyRequest {
         Ok(Self { cns: parameters.cns, controller: parameters.cntid, namespace })
     }
 
-    /// The namespace identifier, if it is one that could be in use.
+    /// The namespace identifier, if it is within 1 to [`limits::MAX_NAMESPACE_ID`].
     fn valid_namespace(&self) -> Result<NamespaceId, Status> {
         match self.namespace.0 {
             1..=limits::MAX_NAMESPACE_ID => Ok(self.namespace),
@@ -135,8 +135,8 @@ impl Registry {
         Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
-    /// A controller list: the subsystem's controllers from an identifier upward, for the given
-    /// hosts.
+    /// A controller list: the IDs of the subsystem's controllers, from `first` upward, whose host
+    /// passes `is_meant`.
     fn controllers_from(
         &self,
         first: u16,
@@ -157,7 +157,7 @@ fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
 
 /// Limits of commands that name blocks but do not transfer them.
 fn command_set_limits() -> IdentifyControllerNvm {
-    /// As a power of two of pages.
+    /// The limit in pages, as a base-two logarithm.
     const IN_PLACE: u8 = (limits::IN_PLACE_BYTES / limits::PAGE_BYTES).ilog2() as u8;
     IdentifyControllerNvm {
         vsl: IN_PLACE,
@@ -263,7 +263,7 @@ fn io_controller(
         acl_z: limits::ABORT_COMMANDS - 1,
         frmw: Id::FRMW_SLOT1_READ_ONLY | Id::FRMW_ONE_SLOT,
         lpa: Id::LPA_COMMAND_EFFECTS | Id::LPA_EXTENDED_DATA,
-        // Entries are 64 and 16 bytes, and no more.
+        // Required and maximum entry sizes: 64 and 16 bytes.
         sqes: 0x66,
         cqes: 0x44,
         anatt: limits::ANA_TRANSITION_SECONDS,
@@ -277,8 +277,8 @@ fn io_controller(
         acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
         // A namespace with a cache may be added at any time, but hosts read this field only when
-        // they connect. An unneeded flush is better than a missing one. Namespaces without a cache
-        // say so in CNS 08h.
+        // they connect. An unneeded flush is better than a missing one. CNS 08h reports that a
+        // namespace has no cache.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),
         ioccsz: ((Sqe::LEN as u32 + config.in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),

@@ -28,7 +28,7 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// The data must come from the medium, or reach it first (FUA).
+        /// Whether the data must come from the medium, or be written to it first (FUA).
         fua: bool,
         /// The bytes to push and the host's descriptor for them.
         data: DataPointer,
@@ -41,7 +41,7 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// The data must be on the medium before completion (FUA).
+        /// Whether the data must be on the medium before completion (FUA).
         fua: bool,
         /// The bytes to pull and the host's descriptor for them.
         data: DataPointer,
@@ -54,7 +54,7 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// Compare with the data on the medium (FUA).
+        /// Whether to compare with the data on the medium (FUA).
         fua: bool,
         /// The bytes to pull and the host's descriptor for them.
         data: DataPointer,
@@ -67,7 +67,7 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// Check the data on the medium (FUA).
+        /// Whether to check the data on the medium (FUA).
         fua: bool,
     },
     /// Make blocks read as zeroes.
@@ -78,7 +78,7 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// The zeroes must be on the medium before completion (FUA).
+        /// Whether the zeroes must be on the medium before completion (FUA).
         fua: bool,
         /// The target may free the space (DEAC).
         deallocate: bool,
@@ -100,7 +100,7 @@ pub enum IoCommand {
     Copy {
         /// The destination, and the format of the ranges.
         plan: CopyPlan,
-        /// The copy must be on the medium before completion (FUA).
+        /// Whether the copy must be on the medium before completion (FUA).
         fua: bool,
         /// The bytes to pull: 32 for each range.
         data: DataPointer,
@@ -144,7 +144,7 @@ pub enum Fuse {
 }
 
 impl Fuse {
-    /// The role in the entry, even if the opcode does not allow it.
+    /// The role that the entry states, even if the opcode does not allow it.
     #[must_use]
     pub fn of(sqe: &Sqe) -> Self {
         match sqe.fuse() {
@@ -257,8 +257,8 @@ impl IoCommand {
     }
 
     /// The command's kind of access, for reservations ("Command Behavior in the Presence of a
-    /// Reservation"). `None`: no reservation can block it. For a Copy it is the access to the
-    /// namespace that the command names; a Copy reads from others.
+    /// Reservation"). `None`: no reservation can block it. For a Copy, the access to its
+    /// destination; the caller must check read access to its sources.
     #[must_use]
     pub fn access(&self) -> Option<AccessKind> {
         match self {
@@ -521,7 +521,7 @@ impl DeallocateRanges {
             }
             joined
         });
-        // No more blocks than all ranges had together, and those fit.
+        // The blocks fit 32 bits, since a merged range has at most the sum of all ranges.
         let merged = |(lba, blocks)| (Lba(lba), BlockCount(blocks as u32));
         Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
     }

@@ -2,14 +2,15 @@
 
 use core::time::Duration;
 
-/// Subsystems of a registry.
+/// Most subsystems of a registry.
 pub const MAX_SUBSYSTEMS: usize = 256;
 
 /// Live controllers of a registry, discovery controllers included. At the limit, Connect gets
 /// Connect Controller Busy.
 pub const MAX_CONTROLLERS: usize = 16_384;
 
-/// Discovery controllers among them. Any host may create one, so they must not use up the rest.
+/// Discovery controllers among these. Any host may create one, so they must not use up all
+/// controllers.
 pub const MAX_DISCOVERY_CONTROLLERS: usize = 1024;
 
 /// Listeners of a registry.
@@ -21,12 +22,12 @@ pub const MAX_REFERRALS: usize = 64;
 /// Host NQNs that a subsystem may list as allowed.
 pub const MAX_ALLOWED_HOSTS: usize = 1024;
 
-/// Different hosts that may see namespaces of a subsystem by name: each has its own table.
+/// Different hosts that a subsystem may list as seeing a namespace: each has its own table.
 pub const MAX_VISIBLE_TO: usize = 256;
 
 /// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN).
-/// Linux uses no ANA if the log page for MNAN namespaces is larger than one transfer: for these it
-/// is smaller than 64 KiB.
+/// Linux does not use ANA if the ANA log page for MNAN namespaces exceeds one transfer. With this
+/// limit the page is smaller than 64 KiB.
 pub const MAX_NAMESPACE_ID: u32 = 10_240;
 
 /// I/O queues that a subsystem may grant a controller.
@@ -64,16 +65,17 @@ pub const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
 /// ANA groups that namespaces can be in (ANAGRPMAX, NANAGRPID).
 pub const MAX_ANA_GROUPS: u32 = 128;
 
-/// The longest time of an ANA state transition, in seconds (ANATT). The party that starts one must
-/// end it within this time: hosts abandon the path after twice as long.
+/// The longest time of an ANA state transition, in seconds (ANATT). The operator must end a
+/// transition within this time: hosts abandon the path after twice as long.
 pub const ANA_TRANSITION_SECONDS: u8 = 30;
 
 /// Keep-alive timeout of a discovery controller whose host requested none, so that abandoned
 /// discovery sessions end.
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
-/// The time for which a shut-down controller keeps its admin queue, so that the host can still read
-/// properties. The specification requires at least two minutes ("Association termination").
+/// The time for which a controller keeps its admin queue after a shutdown, so that the host can
+/// still read properties. The specification requires at least two minutes ("Association
+/// termination").
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
 /// CAP.TO and CRTO: the time a host waits for readiness, in units of 500 ms. We are ready at once.

@@ -35,7 +35,8 @@ pub struct ErrorRecord {
     pub lba: Option<Lba>,
 }
 
-/// The counters of a subsystem's SMART log page ("SMART / Health Information"). They only rise.
+/// The counters of a subsystem's SMART log page ("SMART / Health Information"). They never
+/// decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SmartCounters {
     /// Bytes that Read commands moved (reported as Data Units Read).
@@ -103,9 +104,9 @@ impl ErrorLog {
 #[derive(Debug, Default)]
 pub(crate) struct ChangedNamespaces {
     ids: BTreeSet<NamespaceId>,
-    /// Namespaces among them that were removed.
+    /// Those of `ids` that were removed.
     gone: BTreeSet<NamespaceId>,
-    /// Namespaces among them that others have since replaced.
+    /// Those of `ids` that were replaced by another namespace with the same identifier.
     replaced: BTreeSet<NamespaceId>,
 }
 
@@ -137,17 +138,17 @@ impl ChangedNamespaces {
         }
     }
 
-    /// Clears the list after the host has read it. Returns whether the host must read it again. A
-    /// host that finds a replaced namespace without having seen the removal may only drop the old
-    /// one (Linux does). When it reads the list again, it finds the new one.
+    /// Clears the list after the host has read it. Returns whether the host must read the list
+    /// again. A host that finds a replaced namespace without having seen the removal may only drop
+    /// the old one (Linux does). When it reads the list again, it finds the new one.
     fn was_read(&mut self) -> bool {
         let again = core::mem::take(self).replaced;
         self.ids = again;
         !self.ids.is_empty()
     }
 
-    /// The log page: ascending identifiers, then zeroes. If there are too many,
-    /// one entry that says so.
+    /// The log page: ascending identifiers, then zeroes. If there are too many, the single entry
+    /// `TOO_MANY`.
     fn emit(&self) -> Vec<u8> {
         /// The only entry of a list that overflows.
         const TOO_MANY: u32 = 0xffff_ffff;

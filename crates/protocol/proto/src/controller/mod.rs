@@ -1,11 +1,11 @@
 //! The controller side: the meaning of each command, independent of the transport.
 //!
-//! **What it is.** [`Registry`] is everything a target's NVM side knows: subsystems with their
-//! namespaces, listeners, referrals, the discovery service and the live controllers. It is a plain
-//! data machine. The target puts it behind one mutex, passes it Connect, admin and fabrics
-//! commands, reports closed queues and the time, and acts on its answers. I/O commands never take
-//! that mutex: an I/O queue parses them with [`IoCommand::parse`] against a [`NamespaceTable`]. The
-//! queue receives this snapshot at Connect, and newer ones with [`Action::Namespaces`].
+//! **Design.** [`Registry`] holds all state above the transport: subsystems with their namespaces,
+//! listeners, referrals, the discovery service and the live controllers. It does no I/O. The target
+//! puts the registry behind one mutex, passes it Connect, admin and fabrics commands, reports
+//! closed queues and the time, and acts on its answers. I/O commands never take the mutex: an I/O
+//! queue parses them with [`IoCommand::parse`] against a [`NamespaceTable`]. The queue receives
+//! this snapshot at Connect, and newer ones with [`Action::Namespaces`].
 //!
 //! **Contract.**
 //! - For an admin command: call [`Registry::admin_data_bytes`], pull that many bytes from the host,

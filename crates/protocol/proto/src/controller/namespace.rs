@@ -10,18 +10,18 @@ use alloc::vec::Vec;
 use farblock_wire::status::Status;
 
 /// A controller's description of a namespace (NVM Command Set Specification 1.0, "Identify
-/// Namespace Data Structure"). Commands are checked against it.
+/// Namespace Data Structure"). The target checks commands against it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
     /// Logical block size in bytes (LBADS): a power of two.
     pub block_size: u32,
     /// Capacity in logical blocks (NSZE, NCAP, NUSE).
     pub blocks: u64,
-    /// The target refuses commands that change the namespace (NSATTR bit 0).
+    /// Whether the target refuses commands that change the namespace (NSATTR bit 0).
     pub read_only: bool,
-    /// Completed writes may be lost until a flush (VWC).
+    /// Whether completed writes may be lost until a flush (VWC).
     pub volatile_cache: bool,
-    /// Deallocating frees space, and deallocated blocks read as zeroes (DLFEAT).
+    /// Whether deallocation is supported; deallocated blocks read as zeroes (DLFEAT).
     pub deallocate: bool,
     /// Commands that do not cross a multiple of this many blocks are fastest (NOIOB); 0: unknown.
     pub optimal_blocks: u32,
@@ -30,7 +30,7 @@ pub struct NamespaceInfo {
     pub preferred_blocks: u32,
     /// Most blocks that one command may read or write; 0: the limit of the largest transfer (MDTS).
     pub max_blocks: u32,
-    /// The ANA group: its namespaces always share one state (ANAGRPID).
+    /// The ANA group, whose namespaces always have the same state (ANAGRPID).
     pub ana_group: u32,
     /// UUID (namespace identification descriptor 3h); all zero: none.
     pub uuid: [u8; 16],
@@ -97,7 +97,7 @@ impl NamespaceInfo {
     }
 }
 
-/// The namespaces of a subsystem at one moment, for I/O queues: shared, never changed.
+/// An immutable snapshot of a subsystem's namespaces, which I/O queues share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceTable {
     generation: u64,
@@ -157,7 +157,7 @@ impl NamespaceTable {
         view.map_or_else(|| Arc::clone(self), |(_, view)| Arc::clone(view))
     }
 
-    /// Checks that a namespace is accessible; every namespace for [`NamespaceId::ALL`].
+    /// Checks that a namespace is accessible; for [`NamespaceId::ALL`], that every namespace is.
     ///
     /// # Errors
     /// The status of a command for an inaccessible one.

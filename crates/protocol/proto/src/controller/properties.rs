@@ -6,7 +6,7 @@ use farblock_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySiz
 use farblock_wire::property::{Cap, Cc, Crto, Csts, Version, offset};
 use farblock_wire::status::Status;
 
-/// Where a controller is between Connect and the end of its association.
+/// The state of a controller between Connect and the end of its association.
 ///
 /// ```text
 ///    Connect
@@ -43,12 +43,12 @@ pub enum Lifecycle {
 pub(crate) struct Circumstances {
     /// A discovery controller has no I/O queues, so their entry sizes do not matter.
     pub(crate) discovery: bool,
-    /// A shutdown must wait for a flush.
+    /// Whether a shutdown must wait for a flush.
     pub(crate) must_flush: bool,
 }
 
 impl Lifecycle {
-    /// The one transition function: the host writes `new` over the value `old` of CC.
+    /// The state after the host has replaced the value `old` of CC by `new`.
     #[must_use]
     pub(crate) fn after_cc(self, old: Cc, new: Cc, circumstances: Circumstances) -> Self {
         let shutdown = new.shn() != Cc::SHN_NONE;
@@ -66,7 +66,7 @@ impl Lifecycle {
         }
     }
 
-    /// The transition when the flush of a shutdown is done.
+    /// The state after the flush of a shutdown is done.
     #[must_use]
     pub(crate) fn after_flush(self) -> Self {
         match self {
@@ -147,7 +147,7 @@ pub(crate) fn written_cc(command: &PropertySetCommand) -> Result<Cc, Status> {
     if command.ofst.get() != offset::CC || size != PropertySize::Four {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
-    // A 4-byte property is in the low bytes; the high ones are reserved.
+    // The low bytes hold a 4-byte property; the high bytes are reserved.
     Ok(Cc(command.value.get() as u32))
 }
 

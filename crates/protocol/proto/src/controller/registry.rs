@@ -41,7 +41,7 @@ pub struct Registry {
     pub(super) instances: Instances,
     /// The registry's location in Identify Controller, if configured.
     pub(super) origin: Option<ControllerOrigin>,
-    /// What it says of the process, if it says where that is.
+    /// The process name in Identify Controller, if configured.
     pub(super) process: Option<ProcessName>,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
@@ -50,7 +50,7 @@ pub struct Registry {
     actions: VecDeque<Action>,
     /// Controllers that may have an event to report.
     pub(super) with_pending_events: BTreeSet<ControllerId>,
-    /// The earliest moment at which a controller's timer may expire.
+    /// The earliest time at which a controller's timer may expire.
     pub(super) soonest: Arc<Soonest>,
     pub(super) reservation_serial: u64,
 }
@@ -62,7 +62,7 @@ pub(super) struct Subsystem {
     pub(super) reserved: BTreeMap<NamespaceId, Reserved>,
     table: Arc<NamespaceTable>,
     counters: SmartCounters,
-    /// Where to look first for an identifier, if the subsystem has a range of its own.
+    /// The first identifier to try next, if the subsystem has its own range.
     next_controller_id: u16,
 }
 
@@ -114,7 +114,7 @@ pub enum Action {
         subsystem: SubsystemId,
         /// The namespace.
         namespace: NamespaceId,
-        /// To be passed back.
+        /// Pass this to [`Registry::reservations_saved`].
         serial: u64,
         /// The text to store; empty: store nothing.
         text: String,
@@ -184,7 +184,7 @@ pub struct ControllerSummary<'a> {
     pub host_id: [u8; 16],
     /// The address that the host connected to.
     pub local_address: &'a str,
-    /// Where it is in its lifecycle.
+    /// Its state.
     pub lifecycle: Lifecycle,
     /// Keep-alive timeout in milliseconds, 0 for none.
     pub keep_alive_ms: u32,
@@ -243,8 +243,8 @@ impl Registry {
         }
     }
 
-    /// Restricts the controller identifiers assigned from now on, so that several targets can offer
-    /// the same subsystem. The registry reuses a small range sooner.
+    /// Sets the range of controller identifiers to assign from now on, so that several targets can
+    /// offer one subsystem. Identifiers of a small range are reused sooner.
     ///
     /// # Errors
     /// When the range is empty or not within 1 to `0xffef`.
@@ -288,7 +288,7 @@ impl Registry {
         let ends = self.remove_where(TeardownReason::SubsystemRemoved, |controller| {
             controller.subsystem == Some(id)
         });
-        // Notify the hosts that saw it while the registry still knows which ones did.
+        // Notify the hosts that saw it before removing the list of its hosts.
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         self.subsystems.remove(&id);
         self.channels.forget_subsystem(id);
@@ -519,7 +519,7 @@ impl Registry {
 
 /// Events in the life of controllers.
 impl Registry {
-    /// Reports that a queue's connection was closed, by either side. After an admin queue, the
+    /// Reports that a queue's connection was closed, by either side. If it was an admin queue, the
     /// registry removes the controller, and the caller closes the returned I/O queues.
     pub fn queue_closed(&mut self, controller: ControllerId, queue: QueueId) -> Option<Teardown> {
         let found = self.controllers.get_mut(&controller)?;
@@ -532,8 +532,8 @@ impl Registry {
     }
 
     /// Sets whether closed I/O queues of a controller still have changes in progress. Until they
-    /// have finished, CSTS shows the host a reset or shutdown in progress. `instance` names the
-    /// life of the controller.
+    /// have finished, CSTS shows the host a reset or shutdown in progress. `instance` is the
+    /// controller instance.
     pub fn set_unfinished(&mut self, id: ControllerId, instance: Instance, unfinished: bool) {
         let found = self.controllers.get_mut(&id);
         if let Some(controller) = found.filter(|controller| controller.instance == instance) {
@@ -551,14 +551,13 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// The latest moment to call [`Registry::tick`], or slightly earlier. Computing it does not
-    /// visit the controllers.
+    /// The time by which to call [`Registry::tick`]: a lower bound of all deadlines, cheap to get.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
     }
 
-    /// The moment at which the first controller's timer expires, without further commands.
+    /// The time at which the first controller's timer expires if no more commands arrive.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.controllers.values().filter_map(|controller| controller.keep_alive.deadline()).min()
@@ -586,7 +585,7 @@ impl Registry {
         expired.into_iter().filter_map(|(id, reason)| self.remove(id, reason)).collect()
     }
 
-    /// The next action for other connections. Call it until `None` after every change.
+    /// The next action for other connections. After every change, call it until it returns `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -654,7 +653,8 @@ impl Registry {
         self.actions.push_back(action);
     }
 
-    /// An unused identifier, among them the least recently used. `None` if the subsystem has none.
+    /// The least recently used free identifier. `None` if the subsystem's identifiers are all in
+    /// use.
     pub(super) fn unused_controller_id(
         &mut self,
         subsystem: Option<SubsystemId>,

@@ -1,8 +1,9 @@
 //! Cross-Controller Reset (NVMe Base Specification 2.3, "Cross-Controller Reset command"): a host
-//! that lost one of its controllers ends it through another one. When the reset is done, the target
-//! carries out no more commands from the lost controller, and the host may send them again.
+//! that lost one of its controllers ends this controller through another one. When the reset is
+//! done, the target carries out no more commands from the lost controller, and the host may send
+//! them again.
 //!
-//! The registry reuses controller identifiers, so each life of a controller has its own name: CIU
+//! The registry reuses controller identifiers, so each controller instance has its own name: CIU
 //! and CIRN of Identify Controller.
 
 use super::cipher::Cipher;
@@ -13,19 +14,19 @@ use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
 
-/// One life of a controller: its serial number in the registry.
+/// A controller instance, by its serial number in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instance(pub u64);
 
-/// The lives of controllers so far, and their names. A name is the enciphered number of the life,
-/// so that a host that knows some names cannot guess others.
+/// The controller instances so far, and their names. A name is the instance's enciphered number, so
+/// that a host that knows some names cannot guess others.
 #[derive(Debug)]
 pub(super) struct Instances {
     cipher: Cipher,
     count: u64,
 }
 
-/// The input of CIU: never the number of a life.
+/// A bit that no instance number has, set in the input of CIU.
 const UNIQUIFIER: u64 = 1 << 63;
 
 impl Default for Instances {
@@ -35,14 +36,15 @@ impl Default for Instances {
 }
 
 impl Instances {
-    /// The name of a controller's life.
+    /// The name of a controller instance.
     pub(super) fn name(&self, controller: &Controller) -> CrossControllerReset {
         let Instance(number) = controller.instance;
         let cirn = self.cipher.encipher(number);
         CrossControllerReset { icid: controller.id.0, ciu: self.uniquifier(number), cirn }
     }
 
-    /// The life with this name, if this registry assigned it.
+    /// The controller instance that CIU and CIRN of this request denote; `None` if this registry
+    /// never issued them.
     fn find(&self, name: &CrossControllerReset) -> Option<Instance> {
         let number = self.cipher.decipher(name.cirn);
         let issued = number < self.count && name.ciu == self.uniquifier(number);
@@ -62,12 +64,13 @@ impl Registry {
         self.instances.cipher = Cipher::new(random);
     }
 
-    /// Sets the location of this registry, for hosts that ask which operations a restart has ended.
+    /// Sets the location of this registry. By it, hosts that lost a controller detect that its
+    /// process has ended.
     pub fn set_origin(&mut self, origin: ControllerOrigin) {
         self.origin = Some(origin);
     }
 
-    /// Random bits that tell this registry from the one of a restarted process.
+    /// Sets random bits that distinguish this registry from that of another process.
     pub fn set_process(&mut self, random: [u8; 16]) {
         self.process = Some(ProcessName(random));
     }
@@ -85,8 +88,8 @@ impl Registry {
         sqe: &Sqe,
     ) -> Result<Instance, Status> {
         let name = CrossControllerReset::parse(sqe);
-        // This registry knows nothing of the controllers of other targets or of an earlier run. It
-        // must refuse rather than report that they have ended.
+        // The name may belong to a controller of another target or of an earlier run. Refuse it:
+        // the registry does not know whether such a controller has ended.
         let instance = self.instances.find(&name).ok_or(Status::INVALID_FIELD.with_dnr())?;
         let source = &self.controllers[&id];
         let impacted = self.controllers.get(&ControllerId(name.icid));
@@ -97,8 +100,8 @@ impl Registry {
             && impacted.host_nqn == source.host_nqn
             && impacted.host_id == source.host_id;
         if !same_host {
-            // Not the status for an unknown life: after a restart of this target, the host would
-            // conclude from it that the controller has ended, but this controller lives.
+            // Do not return the status for an unknown instance: the host could conclude that the
+            // controller has ended, but it is alive.
             return Err(Status::OPERATION_DENIED.with_dnr());
         }
         if impacted.id == id {

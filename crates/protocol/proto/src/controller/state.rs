@@ -1,4 +1,4 @@
-//! One live controller: the state that it keeps between commands.
+//! The state of a live controller between commands.
 
 use super::config::{PortId, SubsystemId};
 use super::events::Events;
@@ -19,12 +19,12 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use farblock_wire::property::{Cc, Csts};
 
-/// Says whether a controller had any command since the last check of its keep-alive timer (NVMe
-/// Base Specification 2.0, "Traffic Based Keep Alive"). It also holds the features that affect I/O
-/// commands.
+/// Records whether a controller has received a command since the last check of its keep-alive timer
+/// (NVMe Base Specification 2.0, "Traffic Based Keep Alive"). It also holds the features that
+/// affect I/O commands.
 ///
-/// All queues of a controller share one value. I/O queues mark it without the registry's lock, once
-/// for each batch of commands.
+/// All queues of a controller share one value, which I/O queues mark once per batch of commands
+/// without the registry's lock.
 #[derive(Debug, Default)]
 pub struct Traffic {
     seen: AtomicBool,
@@ -70,7 +70,7 @@ impl Traffic {
     }
 }
 
-/// A lower bound of the moment at which any controller's timer expires. The target checks its
+/// A lower bound of the time at which any controller's timer expires. The target checks its
 /// thousands of controllers only when one of them may have expired, not after every event.
 #[derive(Debug)]
 pub(crate) struct Soonest(AtomicU64);
@@ -107,7 +107,7 @@ pub(crate) struct KeepAlive {
     /// The timeout that applies when the host requested none.
     fallback: Option<Duration>,
     deadline: Option<Instant>,
-    /// Whether the deadline ends the association even if commands arrive.
+    /// Whether the association ends at the deadline even if commands arrive.
     is_final: bool,
     traffic: Arc<Traffic>,
     /// Shared by all timers of the registry.
@@ -171,7 +171,8 @@ impl KeepAlive {
         &self.traffic
     }
 
-    /// Whether the host has expired. Commands since the last check give it one more period.
+    /// Whether the host's time has expired. If commands arrived since the last check, the timer
+    /// restarts instead.
     pub(crate) fn is_expired(&mut self, now: Instant) -> bool {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return false;
@@ -211,7 +212,7 @@ pub(crate) struct Controller {
     /// Connected queues and their depths, in entries.
     pub(crate) queues: BTreeMap<QueueId, u16>,
     pub(crate) lifecycle: Lifecycle,
-    /// Closed I/O queues still have changes in progress.
+    /// Whether closed I/O queues still have changes in progress.
     pub(crate) unfinished: bool,
     pub(crate) cc: Cc,
     pub(crate) keep_alive: KeepAlive,
@@ -280,8 +281,9 @@ impl Controller {
         self.queues.keys().copied().filter(|&queue| queue != QueueId(0))
     }
 
-    /// CSTS. A reset or a shutdown is complete only when the connections of its queues are closed
-    /// and their commands have ended. Then the host may send those commands again elsewhere.
+    /// CSTS. It reports a reset or a shutdown as complete only when the connections of the I/O
+    /// queues are closed and their commands have ended. The host may then resend these commands
+    /// elsewhere.
     pub(crate) fn csts(&self) -> Csts {
         let csts = self.lifecycle.csts(self.cc.en());
         if !self.unfinished && self.io_queues().next().is_none() {

@@ -1,12 +1,12 @@
 //! The namespaces of a subsystem that each host sees.
 //!
-//! By default every host that may connect sees a namespace. For a host that does not see it, the
-//! namespace is inactive: no list contains it, commands for it get Invalid Namespace or Format, and
-//! no event reports it. An I/O queue needs only its [`NamespaceTable`], which holds its host's
-//! namespaces. All queues share one table where every host sees every namespace.
+//! By default every host that may connect sees a namespace. For other hosts, a namespace is
+//! inactive: no list contains it, commands for it get Invalid Namespace or Format, and no event
+//! reports it. An I/O queue needs only its [`NamespaceTable`], which holds its host's namespaces.
+//! If every host sees every namespace, all queues share one table.
 //!
-//! A host keeps its registrations and reservations while it does not see the namespace, as it does
-//! while it is away.
+//! A host keeps its registrations and reservations while it does not see the namespace, or is
+//! disconnected.
 
 use super::ana;
 use super::config::{ConfigError, PortId, SubsystemConfig, SubsystemId, check_nqn};
@@ -77,8 +77,8 @@ pub(super) fn table_of(
 }
 
 impl Registry {
-    /// Adds a namespace for these hosts only; `None`: for all. Other hosts get no notice. `kept`
-    /// holds its stored reservations: they apply again, and the registry stores their changes.
+    /// Adds a namespace for these hosts only; `None`: for all. Other hosts get no notice. `kept`:
+    /// the namespace's stored reservations, which apply again; the registry then stores changes.
     ///
     /// # Errors
     /// Those of [`Registry::add_namespace`], and when the list of hosts is invalid.

@@ -5,7 +5,7 @@ use super::info::InfoError;
 use alloc::vec::Vec;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState, LogPageId};
 
-/// Most groups that a host reads: more than any subsystem has.
+/// The most groups that a host reads; real subsystems have fewer.
 const MAX_GROUPS: u32 = 4096;
 
 /// The part of the ANA log page that holds `groups` groups without their namespaces. Request it

@@ -9,7 +9,7 @@
 //!    +------------ ConfigureEvents <---- RequestQueues <------+
 //! ```
 //! The driver asks for the next [`Step`], executes it, and reports: [`Bringup::handle_completion`]
-//! [`Bringup::handle_authenticated`] or [`Bringup::handle_waited`]. An error ends it.
+//! [`Bringup::handle_authenticated`] or [`Bringup::handle_waited`]. An error ends the bring-up.
 
 use super::command::{self, Command, Identity};
 use super::error::{ConnectError, accepted, refused};
@@ -45,7 +45,8 @@ pub struct Parameters {
 #[expect(clippy::large_enum_variant, reason = "one of them, once for each controller")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Send this on the admin queue, with this data if it moves data to the controller.
+    /// Send this command on the admin queue. The bytes are its data for the controller, if it has
+    /// any.
     Command(Command, Vec<u8>),
     /// Authenticate the admin queue, then call [`Bringup::handle_authenticated`].
     Authenticate,
@@ -88,7 +89,7 @@ pub struct Bringup {
     state: BringUpState,
     parameters: Parameters,
     connect_data: Vec<u8>,
-    /// Connected to the discovery subsystem by its well-known name.
+    /// Whether the host connects to the well-known discovery NQN.
     discovery_nqn: bool,
     cap: Cap,
     waited: Duration,
@@ -251,7 +252,7 @@ impl Bringup {
         if left.is_zero() {
             return Err(ConnectError::NotReady { after });
         }
-        // As long again as the host has waited so far: the pauses double.
+        // Pause as long as the host has waited so far, so that the pauses double.
         self.state =
             BringUpState::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
         Ok(())
@@ -262,7 +263,8 @@ impl Bringup {
         self.info.read_identify(data, self.cap.mpsmin())?;
         self.info.discovery |= self.discovery_nqn;
         if self.info.discovery {
-            // Discovery controllers of old firmware report any identifier; nothing depends on it.
+            // Discovery controllers with old firmware may report another identifier here, so ignore
+            // it.
             self.info.cntlid = connected_as;
             self.state = BringUpState::Ready;
             return Ok(());

@@ -1,6 +1,6 @@
 //! The commands a host sends, as values: the entry, and the direction and length of its data.
 //!
-//! The caller chooses lengths and block counts: it splits by the controller's limits first.
+//! The caller chooses lengths and block counts within the controller's limits.
 
 use crate::tcp::host_end::Transfer;
 use farblock_wire::fabrics::{
@@ -32,7 +32,7 @@ pub enum Data {
     ToController(u32),
 }
 
-/// A command before its data pointer is chosen. The command identifier is the transport's.
+/// A command before its data pointer is chosen. The transport sets the command identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
     /// The submission queue entry, its data pointer empty.
@@ -121,7 +121,7 @@ pub fn write_zeroes(nsid: u32, lba: u64, blocks: u32, deallocate: bool, fua: boo
     ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, flags, Data::None)
 }
 
-/// Makes all writes durable that completed before.
+/// Makes all writes that completed earlier durable.
 #[must_use]
 pub fn flush(nsid: u32) -> Command {
     nvm(NvmOpcode::FLUSH, nsid, Data::None)

@@ -18,7 +18,7 @@ use farblock_wire::log::{
 const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 /// Records that one command reads.
 const RECORDS_PER_READ: u64 = 16;
-/// More records than this are an error: the page would have 16 MiB.
+/// The most records that the host accepts: a page of 16 MiB.
 const RECORDS_MAX: u64 = 16384;
 /// The host gives up reading after this many generations.
 const GENERATIONS_MAX: u32 = 10;

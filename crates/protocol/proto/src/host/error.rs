@@ -7,7 +7,7 @@ use core::time::Duration;
 use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParameter, ConnectResult};
 
-/// The reason why a host could not connect to a controller, or not bring it up.
+/// The reason why a host could not connect to a controller or bring it up.
 ///
 /// The driver adds the network's errors; the state machines add all others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,7 +90,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether another attempt later may succeed.
+    /// Whether a later attempt may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -203,12 +203,12 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
     }
 }
 
-/// The content of a successful Connect's result.
+/// The result of a successful Connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// The controller's identifier.
     pub cntlid: u16,
-    /// The host must authenticate before it does anything else.
+    /// Whether the host must authenticate before it sends any other command.
     pub must_authenticate: bool,
 }
 

@@ -37,7 +37,7 @@ pub enum InfoError {
         /// Bytes per block.
         bytes: u16,
     },
-    /// The capacity does not fit an offset in bytes.
+    /// The capacity in bytes exceeds the largest offset.
     TooLarge {
         /// NSZE.
         blocks: u64,
@@ -136,8 +136,8 @@ pub struct ControllerInfo {
     pub ready_timeout: Duration,
     /// The value that the host wrote to CC.
     pub configuration: Cc,
-    /// The name of this life of the controller in a Cross-Controller Reset (CCRL, CIU, CIRN), if
-    /// the controller supports that command.
+    /// The name of this controller instance in a Cross-Controller Reset (CCRL, CIU, CIRN), if the
+    /// controller supports this command.
     pub life: Option<CrossControllerReset>,
     /// The longest time for which the controller may still carry out commands after the end of its
     /// association (CQT); zero if it does not say.
@@ -148,10 +148,10 @@ pub struct ControllerInfo {
     pub traffic_keep_alive: bool,
     /// The controller's location, if it is a farblock controller.
     pub origin: Option<ControllerOrigin>,
-    /// The process it is in, if it is one of farblock's that says so.
+    /// The process of the controller, if it is a farblock controller that reports its process.
     pub process: Option<ProcessName>,
-    /// The identifiers that its target gives to controllers, if it is one of farblock's that says
-    /// so.
+    /// The controller identifiers that its target assigns, if it is a farblock target that reports
+    /// them.
     pub controller_ids: Option<ControllerIds>,
     /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
     /// namespace access.
@@ -160,17 +160,16 @@ pub struct ControllerInfo {
 
 impl ControllerInfo {
     /// The longest time for which the controller may still carry out commands after the host lost
-    /// it, unless it is reset (Base 2.1, "Communication Loss Handling"). It lasts until the
-    /// keep-alive timer expires and the controller has quiesced (CQT). `None`: no limit, because
-    /// the controller has no timer when `keep_alive` is zero.
+    /// it, unless it is reset (Base 2.1, "Communication Loss Handling"): until its keep-alive timer
+    /// has expired and it has quiesced (CQT). `None`: no limit, because the controller has no timer
+    /// when `keep_alive` is zero.
     #[must_use]
     pub fn time_to_end(&self, keep_alive: Duration) -> Option<Duration> {
         if keep_alive.is_zero() {
             return None;
         }
-        // Where traffic counts as keep-alive, the controller may start two intervals before it
-        // misses the first; and the last command may have arrived as late as the host noticed the
-        // loss.
+        // Where traffic counts as keep-alive, the controller may need two intervals to detect the
+        // silence, and may have received a command one interval before the host noticed the loss.
         let intervals = if self.traffic_keep_alive { 3 } else { 2 };
         // Controllers round up to their granularity.
         let unit_ms = self.keep_alive_granularity.as_millis().max(1);
@@ -191,7 +190,7 @@ impl ControllerInfo {
         self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0
     }
 
-    /// Commands in flight and SQSIZE (0's-based) of an I/O queue that holds `depth` commands. A
+    /// The most commands in flight on an I/O queue, at most `depth`; also its SQSIZE (0's-based). A
     /// queue has one entry more than commands, because a full queue would look like an empty one.
     #[must_use]
     pub fn queue_depth(&self, depth: u16) -> u16 {

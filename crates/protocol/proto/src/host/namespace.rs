@@ -14,8 +14,8 @@ const BLOCK_SHIFT_MAX: u8 = 16;
 /// Limits of commands that name blocks but do not transfer them; see [`IdentifyControllerNvm`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CommandLimits {
-    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. Computed with the smallest page
-    /// size that NVMe knows, so never too large.
+    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. Computed with NVMe's smallest
+    /// page size, so it is never too large.
     pub zeroes_bytes: Option<u64>,
     /// Blocks of a deallocation of one range (DMRSL and DMSL), if there is a limit.
     pub deallocate_blocks: Option<u32>,
@@ -54,7 +54,8 @@ pub struct NamespaceInfo {
     pub read_only: bool,
     /// NSFEAT, uninterpreted.
     pub features: u8,
-    /// Operations that do not cross a multiple of this are fastest (NOIOB); 0 if not given.
+    /// Operations that do not cross a multiple of this many blocks are fastest (NOIOB); 0 if not
+    /// given.
     pub optimal_blocks: u32,
     /// Preferred write granularity in blocks (NPWG); 0 if not given.
     pub preferred_blocks: u32,
@@ -68,7 +69,7 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
     /// UUID, if it has one.
     pub uuid: Option<[u8; 16]>,
-    /// UUIDs of the remote namespaces that it consists of, if its target reports them.
+    /// UUIDs of the remote namespaces of which it consists, if its target reports them.
     pub contents: Vec<[u8; 16]>,
 }
 
@@ -134,7 +135,7 @@ impl NamespaceInfo {
     }
 }
 
-/// An identifier of the right length that is not all zero, which means none.
+/// The identifier, if it has the right length and is not all zero (none).
 fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
     id.try_into().ok().filter(|id| *id != [0; N])
 }

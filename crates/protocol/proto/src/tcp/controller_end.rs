@@ -1,7 +1,7 @@
 //! The controller's end of a TCP connection: one queue pair.
 //!
 //! The driver feeds bytes to [`ControllerEnd::next`] and acts on the [`Event`]s; it owns all
-//! buffers. A command's life, as its slot sees it:
+//! buffers. The states of a command's slot:
 //!
 //! ```text
 //!          Command event         pull()            all data came
@@ -12,9 +12,9 @@
 //!
 //! Data in the capsule follows its `Command` event directly. A driver that wants it calls
 //! [`ControllerEnd::pull`] before it calls [`ControllerEnd::next`] again; otherwise this end drops
-//! the data. A response that the driver gives before all in-capsule data has arrived is held until
-//! then: only then is the capsule complete. A host that receives the completion of a command whose
-//! data it still sends may have freed that memory. The Linux host crashes on that.
+//! the data. If the driver responds before all in-capsule data has arrived, this end holds the
+//! response until the capsule is complete. Otherwise the host might get the completion while it
+//! still sends the data, and free their memory; the Linux host crashes then.
 
 use super::digest::{DataDigest, crc32c};
 use super::fault::Fault;
@@ -41,7 +41,7 @@ const FEI_DATAO: u32 = 12;
 /// The options that a controller's end offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Digests that it accepts when the host asks for them.
+    /// Digests to accept if the host requests them.
     pub digests: Digests,
     /// MAXH2CDATA, in bytes: at least 4096.
     pub max_h2c_data_bytes: u32,
@@ -56,11 +56,11 @@ impl Default for Config {
 /// An event that the driver acts on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The IC exchange is done (the answer was emitted).
+    /// The IC exchange is done; the ICResp was emitted.
     Initialized,
     /// A command capsule.
     Command {
-        /// Its slot until it is answered.
+        /// The command's slot until its response.
         slot: SlotId,
         /// The submission queue entry.
         sqe: Sqe,
@@ -69,7 +69,7 @@ pub enum Event<'a> {
     Data {
         /// The command.
         slot: SlotId,
-        /// Where in its data these bytes go.
+        /// The offset of these bytes in the command's data.
         offset: u32,
         /// The bytes.
         bytes: &'a [u8],
@@ -91,16 +91,16 @@ pub enum Event<'a> {
 /// The position of a push within a command's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushPart {
-    /// More follows.
+    /// More data follows.
     More,
-    /// The last; a response capsule follows.
+    /// The last data; a response capsule follows.
     Last,
-    /// The last of a command that succeeded and has no result. It needs no response capsule where
-    /// the SUCCESS flag is allowed.
+    /// The last data of a command that succeeded without a result. If the SUCCESS flag is allowed,
+    /// it replaces the response capsule.
     Final,
 }
 
-/// Life of a slot; see the module's diagram.
+/// State of a slot; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
     /// No command.
@@ -114,7 +114,7 @@ enum Slot {
 /// The command that owns the data in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Incoming {
-    /// No command, or one that does not want the data.
+    /// No command: the data is dropped.
     Dropped,
     /// In-capsule data of a command whose driver has not yet decided whether it wants the data.
     Offered(SlotId, u32),
@@ -169,7 +169,7 @@ impl ControllerEnd {
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
-    /// Accepts this much in-capsule data, in bytes, instead of the admin queue's limit. The driver
+    /// Sets the largest in-capsule data, in bytes, instead of the admin queue's limit. The driver
     /// calls it once it has accepted the Connect command of an I/O queue.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.framer.set_max_in_capsule_bytes(bytes);
@@ -187,14 +187,14 @@ impl ControllerEnd {
         self.digests
     }
 
-    /// Commands in flight.
+    /// The number of commands in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The next payload bytes of the stream, if they belong to a command: command, offset in its
-    /// data, and how many come without anything between.
+    /// If the next bytes of the stream are payload of a command: the command, the offset in its
+    /// data, and the number of payload bytes that follow without a header.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let Incoming::For(slot) = self.incoming else { return None };
@@ -410,7 +410,7 @@ impl ControllerEnd {
     /// Emits the header for `length` bytes of data to the host, from `offset` of the command's
     /// data; the caller appends the bytes and then [`Self::data_digest`] of them.
     ///
-    /// Gives true if that also ended the command (SUCCESS flag): then the slot is free and no
+    /// Returns true if this also ended the command (SUCCESS flag). The slot is then free and no
     /// response may follow.
     pub fn push_header(
         &mut self,
@@ -432,13 +432,13 @@ impl ControllerEnd {
         ends
     }
 
-    /// The bytes that follow this data on the wire: its digest, if both ends agreed on digests.
+    /// The digest to send after this data; `None` without data digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// A digest over data that arrives in parts, if both ends agreed on digests.
+    /// A digest over data in several parts; `None` without data digests.
     #[must_use]
     pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
         self.digests.data().then(DataDigest::default)

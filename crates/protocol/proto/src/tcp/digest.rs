@@ -18,7 +18,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     }
 }
 
-/// CRC32C of the data that gave `crc`, followed by `bytes`.
+/// CRC32C of earlier data, whose CRC32C is `crc`, followed by `bytes`.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if !multiplies_wide() {

@@ -1,4 +1,4 @@
-//! PDUs out of a byte stream: collects and checks headers, passes payload through.
+//! Splits a byte stream into PDUs: collects and checks headers, and passes payload through.
 //!
 //! ```text
 //!            header bytes            all of it, checked
@@ -109,7 +109,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// Takes this much in-capsule data from now on.
+    /// Sets the largest in-capsule data to accept, in bytes.
     pub fn set_max_in_capsule_bytes(&mut self, bytes: u32) {
         self.max_in_capsule_bytes = bytes;
     }
@@ -136,8 +136,9 @@ impl Framer {
         self.operational = true;
     }
 
-    /// Payload bytes that the stream brings next without a header between. A driver may receive
-    /// them straight into their destination and report them with [`Self::data_received`].
+    /// The number of payload bytes that come next in the stream, without a header between. A driver
+    /// may receive them straight into their destination and report them with
+    /// [`Self::data_received`].
     #[must_use]
     pub fn data_left(&self) -> u32 {
         if let FramerState::Data(left) = self.state { left } else { 0 }
@@ -350,7 +351,7 @@ impl Framer {
         u32::from(common.hlen) + if self.digests.header() { DIGEST_LEN as u32 } else { 0 }
     }
 
-    /// A PDU without data is exactly its header.
+    /// Checks that a PDU without data has no bytes after its header.
     fn exact(&self, common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
         if common.plen.get() != self.header_with_digest(common) {
             return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
@@ -377,7 +378,7 @@ impl Framer {
         Ok(Pdu::Command(read(header), data))
     }
 
-    /// Checks where a PDU's data lies and moves to it; returns its length.
+    /// Checks the offset and length of a PDU's data, and moves to the data; returns the length.
     fn begin_data(
         &mut self,
         common: &CommonHeader,
@@ -425,7 +426,7 @@ impl Framer {
     }
 }
 
-/// The IC PDUs have no data and no digests.
+/// Checks that an IC PDU has neither data nor digests.
 fn no_data(common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
     if common.plen.get() as usize != header.len() {
         return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));

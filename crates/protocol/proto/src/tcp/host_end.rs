@@ -40,7 +40,7 @@ pub enum Transfer {
     None,
     /// This many bytes from the controller.
     FromController(u32),
-    /// This many bytes to the controller, when it asks.
+    /// This many bytes to the controller, when it requests them (R2T).
     ToController(u32),
     /// This many bytes to the controller, in the capsule: the caller appends them.
     InCapsule(u32),
@@ -55,7 +55,7 @@ pub enum Event<'a> {
     Data {
         /// The command.
         slot: SlotId,
-        /// Where in its buffer these bytes go.
+        /// The offset of these bytes in the command's buffer.
         offset: u32,
         /// The bytes.
         bytes: &'a [u8],
@@ -85,22 +85,22 @@ pub enum Event<'a> {
 pub struct Grant {
     /// The command.
     pub slot: SlotId,
-    /// Where in its buffer the data starts.
+    /// The offset of the requested data in the command's buffer.
     pub offset: u32,
     /// Its length in bytes.
     pub length: u32,
     tag: u16,
 }
 
-/// Life of a slot; see the module's diagram.
+/// State of a slot; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
     /// No command.
     Free,
     /// In flight, expecting `expected` bytes of which `received` came, in order.
     Reading { expected: u32, received: u32, intact: bool },
-    /// In flight; of `length` bytes to send the controller has requested `granted`, and this end
-    /// has not yet emitted `unsent` of those.
+    /// In flight, with `length` bytes to send. The controller has requested `granted` of them, of
+    /// which this end has not yet emitted `unsent`.
     Writing { length: u32, granted: u32, unsent: u32 },
 }
 
@@ -198,14 +198,14 @@ impl HostEnd {
         Some(start..start + length as usize)
     }
 
-    /// The bytes that follow this data on the wire: its digest, if both ends agreed on digests.
+    /// The digest to send after this data; `None` without data digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// The next payload bytes of the stream, if any: command, offset in its buffer, and how many
-    /// come without anything between.
+    /// If the next bytes of the stream are payload: the command, the offset in its buffer, and the
+    /// number of payload bytes that follow without a header.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let (slot, _) = self.incoming?;

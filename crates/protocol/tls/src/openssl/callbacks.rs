@@ -22,10 +22,10 @@ const HELLO_SUCCESS: c_int = 1;
 const HELLO_ERROR: c_int = 0;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
 
-/// The end of the connection.
+/// The end of the connection that this process is, with its keys.
 pub(super) enum Side {
     Client(TlsPsk),
-    /// All keys, and the untried keys that the identity may stand for, in reverse order.
+    /// All keys, and (`left`) the untried keys that the identity may stand for, in reverse order.
     Server {
         keys: Arc<ServerKeys>,
         left: Vec<Arc<Named>>,
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// The number of keys of the chosen identity, if the server does not try all at once.
+    /// The number of keys for the chosen identity; `None` if the server tries all of them at once.
     pub(super) fn too_many(&self) -> Option<usize> {
         let Side::Server { keys, .. } = &self.side else { return None };
         keys.too_many(self.chosen.as_ref()?)
@@ -123,7 +123,7 @@ unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
     }
 }
 
-/// Handles a client's first message: chooses the key, and with it the cipher suite.
+/// Handles a client's first message: chooses the key, which determines the cipher suite.
 unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void) -> c_int {
     // SAFETY: OpenSSL calls this with an `SSL` of ours and a valid pointer for the alert.
     unsafe {

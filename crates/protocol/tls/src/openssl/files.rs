@@ -9,7 +9,7 @@ pub(super) const VERSIONS: [u32; 2] = [3, 4];
 /// Loads a version: every library with functions that we use.
 #[cfg(unix)]
 pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
-    // It brings `libcrypto`, whose functions the loader finds through it.
+    // `libssl` loads `libcrypto`, whose functions the loader finds through `libssl`.
     let name = format!("libssl.so.{version}");
     // SAFETY: it is a library of the system, and its initialisers do not affect us.
     let library = unsafe { Library::new(name) }.map_err(|error| words(&error))?;
@@ -33,7 +33,7 @@ pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
         LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, LOAD_LIBRARY_SEARCH_SYSTEM32, Library as Loaded,
     };
     let folder = folder()?;
-    // The second needs the first; the loader uses libraries that are already loaded.
+    // `libssl` needs `libcrypto`; the loader uses a library that is already loaded.
     let load = |name: String| {
         let path = folder.join(&name);
         if !path.is_file() {
@@ -62,7 +62,7 @@ fn folder() -> Result<std::path::PathBuf, String> {
     program.parent().map(Into::into).ok_or_else(|| "the program is in no folder".to_owned())
 }
 
-/// The names of OpenSSL's files, for each kind of processor.
+/// The names of OpenSSL's files on this kind of processor.
 #[cfg(windows)]
 fn file_names(version: u32) -> [String; 2] {
     let processor = match std::env::consts::ARCH {

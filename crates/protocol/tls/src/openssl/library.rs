@@ -4,11 +4,11 @@ use super::files;
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
 use std::sync::OnceLock;
 
-/// No cleanup at the program's end, because other threads may still use it.
+/// No cleanup at the program's end, because other threads may still use OpenSSL.
 const INIT_NO_ATEXIT: u64 = 0x0008_0000;
-/// No configuration file, because it may name libraries to load. On Windows its path was chosen by
-/// the builder of OpenSSL: often a missing folder that any user can create. The environment can
-/// also set it. Elsewhere the file belongs to the system, as OpenSSL does.
+/// No configuration file, because it may name libraries to load. On Windows, whoever built OpenSSL
+/// chose the file's path: often a missing folder that any user can create. The environment can also
+/// set the path. On other systems the file belongs to the system, as OpenSSL does.
 const INIT_NO_LOAD_CONFIG: u64 = 0x80;
 const CTRL_SET_MODE: c_int = 33;
 const CTRL_SET_SESSION_CACHE: c_int = 44;
@@ -18,7 +18,8 @@ const CTRL_SET_MAX_VERSION: c_int = 124;
 /// OpenSSL frees its record buffers when they are empty.
 const MODE_RELEASE_BUFFERS: c_long = 0x10;
 const VERIFY_PEER: c_int = 1;
-/// The first list is offered; the second omits a group that FIPS modules lack.
+/// Lists of groups. If OpenSSL rejects the first, we use the second, without a group that FIPS
+/// modules lack.
 const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
 /// TLS 1.3, as the wire has it.
 pub(super) const VERSION: c_int = 0x0304;
@@ -146,7 +147,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads it at the first call.
+    /// Loads the library at the first call.
     pub(super) fn load(callbacks: &Callbacks) -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| open().and_then(|f| Self::set_up(f, callbacks)));
@@ -171,7 +172,8 @@ impl Library {
             (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
             (f.SSL_CTX_set_keylog_callback)(server, callbacks.secret_made);
             (f.SSL_CTX_set_keylog_callback)(client, callbacks.secret_made);
-            // It trusts no authority, so it refuses a peer with a certificate instead of a key.
+            // The context trusts no authority, so it refuses a peer with a certificate instead of a
+            // key.
             (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
         }
         Ok(Self { functions, server, client })

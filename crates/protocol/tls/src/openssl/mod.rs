@@ -25,7 +25,7 @@ const ERROR_WANT_READ: c_int = 2;
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
-/// There is no certificate: the reason when no key matches.
+/// OpenSSL's reason when no key matches, since there is no certificate either.
 const REASON_SIGNATURE: c_ulong = 118;
 const REASON_CIPHER: c_ulong = 193;
 /// Reasons from here on are alerts from the peer.
@@ -34,7 +34,7 @@ const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
 const ALERT_ILLEGAL_PARAMETER: c_ulong = 47;
 const ALERT_DECRYPT_ERROR: c_ulong = 51;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_ulong = 115;
-/// Types of the first record of a peer (RFC 8446, section 5.1): alert, handshake.
+/// Valid types of the first record of a peer (RFC 8446, section 5.1): alert, handshake.
 const FIRST_TYPES: std::ops::RangeInclusive<u8> = 21..=22;
 
 /// Record sizes that a client may request: 512 bytes, 1024, 2048 or 4096.
@@ -48,7 +48,7 @@ pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
-/// The end that connects, with a key.
+/// Creates the end that connects, with a key.
 ///
 /// # Errors
 /// If there is no library.
@@ -67,7 +67,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
     Ok(Box::new(session))
 }
 
-/// The end that accepts, with all keys that peers may have.
+/// Creates the end that accepts, with all keys that peers may have.
 ///
 /// # Errors
 /// If there is no library.
@@ -103,13 +103,14 @@ struct Session {
     stage: Stage,
     /// Bytes fed before the handshake was done.
     first: Vec<u8>,
-    /// OpenSSL has these bytes too. A server passes them only when the first message is complete,
-    /// so that a stranger who withholds its end costs no more than the bytes sent.
+    /// Whether OpenSSL has these bytes, too. A server passes them to OpenSSL only when the first
+    /// message is complete, so that a peer who withholds the end of this message costs little
+    /// memory.
     has_begun: bool,
     is_client: bool,
     /// Records after which this end asks for a key update.
     per_key: Option<u64>,
-    /// A server's keys, which know the hosts that it does not ask.
+    /// A server's keys, which also record the hosts that the server must not ask for a key update.
     keys: Option<Arc<ServerKeys>>,
     has_answered: bool,
     failure: Option<TlsError>,
@@ -157,7 +158,7 @@ impl Handle {
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
             if is_server {
                 (f.SSL_set_accept_state)(ssl.as_ptr());
-                // Decided once the key is known.
+                // The server chooses the suite once it knows the key.
                 true
             } else {
                 (f.SSL_set_connect_state)(ssl.as_ptr());
@@ -231,7 +232,7 @@ impl Handle {
         }
     }
 
-    /// The records after a finished handshake, with its last output before them.
+    /// Creates the records after a finished handshake, and queues the handshake's last output.
     fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
         let broken = |words: &str| TlsError::Broken(words.to_owned());
         // SAFETY: the `SSL` is valid.
@@ -325,7 +326,8 @@ impl Session {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// One step of the handshake: whether it is done, or `None` if it needs more bytes.
+    /// Continues the handshake. Returns true if it is done, false if it has restarted with another
+    /// key, and `None` if it needs more bytes.
     fn step(&mut self) -> Result<Option<bool>, TlsError> {
         let Stage::Handshake(handle) = &mut self.stage else { return Ok(Some(true)) };
         match handle.shake() {
@@ -412,7 +414,7 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     }
 }
 
-/// Explains an alert from the peer, where its name says too little.
+/// Explains an alert from the peer if its name is not enough.
 fn alert(number: c_ulong, name: String) -> String {
     match number {
         ALERT_UNKNOWN_PSK_IDENTITY => "it does not know the identity that was offered".to_owned(),
@@ -428,7 +430,8 @@ fn alert(number: c_ulong, name: String) -> String {
 
 impl Drop for Session {
     /// A host that closes or refuses the connection after a request for a key update does not
-    /// support updates. The Linux host does not, and would lose its connection again and again.
+    /// support updates. The Linux host is such a host, and would lose its connection again and
+    /// again.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)

@@ -35,7 +35,7 @@ static METHOD: RandMethod = RandMethod {
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static OWN: OnceLock<Bytes> = OnceLock::new();
 
-/// Makes OpenSSL draw its random numbers from `source` where that supplies any.
+/// Makes OpenSSL draw its random numbers from `source` on threads where `source` returns true.
 ///
 /// # Errors
 /// If there is no library.

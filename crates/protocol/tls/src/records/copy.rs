@@ -1,8 +1,9 @@
 //! Copies large slices fast.
 
-/// The C library copies lengths below this one with vectors. From 2 KiB on it uses `rep movsb` if
-/// the processor reports that as fast. AMD's Zen 3 and 4 do, but reach only 3 GB/s instead of 40
-/// for a destination that is not aligned to a cache line (glibc before 2.40).
+/// The length of one copy. The C library copies such lengths with vector instructions. From 2 KiB
+/// on it uses `rep movsb` if the processor reports that as fast. AMD's Zen 3 and 4 do, but reach
+/// only 3 GB/s instead of 40 for a destination that is not aligned to a cache line (glibc before
+/// 2.40).
 const PIECE_BYTES: usize = 1024;
 
 /// Like `copy_from_slice`, fast for any destination.

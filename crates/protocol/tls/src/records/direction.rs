@@ -32,7 +32,7 @@ impl hkdf::KeyType for Length {
 }
 
 impl Direction {
-    /// From a secret of the handshake; `None` if there is no suite with the hash.
+    /// A direction with a secret of the handshake; `None` if there is no suite with the hash.
     pub(super) fn new(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
         let mut key = Zeroizing::new(vec![0; Cipher::key_bytes(hash)?]);
         expand(hash, &secret, b"key", &mut key)?;
@@ -42,7 +42,7 @@ impl Direction {
         Some(Self { hash, secret, key, iv, sequence: 0 })
     }
 
-    /// With the next keys after a key update.
+    /// The direction with its next keys, after a key update.
     pub(super) fn updated(&self) -> Option<Self> {
         let mut secret = Zeroizing::new(vec![0; self.secret.len()]);
         expand(self.hash, &self.secret, b"traffic upd", &mut secret)?;
@@ -72,7 +72,7 @@ impl Direction {
         self.key.seal_in_place(nonce, header, body)
     }
 
-    /// Seals this content, from elsewhere, into a record without padding.
+    /// Seals `content`, which is outside the record, into a record without padding.
     pub(super) fn seal_from(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         let body = &mut body[..content.len() + 1 + TAG_BYTES];
@@ -81,8 +81,8 @@ impl Direction {
         self.key.seal(&Sealing { nonce, header, content, kind }, body)
     }
 
-    /// Opens the body of a record into `plain`, which is as long; returns the number of sealed
-    /// bytes, without the tag.
+    /// Opens the body of a record into `plain`, which has the same length; returns the number of
+    /// opened bytes: the body without the tag.
     pub(super) fn open(&mut self, header: &[u8], body: &[u8], plain: &mut [u8]) -> Option<usize> {
         let nonce = self.nonce()?;
         self.key.open(nonce, header, body, plain)

@@ -8,14 +8,14 @@ use crate::secrets::Secrets;
 use farblock_secure::Hash;
 use zeroize::Zeroizing;
 
-/// The most that an end keeps of handshake messages: part of a message, and one record more.
+/// The most bytes of handshake messages that an end keeps: part of a message, and one more record.
 const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES;
 
 /// Runs one fuzz input; see the module's text.
 ///
 /// # Panics
-/// When an end reads data that was not sent, or was changed in transit; when it does not read valid
-/// data; when it keeps more than the limit.
+/// When an end reads data that was not sent or was changed in transit, does not read valid data, or
+/// keeps more memory than the limit.
 pub fn records(data: &[u8]) {
     let mut input = data.iter().copied();
     let mut way = Way::new(input.next().unwrap_or(0));
@@ -52,12 +52,12 @@ struct Way {
     /// The sent data, and all bytes on the wire.
     said: Vec<u8>,
     wire: Vec<u8>,
-    /// Bytes of these that have arrived, and that were read.
+    /// The number of `wire` bytes that have arrived, and of `said` bytes that were read.
     brought: usize,
     read: usize,
     /// Data from here on was changed and must not be read.
     changed_at: Option<usize>,
-    /// The input may have ended the connection.
+    /// Whether the fuzz input may have ended the connection.
     is_odd: bool,
     ended: Option<TlsError>,
 }

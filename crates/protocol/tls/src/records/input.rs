@@ -1,4 +1,4 @@
-//! Received bytes that are not yet a whole record.
+//! Stores received bytes until they form a whole record.
 
 use super::{APPLICATION, DECODE_ERROR, Fatal, HEADER_BYTES, RECORD_OVERFLOW, TAG_BYTES};
 use crate::limits;
@@ -30,8 +30,8 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next record, from the bytes here and then `more`. A whole record in `more` stays there.
-    /// `None` if there is no whole record; then the rest of `more` is kept here.
+    /// The next record, from the stored bytes and then `more`; a record that is whole in `more` is
+    /// not copied. `None` if there is no whole record; then the rest of `more` is stored.
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         more: &mut &'b [u8],

@@ -1,6 +1,6 @@
 //! TLS after the handshake (RFC 8446, sections 4.6, 5 and 6). It seals each byte from its source
 //! straight into the send buffer, and opens it from the receive buffer straight into its
-//! destination. A [`cipher`] that can do so needs one pass.
+//! destination. With a [`cipher`] that can do so, this takes one pass.
 //!
 //! ```text
 //!   network -> [part of a record] -> record -> data ---------------------------> plain
@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A record's length is a multiple of the cache line, so that the next record in the socket's
-//! memory is aligned, too. Some processors copy several times as slowly to unaligned memory.
+//! memory is aligned, too: some processors are several times slower when they copy to unaligned
+//! memory.
 
 mod cipher;
 mod copy;
@@ -63,23 +64,23 @@ pub(crate) struct Records {
     record_bytes: usize,
     /// Records with one key after which this end asks for a key update.
     per_key: Option<u64>,
-    /// This end has asked, and the other end has not answered.
+    /// Whether this end has asked for a key update that the other end has not answered.
     has_asked: bool,
     input: Input,
-    /// Opened, but not read yet.
+    /// Opened data that was not read yet.
     held: Vec<u8>,
     /// An incomplete message.
     messages: Vec<u8>,
     /// Records in a row without data.
     without_data: usize,
-    /// Sealed, but not output yet.
+    /// Sealed bytes that were not output yet.
     output: Vec<u8>,
 }
 
 /// The kind of a record.
 enum Opened {
     Data(usize),
-    /// Data without room in `plain`; held here.
+    /// Data for which `plain` had no room; now in `held`.
     Held,
     Other,
 }
@@ -129,7 +130,7 @@ impl Records {
         self.input.add(bytes);
     }
 
-    /// The most plain bytes that the fed bytes and `more` can give, with room to open them in.
+    /// An upper bound of the room that `open` needs for the fed bytes and `more` further bytes.
     pub(crate) fn openable_bytes(&self, more: usize) -> usize {
         self.held.len() + self.input.len() + more
     }
@@ -153,8 +154,9 @@ impl Records {
         (filled, None)
     }
 
-    /// The same, but only for whole records that fit in `plain`. Removes the parsed bytes from the
-    /// front of `sealed`: all of them, if there was room and nothing was opened.
+    /// Like [`open`](Self::open), but opens only whole records that fit in `plain`. Removes the
+    /// parsed bytes from the front of `sealed`: all of them, if there was room and nothing was
+    /// opened.
     pub(crate) fn open_some(
         &mut self,
         sealed: &mut &[u8],
@@ -306,7 +308,7 @@ impl Records {
         Some(length)
     }
 
-    /// Seals a record whose content already is behind the header; returns its length.
+    /// Seals a record whose content already follows the header; returns the record's length.
     fn finish(&mut self, kind: u8, content_bytes: usize, into: &mut [u8]) -> Option<usize> {
         let length = (content_bytes + EXTRA_BYTES).next_multiple_of(LINE_BYTES);
         let record = &mut into[..length];
@@ -327,7 +329,8 @@ impl Records {
         TlsError::Broken(words.to_owned())
     }
 
-    /// The most bytes that sealing this much gives, with pending output.
+    /// An upper bound of the bytes that `seal` writes for `plain_bytes` of data, pending output
+    /// included.
     pub(crate) fn sealed_bytes(&self, plain_bytes: usize) -> usize {
         let records = plain_bytes.div_ceil(self.content_bytes());
         // A key update may precede each record.
@@ -375,7 +378,7 @@ impl Records {
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;
-        // The other end answers with its next data.
+        // Do not ask again: the other end answers with its next data.
         if !is_due && (self.has_asked || self.incoming.records() < per_key) {
             return Ok(0);
         }
@@ -410,7 +413,7 @@ impl Records {
         take_from(&mut self.output, into)
     }
 
-    /// Queues the last output of the handshake before all else.
+    /// Queues the last output of the handshake, before any other output.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }

@@ -254,10 +254,10 @@ impl IdentifyController {
         ControllerType(self.cntrltype)
     }
 
-    /// Largest transfer of one command for memory pages of `page_bytes`; `None` for no limit, or
-    /// for a limit too large to matter.
+    /// Largest transfer of one command, in bytes, for memory pages of `page_bytes`; `None` for no
+    /// limit, or a limit above any length that a command can express.
     pub const fn max_transfer_bytes(&self, page_bytes: u32) -> Option<u64> {
-        // Shifting by 32 or more would exceed any length that a command can express.
+        // 2^32 pages or more exceed any length that a command can express.
         if self.mdts == 0 || self.mdts >= 32 {
             None
         } else {
@@ -265,8 +265,8 @@ impl IdentifyController {
         }
     }
 
-    /// In-capsule data that an I/O command may carry: what IOCCSZ leaves after the 64-byte entry
-    /// and the ICDOFF gap.
+    /// The most in-capsule data of an I/O command, in bytes: IOCCSZ less the 64-byte entry and the
+    /// ICDOFF gap.
     pub const fn in_capsule_data_bytes(&self) -> u64 {
         let capsule_bytes = self.ioccsz.get() as u64 * 16;
         capsule_bytes.saturating_sub(64 + self.icdoff.get() as u64 * 16)

@@ -81,7 +81,7 @@ impl ControllerList {
         list
     }
 
-    /// The identifiers; a count beyond the list is cut.
+    /// The identifiers: at most as many as the list has room for.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.ids.iter().take(usize::from(self.count.get())).map(|id| id.get())
     }

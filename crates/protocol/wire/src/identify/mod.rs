@@ -107,7 +107,7 @@ pub fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of an ASCII field without the padding; cut at the first byte that is not printable.
+/// The text of an ASCII field without padding, up to the first byte that is not printable.
 pub fn parse_ascii(field: &[u8]) -> &str {
     let end = field.iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or(field.len());
     // Only printable ASCII is left, so this cannot fail; empty is the harmless answer.

@@ -72,7 +72,7 @@ impl IdentifyNamespace {
     pub const NSFEAT_THIN: u8 = 1 << 0;
     /// NSFEAT: the namespace's atomic write fields are valid (NSABP).
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
-    /// NSFEAT: reads of deallocated blocks may fail when the host asks for it (DAE).
+    /// NSFEAT: reads of deallocated blocks fail if the host enables this error (DAE).
     pub const NSFEAT_DEALLOCATED_ERROR: u8 = 1 << 2;
     /// NSFEAT: NGUID and EUI64 are never reused (UIDREUSE).
     pub const NSFEAT_IDS_NOT_REUSED: u8 = 1 << 3;
@@ -95,7 +95,7 @@ impl IdentifyNamespace {
 
     /// Index of the LBA format in use.
     pub const fn format_index(&self) -> u8 {
-        // Bits 6:5 only count when more than 16 formats exist.
+        // Bits 6:5 are valid only if more than 16 formats exist.
         let low = self.flbas & 0xf;
         if self.nlbaf_z as u16 + self.nulbaf as u16 >= 16 {
             low | (self.flbas >> 1) & 0x30

@@ -112,8 +112,8 @@ pub fn text_field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of an address field, up to the padding (spaces or NULs); `None` when what is left is
-/// not printable ASCII.
+/// The text of an address field, up to the padding (spaces or NULs); `None` if the text is not
+/// printable ASCII.
 pub fn parse_text(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = core::str::from_utf8(&field[..end]).ok()?.trim_end_matches(' ');

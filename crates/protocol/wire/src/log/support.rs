@@ -24,9 +24,9 @@ impl CommandEffects {
     pub const SUPPORTED_WRITES: Self = Self(0b11);
     /// CSE: no restriction.
     pub const CSE_NONE: u8 = 0b000;
-    /// CSE: no other command to the same namespace meanwhile.
+    /// CSE: the host must not send another command to the same namespace meanwhile.
     pub const CSE_SAME_NAMESPACE: u8 = 0b001;
-    /// CSE: no other command to any namespace meanwhile.
+    /// CSE: the host must not send another command to any namespace meanwhile.
     pub const CSE_ANY_NAMESPACE: u8 = 0b010;
 }
 

@@ -27,7 +27,7 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// Whether a command of this kind is allowed. If not: Reservation Conflict.
+    /// Whether a command of this kind is allowed. Otherwise it gets Reservation Conflict.
     #[must_use]
     pub fn allow(self, kind: AccessKind) -> bool {
         match self {

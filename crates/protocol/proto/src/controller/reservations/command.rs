@@ -45,7 +45,7 @@ pub enum ReservationCommand {
 }
 
 impl ReservationCommand {
-    /// Whether an opcode is one of these commands.
+    /// Whether an opcode is that of a reservation command.
     pub(crate) fn is_one(opcode: NvmOpcode) -> bool {
         matches!(
             opcode,
@@ -149,7 +149,7 @@ pub enum KeyedCommand {
     Register {
         /// The action.
         action: RegisterAction,
-        /// The host's current key as it states it (CRKEY); `None`: any key.
+        /// The current key that the host states (CRKEY); `None`: any key.
         current: Option<u64>,
         /// The host's new key (NRKEY).
         new: u64,

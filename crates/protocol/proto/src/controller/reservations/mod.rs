@@ -2,7 +2,7 @@
 //! "Reservations").
 //!
 //! The registry answers a change only when every core applies it. The requests for a namespace pass
-//! one after the other through
+//! through these states one after the other:
 //!
 //! ```text
 //!            changes nothing for the data path, and nothing to keep
@@ -18,9 +18,9 @@
 //!                                                   forbids has ended
 //! ```
 //!
-//! so that after a Preempt no command of the preempted host can reach the disk any more. Reports
-//! wait in the same queue: a host that reads in one that another host has lost its rights may rely
-//! on it.
+//! So after a Preempt, no command of the preempted host can reach the disk any more. Reports wait
+//! in the same queue. So if a report shows that another host has lost its rights, this is already
+//! in effect.
 
 mod access;
 mod command;
@@ -95,7 +95,8 @@ enum Step {
     Spreading,
 }
 
-/// The request in progress. It ignores reports with another serial number, which are older.
+/// The request in progress. Confirmations with another serial number belong to older requests and
+/// are ignored.
 #[derive(Debug)]
 struct Current {
     ticket: Ticket,
@@ -130,7 +131,8 @@ impl Reserved {
         all.filter_map(|registrant| Some((registrant.host, registrant.mark?)))
     }
 
-    /// Records that the host with this identifier has proved its name. The next change stores that.
+    /// Records that the host with this identifier has proved its name. The next stored change
+    /// includes the mark.
     pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
         self.state.mark(host, mark);
         if let Some(Current { step: Step::Saving { state, .. }, .. }) = &mut self.current {
@@ -178,7 +180,7 @@ impl Notifications {
         page.as_bytes().to_vec()
     }
 
-    /// Removes the oldest notification, which the host has read. True if there are more.
+    /// Removes the oldest notification, which the host has read. Returns true if more are left.
     pub(super) fn pop(&mut self) -> bool {
         self.entries.pop_front();
         !self.entries.is_empty()
@@ -187,7 +189,7 @@ impl Notifications {
 
 /// Reservations.
 impl Registry {
-    /// Starts a namespace with reservations that were kept through a power loss. From now on the
+    /// Restores a namespace's reservations that were kept through a power loss. From now on the
     /// registry reports each change to store with [`Action::SaveReservations`]. Call this before
     /// hosts connect.
     ///
@@ -208,8 +210,8 @@ impl Registry {
         Ok(())
     }
 
-    /// The same for a namespace added while hosts are connected. Cores receive the hosts' rights
-    /// before they receive the namespace.
+    /// Restores the reservations of a namespace that is added while hosts are connected. Cores
+    /// receive the hosts' rights before they receive the namespace.
     pub(super) fn take_up(&mut self, id: SubsystemId, namespace: NamespaceId, state: Reservations) {
         let access = state.access();
         let Ok(subsystem) = self.subsystem_mut(id) else { return };
@@ -224,7 +226,7 @@ impl Registry {
         }
     }
 
-    /// Passes in a reservation command. [`Action::Reserved`] answers it.
+    /// Queues a reservation command. Its answer is an [`Action::Reserved`].
     ///
     /// # Errors
     /// The status to complete it with; no [`Action::Reserved`] follows then.
@@ -317,7 +319,7 @@ impl Registry {
         self.act(Action::Reserved { ticket, status, report });
     }
 
-    /// Starts waiting requests, until one has to wait for the store or the cores.
+    /// Executes waiting requests, until one has to wait for the store or the cores.
     fn go_on(&mut self, id: SubsystemId, namespace: NamespaceId) {
         while let Some(reserved) = self.reserved(id, namespace)
             && reserved.current.is_none()

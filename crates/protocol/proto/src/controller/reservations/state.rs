@@ -1,8 +1,8 @@
 //! The reservations of one namespace: registrants, the reservation and its holder (NVMe Base
 //! Specification 2.0, "Reservations").
 //!
-//! A registrant is a host, known by its Host Identifier: a change by one of its controllers applies
-//! to all of them.
+//! A registrant is a host, identified by its Host Identifier: a change by one of the host's
+//! controllers applies to all of them.
 
 use super::access::Access;
 use super::command::KeyedCommand;
@@ -83,8 +83,8 @@ impl Reservations {
         Some(Access { rtype: held.rtype, hosts })
     }
 
-    /// Carries out a request of `host` other than a report. `can_persist`: the target can keep the
-    /// state through a power loss.
+    /// Carries out a request of `host` other than a report. `can_persist`: whether the target can
+    /// keep the state through a power loss.
     ///
     /// # Errors
     /// The status to complete the command with; the state is unchanged.
@@ -171,7 +171,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Removes a registrant; with the last holder, also the reservation.
+    /// Removes a registrant, and the reservation if this was its last holder.
     fn unregister(&mut self, host: &HostId) -> Effects {
         self.registrants.retain(|registrant| registrant.host != *host);
         let mut effects = Effects::default();
@@ -249,7 +249,7 @@ impl Reservations {
                 effects.aborted.push(*gone);
             }
         }
-        // A registrant that the same command removed gets no notice meant for those that remain.
+        // A registrant that this command removed gets only the notice about its removal.
         effects.notices.retain(|(to, what)| {
             *what == NotificationType::REGISTRATION_PREEMPTED || !out.contains(to)
         });

@@ -8,16 +8,16 @@
 //! ```
 //!
 //! All numbers but the generation and the type are hexadecimal. If a registrant has proved its
-//! name, the first line ends with 2, which older readers refuse. Registrants then use a shorter
-//! form, because some file systems have no room for more. It holds the identifier, the key, and the
-//! mark of the host's name if it has proved it, all in base 36.
+//! name, the first line ends with 2, so that older readers refuse the text. Registrants then have a
+//! shorter form, because some file systems have little room: the identifier, the key, and the mark
+//! of the name if the host has proved it, all in base 36.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
 //! ```
 //!
-//! A reader refuses the whole text if it does not know a line: with half the state, it would let a
-//! host write that must not.
+//! A reader refuses the whole text if it does not know a line: with half the state, the target
+//! might let a host write that must not.
 
 use super::HostId;
 use super::state::{Held, Registrant, Reservations};

@@ -1,7 +1,7 @@
 //! AES-GCM, with the faster of two libraries on this processor (decision 26).
 //!
-//! Both seal and open from one place to another. `wide` does so in one pass, with the widest
-//! instructions. `narrow` copies first, and serves every other processor and system.
+//! Both libraries seal and open from one buffer to another. `wide` does so in one pass, with the
+//! widest instructions. `narrow` copies first, and serves every other processor and system.
 
 mod narrow;
 #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
@@ -24,7 +24,7 @@ pub(super) enum Cipher {
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
-    /// The content, from elsewhere.
+    /// The content, outside the record.
     pub(super) content: &'a [u8],
     pub(super) kind: u8,
 }
@@ -72,8 +72,8 @@ impl Cipher {
         }
     }
 
-    /// Opens a record's `body` into `plain`, which is as long; returns the number of sealed bytes,
-    /// without the tag.
+    /// Opens a record's `body` into `plain`, which has the same length; returns the number of
+    /// opened bytes: the body without the tag.
     pub(super) fn open(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -97,7 +97,7 @@ mod tests {
     const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
     const HEADER: [u8; 5] = [23, 3, 3, 1, 2];
 
-    /// Both libraries. They run on any processor: each has code for those that lack instructions.
+    /// Both libraries. Both run on any processor, with slower code where it lacks instructions.
     fn both(key_bytes: usize) -> [Cipher; 2] {
         let key: Vec<u8> = (0..key_bytes as u8).collect();
         [

@@ -1,4 +1,5 @@
-//! AES-GCM with `ring`. It works only in place, so this copies data first, one record at a time.
+//! AES-GCM with `ring`. `ring` works only in place, so this module copies data first, one record at
+//! a time.
 
 use super::super::copy::copy;
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
