@@ -36,7 +36,6 @@ const SHUTDOWN_POLL: Duration = Duration::from_millis(10);
 /// Bytes of a log page to read in order to clear its event.
 const EVENT_LOG_BYTES: u32 = 512;
 
-/// Settings of the queue.
 pub(crate) struct Settings {
     /// Interval and timeout of keep alives; `None`: never.
     pub(crate) keep_alive: Option<Pulse>,
@@ -75,7 +74,6 @@ impl Pulse {
     }
 }
 
-/// The purpose of an admin command.
 enum Purpose {
     User(Sender<crate::shared::Answer>),
     KeepAlive,
@@ -103,7 +101,6 @@ struct KeepAlive {
     unanswered: Option<Instant>,
 }
 
-/// A shutdown in progress.
 struct Stopping {
     deadline: Instant,
     /// When to read CSTS again.
@@ -111,7 +108,6 @@ struct Stopping {
     complete: bool,
 }
 
-/// See the module's text.
 pub(crate) struct Admin<T: Transport> {
     local: Local,
     mailbox: Mailbox,
@@ -143,7 +139,6 @@ pub(crate) struct Told {
     pub(crate) ended: Sender<()>,
 }
 
-/// Runs the admin queue to its end.
 pub(crate) fn run<T: Transport>(
     local: &Local,
     connected: T::Connected,

@@ -32,7 +32,6 @@ pub struct Controller {
     inner: Arc<Inner>,
 }
 
-/// See [`Controller`].
 pub(crate) struct Inner {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,

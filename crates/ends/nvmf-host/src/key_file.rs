@@ -17,10 +17,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Most secrets in one file: two while one replaces the other.
 const SECRETS_MAX: usize = 2;
 
-/// Prefix of secrets.
 const SECRET_PREFIX: &str = "DHHC-1:";
 
-/// Prefix of TLS keys.
 const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 
 /// Prefix of names of systemd credentials (`LoadCredential=`).
@@ -168,7 +166,6 @@ pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
     text_with(path, |_| true)
 }
 
-/// Whether a text can hold a key.
 fn has_key(text: &str) -> bool {
     text.contains(SECRET_PREFIX) || text.contains(TLS_PREFIX)
 }

@@ -19,7 +19,6 @@ use zeroize::Zeroizing;
 
 /// The kernel's list of keys visible to this process.
 const LIST: &str = "/proc/keys";
-/// The NVMe keyring.
 const NVME: &str = ".nvme";
 /// Key types with a payload of bytes: NVMe's own, and that of `keyctl add user`.
 const TYPES: [&str; 2] = ["psk", "user"];
@@ -28,7 +27,6 @@ const ROOT: u32 = 0;
 /// Largest payload of a key, in bytes.
 const KEY_BYTES_MAX: usize = 64;
 
-/// A key in the kernel's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     serial: i32,
@@ -127,7 +125,6 @@ fn meant<'a>(
     Ok(found)
 }
 
-/// Reads a key.
 fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     let Entry { serial, description, .. } = entry;
     if !TlsPsk::is_for(description, identity.hostnqn, identity.subnqn) {

@@ -56,7 +56,6 @@ pub(crate) struct RemoteQueue<T: Transport> {
     /// The interval of ticks; zero if commands never time out.
     tick_time: Duration,
     next_tick: Option<Instant>,
-    /// The timer's expiry, if set.
     timer: Option<Instant>,
 }
 
@@ -129,7 +128,6 @@ impl<T: Transport> RemoteQueue<T> {
         self.table.is_lost()
     }
 
-    /// Why the connection is lost.
     pub(crate) fn loss(&self) -> Option<&Loss> {
         self.link.loss()
     }

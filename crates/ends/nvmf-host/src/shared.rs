@@ -14,10 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The result of an admin command.
 pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
 
-/// An admin command of a user.
 pub(crate) struct AdminRequest {
     pub(crate) command: Command,
     pub(crate) data: Vec<u8>,
@@ -51,7 +49,6 @@ pub(crate) struct ControllerShared {
 
 #[derive(Default)]
 struct AdminState {
-    /// Why the controller is lost.
     reason: Option<Arc<str>>,
     /// Why the first of its connections was lost, and whether because the controller broke the
     /// protocol.
@@ -83,7 +80,6 @@ impl ControllerShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the controller is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -103,7 +99,6 @@ impl ControllerShared {
         }
     }
 
-    /// Why one of its connections is lost.
     pub(crate) fn loss(&self) -> Option<Arc<str>> {
         let state = self.state();
         state.loss.as_ref().map(|(why, _)| Arc::clone(why)).or_else(|| state.reason.clone())
@@ -186,7 +181,6 @@ impl ControllerShared {
         self.state().requests.pop_front()
     }
 
-    /// Takes a free queue identifier.
     pub(crate) fn take_queue(&self) -> Option<u16> {
         let queues = &mut self.state().queues;
         let count = queues.used.len();
@@ -245,7 +239,6 @@ impl ControllerShared {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Namespaces in use.
     pub(crate) fn used_namespaces(&self) -> Vec<u32> {
         let namespaces = self.namespaces();
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()

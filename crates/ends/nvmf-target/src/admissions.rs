@@ -28,7 +28,6 @@ pub struct AdmissionCounts {
     pub not_authenticated: ByReason,
 }
 
-/// Why a connection or a queue was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     /// The connection limit is reached.
@@ -120,7 +119,6 @@ const FAILURES: [(FailureReason, &str); 7] = [
     (FailureReason::INCORRECT_MESSAGE, "incorrect_message"),
 ];
 
-/// Counts by reason.
 struct Tally(Mutex<ByReason>);
 
 impl Tally {

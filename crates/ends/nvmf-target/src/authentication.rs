@@ -25,7 +25,6 @@ use std::net::IpAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
-/// A message for the authentication thread.
 pub(crate) struct Job {
     route: Route,
     slot: SlotId,
@@ -79,10 +78,8 @@ fn asks_for_tls(message: &[u8]) -> bool {
     common.and_then(|_| Negotiate::parse(message)).is_some_and(|head| head.sc_c != 0)
 }
 
-/// Authentication state of the target.
 #[derive(Default)]
 pub(crate) struct Authenticator {
-    /// By subsystem name and host name.
     terms: Mutex<HashMap<(String, String), Arc<ControllerTerms>>>,
     /// The owners of exclusive host identifiers, by subsystem name and identifier.
     ids: Mutex<HashMap<(String, [u8; 16]), String>>,
@@ -114,7 +111,6 @@ impl Authenticator {
         }
     }
 
-    /// Whether a host may use this host identifier.
     pub(crate) fn may_be(&self, subsystem: &str, host: &str, id: [u8; 16]) -> bool {
         let ids = self.ids.lock().expect("no holder panics");
         match ids.get(&(subsystem.to_owned(), id)) {
@@ -151,7 +147,6 @@ impl Authenticator {
         })
     }
 
-    /// Removes a subsystem.
     pub(crate) fn forget(&self, subsystem: &str) {
         self.terms.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);

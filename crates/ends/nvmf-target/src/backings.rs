@@ -22,9 +22,7 @@ pub(crate) struct BackingId(pub(crate) u64);
 pub(crate) struct Backing {
     pub(crate) id: BackingId,
     pub(crate) namespace: Arc<dyn Namespace>,
-    /// Rate limits of the namespace.
     pub(crate) pace: Option<Arc<Pace>>,
-    /// Failed flushes.
     pub(crate) losses: Arc<Losses>,
 }
 
@@ -33,11 +31,9 @@ pub(crate) struct Backing {
 pub(crate) struct Backings {
     all: ByNamespace<Backing>,
     is_paced: bool,
-    /// Settings of single hosts, by name.
     hosts: BTreeMap<String, HostTerms>,
 }
 
-/// Settings of one host.
 #[derive(Clone)]
 pub(crate) struct HostTerms {
     /// Rate limits over all namespaces.
@@ -47,23 +43,19 @@ pub(crate) struct HostTerms {
 }
 
 impl Backings {
-    /// Whether any namespace has rate limits.
     pub(crate) fn is_paced(&self) -> bool {
         self.is_paced
     }
 
-    /// Sets the settings of single hosts, by name.
     pub(crate) fn with_hosts(mut self, hosts: BTreeMap<String, HostTerms>) -> Self {
         self.hosts = hosts;
         self
     }
 
-    /// Rate limits of a host.
     pub(crate) fn pace_of(&self, host: &str) -> Option<&Arc<Pace>> {
         self.hosts.get(host)?.pace.as_ref()
     }
 
-    /// A host's weight on a busy core.
     pub(crate) fn weight_of(&self, host: &str) -> u32 {
         self.hosts.get(host).map_or(DEFAULT_WEIGHT, |terms| terms.weight)
     }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number of combinations of Status Code Type and Status Code.
 const CODES: usize = 1 << 11;
 
-/// One counter for each status.
 pub(crate) struct ByStatus(Box<[AtomicU64]>);
 
 impl Default for ByStatus {
@@ -24,7 +23,6 @@ impl ByStatus {
         }
     }
 
-    /// The counts that are not zero.
     pub(crate) fn counts(&self) -> BTreeMap<u16, u64> {
         let counts = (0..).zip(&self.0).map(|(code, it)| (code, it.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

@@ -14,6 +14,5 @@ pub(crate) struct Claim {
     pub(crate) subsystem: SubsystemId,
     pub(crate) namespace: NamespaceId,
     pub(crate) blocks: Range<u64>,
-    /// The connection that holds the claim.
     pub(crate) route: Route,
 }

@@ -32,7 +32,6 @@ struct Line {
     cores_left: usize,
 }
 
-/// All claims of the target, by store.
 #[derive(Default)]
 pub(crate) struct Claims {
     lines: Mutex<HashMap<BackingId, Line>>,
@@ -80,7 +79,6 @@ impl Claims {
         }
     }
 
-    /// Gives up a claim, granted or not.
     pub(crate) fn give_up(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };

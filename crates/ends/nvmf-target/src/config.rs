@@ -65,7 +65,6 @@ impl Subsystem {
         }
     }
 
-    /// How a namespace is shared.
     pub(crate) fn sharing(&self, nsid: NamespaceId) -> Sharing {
         let mut sharing = self.sharing.get(&nsid).cloned().unwrap_or_default();
         if sharing.visible_to.is_none() {

@@ -16,23 +16,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The parts of a core that its connections use.
 pub(crate) struct Context {
     pub(crate) index: usize,
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<TargetShared>,
     pub(crate) volumes: Volumes,
-    /// Whether command latency is measured.
     pub(crate) measures_latency: bool,
     /// The time of this tick; `None` until it is first read.
     now: Cell<Option<Instant>>,
-    /// Memory that peers make this core hold.
     pub(crate) memory: Account,
     /// Connections that wait for a turn to execute a command in place, and the steps under way.
     pub(crate) in_place: InPlace,
-    /// Host shares of this core.
     pub(crate) shares: Shares,
-    /// Timers of connections.
     pub(crate) deadlines: Deadlines,
     /// Buffers that a namespace lends to the current command; empty between commands.
     pub(crate) borrowed: Vec<Buffer>,
@@ -42,9 +37,7 @@ pub(crate) struct Context {
     pub(crate) listed: Vec<ConnectionKey>,
     /// Connections that wait for buffers or have stopped receiving.
     pub(crate) parked: VecDeque<ConnectionKey>,
-    /// Whether buffers were released in this tick.
     pub(crate) released: bool,
-    /// Zeroes that pad log pages.
     zeroes: Option<Arc<SharedBuffer>>,
 }
 

@@ -31,7 +31,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A core and its connections.
 pub(crate) struct Core {
     cx: Context,
     task: TaskId,
@@ -49,7 +48,6 @@ pub(crate) struct Core {
     finishing: Vec<ConnectionKey>,
     /// The number of parked connections that have not retried since the last release of buffers.
     to_unpark: usize,
-    /// When to check the keep-alive timers.
     tick_at: Option<Instant>,
     /// Operations that reservation changes wait for.
     barriers: Barriers<u64>,
@@ -60,7 +58,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A core on the calling thread's reactor.
     pub(crate) fn new(
         index: usize,
         reactor: Reactor,
@@ -87,12 +84,10 @@ impl Core {
         }
     }
 
-    /// Pins the thread to `cpu`, if set.
     pub(crate) fn pin(cpu: Option<usize>) -> std::io::Result<()> {
         cpu.map_or(Ok(()), affinity::pin)
     }
 
-    /// Accepts from these listeners.
     pub(crate) fn listen(&mut self, listeners: Vec<ListenSocket>) -> std::io::Result<()> {
         for listener in listeners {
             let address = listener.local_addr()?;
@@ -173,7 +168,6 @@ impl Core {
         }
     }
 
-    /// Whether no core has connections left to serve.
     fn is_over(&mut self) -> bool {
         let is_done = self.stopping && self.by_task.is_empty();
         if is_done && !std::mem::replace(&mut self.is_done, true) {
@@ -504,7 +498,6 @@ impl Core {
         }
     }
 
-    /// Applies a reservation change to every connection.
     fn apply_access(&mut self, change: &AccessChange) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -608,7 +601,6 @@ impl Core {
         self.connections[key.0 as usize] = Some((serial, connection));
     }
 
-    /// Serves a host in this process.
     #[cfg(test)]
     fn join(&mut self, wire: Arc<crate::transport::memory::Wire>, serial: u64) {
         self.cx.shared.connections.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,6 @@ use farblock_reactor::os;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The state of all cores.
 #[derive(Default)]
 pub(crate) struct CoreStates(Mutex<Vec<CoreState>>);
 
@@ -28,7 +27,6 @@ impl CoreStates {
         change(&mut all[core]);
     }
 
-    /// Registers the calling thread as this core's.
     pub(crate) fn runs(&self, core: usize) {
         let thread = (!os::is_simulated()).then(this_thread).flatten();
         self.with(core, |seen| seen.thread = thread);

@@ -4,7 +4,6 @@ use crate::route::ConnectionKey;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// Deadlines with their connections.
 #[derive(Default)]
 pub(crate) struct Deadlines {
     set: BTreeSet<(Instant, u32)>,
@@ -22,7 +21,6 @@ impl Deadlines {
         self.set.remove(&(at, key.0));
     }
 
-    /// The earliest deadline.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.set.first().map(|(at, _)| *at)
     }

@@ -116,7 +116,6 @@ impl fmt::Display for Event {
 /// neither block nor call the target.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// The target's observer, if it has one.
 #[derive(Default)]
 pub(crate) struct Observed(Mutex<Option<Observer>>);
 
@@ -125,7 +124,6 @@ impl Observed {
         *self.0.lock().expect("no holder panics") = observer;
     }
 
-    /// Passes an event to the observer.
     pub(crate) fn tell(&self, event: &Event) {
         let observer = self.0.lock().expect("no holder panics").clone();
         if let Some(observer) = observer {
@@ -133,7 +131,6 @@ impl Observed {
         }
     }
 
-    /// Logs an event and passes it to the observer.
     pub(crate) fn log(&self, event: &Event) {
         tracing::info!("{event}");
         self.tell(event);

@@ -40,7 +40,6 @@ impl HostKeys {
         Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls, demand }
     }
 
-    /// Whether the host must authenticate.
     pub(crate) fn authenticates(&self) -> bool {
         !self.host.is_empty()
     }

@@ -27,7 +27,6 @@ pub(crate) struct InPlace {
 }
 
 impl InPlace {
-    /// Starts a tick.
     pub(crate) fn tick(&mut self) {
         self.begun_bytes = 0;
     }

@@ -81,7 +81,6 @@ impl Path {
         Self::CopyStep,
     ];
 
-    /// The path of a new command.
     pub(crate) fn of(command: &IoCommand, fuse: Fuse) -> Self {
         match (fuse, command.data_from_host()) {
             (Fuse::First, _) => Self::First,
@@ -185,7 +184,6 @@ impl Lifecycle {
     }
 }
 
-/// The answer of a gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Pass,
@@ -203,7 +201,6 @@ impl From<Result<(), Status>> for Answer {
 
 /// The gates of a queue, and the work behind them.
 pub(crate) trait Gates {
-    /// The lifecycle of the command in a slot.
     fn life(&mut self, slot: SlotId) -> &mut Lifecycle;
 
     /// Asks a gate about a command. The gate may wake other commands before it answers, but not
@@ -217,7 +214,6 @@ pub(crate) trait Gates {
     /// follow, if any.
     fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status>;
 
-    /// Ends a command with an error.
     fn refuse(&mut self, slot: SlotId, status: Status);
 }
 

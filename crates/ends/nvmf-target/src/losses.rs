@@ -10,7 +10,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Failed flushes of one namespace.
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,

@@ -16,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// A message to a core.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A new connection, with its serial number.
@@ -67,14 +66,12 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// The connections to close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
     All,
     WithoutTls,
 }
 
-/// A core's mailbox.
 pub(crate) struct Mailbox {
     messages: Mutex<Vec<Message>>,
     waker: Waker,
@@ -113,7 +110,6 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Wakes the core.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }

@@ -40,7 +40,6 @@ struct Holder {
     connections: usize,
 }
 
-/// A core's account of held memory.
 pub(crate) struct Account {
     limit_bytes: usize,
     held_bytes: usize,
@@ -115,7 +114,6 @@ impl Account {
         self.holders[id.0 as usize].as_mut().expect("a connection has a holder")
     }
 
-    /// Whether a host may hold `bytes` more.
     pub(crate) fn may_hold(&self, id: HolderId, bytes: usize) -> bool {
         let host = self.host_bytes(id);
         let limit = self.limit_bytes;

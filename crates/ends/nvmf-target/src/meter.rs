@@ -38,7 +38,6 @@ pub struct WaitCounts {
     pub turn_ns: u64,
 }
 
-/// The cause of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     NamespaceLimit,
@@ -95,17 +94,14 @@ impl AddAssign<&Self> for IoCounts {
     }
 }
 
-/// A command with its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) kind: MeterKind,
     pub(crate) bytes: u64,
     pub(crate) status: Status,
-    /// Its latency, if measured.
     pub(crate) took: Option<Duration>,
 }
 
-/// The counter that a command adds to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MeterKind {
     Read,

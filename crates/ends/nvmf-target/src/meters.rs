@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The meters of one host or namespace, by core.
 type PerCore = BTreeMap<usize, Arc<Meter>>;
 
-/// All meters of a target.
 #[derive(Default)]
 pub(crate) struct Meters {
     all: Mutex<All>,
@@ -76,7 +75,6 @@ fn in_use(meters: &PerCore) -> Vec<usize> {
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
 }
 
-/// A snapshot of all meters.
 #[derive(Default)]
 pub(crate) struct Readings {
     pub(crate) hosts: BTreeMap<String, IoCounts>,
@@ -94,7 +92,6 @@ impl Meters {
         self.all.lock().expect("no holder panics")
     }
 
-    /// Whether command latency is measured.
     pub(crate) fn measures_latency(&self) -> bool {
         self.measures_latency.load(Ordering::Relaxed)
     }
@@ -103,7 +100,6 @@ impl Meters {
         self.measures_latency.store(measure, Ordering::Relaxed);
     }
 
-    /// The meter of a host on a core.
     fn host(&self, core: usize, nqn: &str) -> Arc<Meter> {
         let mut all = self.lock();
         if !all.hosts.contains_key(nqn) && all.hosts.len() >= METERED_HOSTS && !all.make_room() {
@@ -112,7 +108,6 @@ impl Meters {
         Arc::clone(all.hosts.entry(nqn.to_owned()).or_default().entry(core).or_default())
     }
 
-    /// The meter of a namespace on a core.
     fn namespace(&self, core: usize, subsystem: SubsystemId, nsid: NamespaceId) -> Arc<Meter> {
         let mut all = self.lock();
         let meters = all.namespaces.entry((subsystem, nsid)).or_default();
@@ -135,7 +130,6 @@ impl Meters {
         all.former.remove(&subsystem);
     }
 
-    /// Counts of all subsystems, including removed namespaces.
     pub(crate) fn subsystems(&self) -> HashMap<SubsystemId, IoCounts> {
         self.lock().subsystems()
     }
@@ -184,13 +178,11 @@ impl All {
     }
 }
 
-/// The meters of an I/O queue.
 pub(crate) struct QueueMeters {
     meters: Arc<Meters>,
     core: usize,
     subsystem: SubsystemId,
     host: Arc<Meter>,
-    /// Meters of the namespaces used so far.
     namespaces: ByNamespace<Arc<Meter>>,
 }
 
@@ -222,7 +214,6 @@ impl QueueMeters {
         }
     }
 
-    /// Counts a failed operation of a namespace's store.
     pub(crate) fn count_storage_error(&mut self, nsid: NamespaceId, is_media_error: bool) {
         self.host.count_storage_error(is_media_error);
         self.namespace(nsid).count_storage_error(is_media_error);
@@ -236,7 +227,6 @@ impl QueueMeters {
         }
     }
 
-    /// Whether the queue has the namespace's meter already.
     pub(crate) fn knows(&self, nsid: NamespaceId) -> bool {
         self.namespaces.find(nsid).is_some()
     }

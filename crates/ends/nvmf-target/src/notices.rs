@@ -5,10 +5,8 @@ use farblock_reactor::notices;
 pub(crate) use farblock_reactor::notices::origin;
 use std::time::Duration;
 
-/// Rate-limited log notices about peers.
 pub(crate) type Notices = notices::Notices<NoticeKind>;
 
-/// A kind of notice about a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum NoticeKind {
     /// A connection could not be accepted or served.

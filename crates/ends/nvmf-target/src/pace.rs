@@ -66,7 +66,6 @@ impl Rates {
     }
 }
 
-/// The budget that a command uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PaceKind {
     Read,
@@ -151,7 +150,6 @@ impl Budget {
     }
 }
 
-/// The budgets of a namespace or host.
 #[derive(Debug)]
 pub(crate) struct Pace {
     epoch: Instant,

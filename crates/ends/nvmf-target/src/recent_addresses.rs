@@ -4,7 +4,6 @@ use crate::limits;
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 
-/// The set, in order of arrival.
 #[derive(Default)]
 pub(crate) struct RecentAddresses {
     all: HashSet<IpAddr>,

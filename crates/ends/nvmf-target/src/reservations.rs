@@ -38,7 +38,6 @@ pub trait ReservationStore: Send + Sync {
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
-/// Reservation stores by namespace.
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
 
 /// Pending requests to the registry, and changes that cores have yet to apply.
@@ -52,7 +51,6 @@ pub(crate) struct Desk {
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// A request to the keeper thread.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
@@ -107,7 +105,6 @@ impl Keeper {
         self.0.lock().expect("no holder panics")
     }
 
-    /// Sets the store of a namespace's reservations.
     pub(crate) fn keep_in(
         &self,
         key: (SubsystemId, NamespaceId),
@@ -183,7 +180,6 @@ impl Limits {
         }
     }
 
-    /// Whether the host may read a namespace.
     pub(crate) fn check_read(&self, namespace: NamespaceId) -> Result<(), Status> {
         let forbids = |rights: &Rights| !rights.allow(AccessKind::Read);
         match self.rights.find(namespace).is_some_and(forbids) {
@@ -237,7 +233,6 @@ impl<K> Default for Barriers<K> {
 }
 
 impl<K: PartialEq> Barriers<K> {
-    /// Whether any change waits.
     pub(crate) fn is_up(&self) -> bool {
         !self.barriers.is_empty()
     }
@@ -247,7 +242,6 @@ impl<K: PartialEq> Barriers<K> {
         self.barriers.push((key, under_way));
     }
 
-    /// Drops a change.
     pub(crate) fn forget(&mut self, key: &K) {
         self.barriers.retain(|(other, _)| other != key);
     }

@@ -14,7 +14,6 @@ pub(crate) fn token(key: ConnectionKey, slot: SlotId) -> u64 {
     u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
 }
 
-/// The owner of the operation with `token`.
 pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
     (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
 }
@@ -28,7 +27,6 @@ pub(crate) struct Route {
     pub(crate) serial: u64,
 }
 
-/// The source of an Abort command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking {
     pub(crate) route: Route,

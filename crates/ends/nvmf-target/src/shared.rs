@@ -73,7 +73,6 @@ pub(crate) struct Management {
     visitors: HashMap<ControllerId, Visitor>,
 }
 
-/// A connected queue.
 pub(crate) struct Admitted {
     pub(crate) connected: Connected,
     /// Earlier queues that its commands must wait for.
@@ -88,14 +87,11 @@ pub(crate) struct Admitted {
     pub(crate) offer: Concatenation,
 }
 
-/// Why a queue was not connected.
 pub(crate) struct Denied {
-    /// The response to the host.
     pub(crate) refusal: Refusal,
     pub(crate) why: Why,
 }
 
-/// The reason to log.
 pub(crate) enum Why {
     /// The reason is the status of the response.
     Told,
@@ -111,12 +107,10 @@ impl From<Refusal> for Denied {
     }
 }
 
-/// State shared by all cores of a target.
 pub(crate) struct TargetShared {
     management: Mutex<Management>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) admissions: Admissions,
-    /// Changes of ANA states and groups.
     ana_changes: AtomicU64,
     pub(crate) core_states: CoreStates,
     pub(crate) observed: Observed,
@@ -218,7 +212,6 @@ impl TargetShared {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The connection slots.
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().expect("no holder panics")
     }
@@ -342,7 +335,6 @@ impl TargetShared {
         self.lock().registry.admin_data_bytes(controller, sqe)
     }
 
-    /// Executes an admin command.
     pub(crate) fn admin(&self, controller: ControllerId, sqe: &Sqe, data: &[u8]) -> AdminOutcome {
         let mut management = self.lock();
         let opcode = AdminOpcode(sqe.opcode);
@@ -373,7 +365,6 @@ impl TargetShared {
         route.is_some()
     }
 
-    /// Executes a fabrics command of an I/O queue.
     pub(crate) fn fabrics_on_io_queue(
         &self,
         controller: ControllerId,
@@ -386,7 +377,6 @@ impl TargetShared {
         outcome
     }
 
-    /// Adds a failed command to the controller's error log.
     pub(crate) fn record_error(
         &self,
         controller: ControllerId,
@@ -585,7 +575,6 @@ impl TargetShared {
         self.claims.applied(self.mailboxes(), claim);
     }
 
-    /// Gives up a claim.
     pub(crate) fn give_up(&self, claim: &Arc<Claim>) {
         self.claims.give_up(self.mailboxes(), claim);
     }
@@ -598,7 +587,6 @@ impl TargetShared {
         }
     }
 
-    /// Whether all cores have no connections left.
     pub(crate) fn all_done(&self) -> bool {
         self.done.load(Ordering::Acquire) >= self.mailboxes().len()
     }

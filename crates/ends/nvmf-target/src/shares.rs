@@ -53,7 +53,6 @@ impl Share {
     }
 }
 
-/// The host shares of a core.
 #[derive(Default)]
 pub(crate) struct Shares {
     all: Vec<Option<Share>>,
@@ -76,7 +75,6 @@ impl Shares {
         self.all[id.0].as_mut().expect("its queues keep it")
     }
 
-    /// Adds a queue of a host.
     pub(crate) fn join(&mut self, subsystem: SubsystemId, host: &str, weight: u32) -> ShareId {
         let name = (subsystem, host.to_owned());
         let id = match self.by_name.get(&name) {
@@ -102,7 +100,6 @@ impl Shares {
         id
     }
 
-    /// Removes a closed queue.
     pub(crate) fn leave(&mut self, id: ShareId, key: ConnectionKey) {
         let share = self.at(id);
         share.queues -= 1;
@@ -119,7 +116,6 @@ impl Shares {
         }
     }
 
-    /// Sets a host's weight.
     pub(crate) fn set_weight(&mut self, id: ShareId, weight: u32) {
         let share = self.at(id);
         share.weight = weight;
@@ -189,7 +185,6 @@ impl Shares {
         }
     }
 
-    /// Whether any connection waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -242,7 +237,6 @@ mod tests {
             share.expect("it has connections")
         }
 
-        /// A connection executes up to `most` commands.
         fn serve(&mut self, key: ConnectionKey, most: usize) {
             let (share, bytes) = self.connections[key.0 as usize];
             self.shares.came(share);

@@ -41,7 +41,6 @@ pub(crate) struct Slots {
     known: RecentAddresses,
 }
 
-/// Why a connection gets no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     /// The target's limit is reached, and no connection can be evicted.
@@ -60,7 +59,6 @@ impl fmt::Display for Refusal {
 }
 
 impl Slots {
-    /// Creates `most` slots.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -125,7 +123,6 @@ impl Slots {
         self.half_open.contains(&route.serial)
     }
 
-    /// Notes that the connection's host has completed Connect.
     pub(crate) fn connected(&mut self, serial: u64) {
         self.settle(serial);
         let Some(&Slot { origin, .. }) = self.slots.get(&serial) else { return };
@@ -148,7 +145,6 @@ impl Slots {
         }
     }
 
-    /// Frees the slot of a closed connection.
     pub(crate) fn gone(&mut self, serial: u64) {
         self.settle(serial);
         let Some(slot) = self.slots.remove(&serial) else { return };

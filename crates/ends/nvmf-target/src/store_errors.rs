@@ -28,7 +28,6 @@ impl StoreErrors {
         self.0.lock().expect("no holder panics").retain(|(of, _), _| *of != subsystem);
     }
 
-    /// The age and text of the last error.
     pub(crate) fn last(&self, place: StorePlace) -> Option<(Duration, String)> {
         let all = self.0.lock().expect("no holder panics");
         let (at, sentence) = all.get(&place)?;

@@ -184,7 +184,6 @@ impl Drop for Target {
     }
 }
 
-/// Parameters of a core thread.
 struct CoreStart {
     index: usize,
     cpu: Option<usize>,
@@ -343,7 +342,6 @@ pub(crate) fn bind_within(
     bind_until(address, beside(address, others), os::now() + patience)
 }
 
-/// The address families of a listener's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
     /// A listener on `[::]` accepts IPv4 as well, unless the administrator disabled that (Linux:

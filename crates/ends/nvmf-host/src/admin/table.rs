@@ -10,7 +10,6 @@ use farblock_wire::Cqe;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The result of a command.
 struct Outcome {
     cqe: Cqe,
     received: u32,
@@ -26,11 +25,9 @@ pub(super) struct Pending<T: Transport> {
     pub(super) deadline: Option<Instant>,
 }
 
-/// A completed command.
 pub(super) struct Done {
     pub(super) purpose: Purpose,
     pub(super) cqe: Cqe,
-    /// The data from the controller.
     pub(super) data: Vec<u8>,
     /// Whether the data are undamaged.
     pub(super) intact: bool,
@@ -74,7 +71,6 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// A buffer for a command's data.
     fn place_of(&self, command: &Command, data: &[u8]) -> T::Place {
         let take = |length: u32| self.reactor.buffers().take(length as usize);
         match command.data {

@@ -38,7 +38,6 @@ pub(crate) struct Sender<T>(Arc<ReplyShared<T>>);
 /// Receives the answer, as a future or with [`Receiver::wait`]. `None`: the sender was dropped.
 pub(crate) struct Receiver<T>(Arc<ReplyShared<T>>);
 
-/// Creates both ends.
 pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
     let state = ReplyState { answer: None, is_over: false, waker: None };
     let shared = Arc::new(ReplyShared(Mutex::new(state)));

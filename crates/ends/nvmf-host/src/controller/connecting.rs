@@ -34,7 +34,6 @@ const EVENTS: AsyncEventConfig =
 /// Entries of the admin queue, 0's-based.
 const SQSIZE_Z: u16 = limits::ADMIN_QUEUE_ENTRIES - 1;
 
-/// A controller being connected.
 pub(super) struct Connecting {
     address: Address,
     subsystem: String,
@@ -162,7 +161,6 @@ struct BroughtUp {
     info: ControllerInfo,
 }
 
-/// Enables a controller through its admin queue.
 async fn bring_up(
     queue: &mut impl Exchange,
     parameters: Parameters,

@@ -25,7 +25,6 @@ type Boot = [u8; 16];
 /// Stands for a path of a predecessor that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
-/// See the module's text.
 #[derive(Default)]
 pub(super) struct Cache {
     dirty: AtomicBool,
@@ -185,7 +184,6 @@ impl Cache {
         carries
     }
 
-    /// Notes the end of a flush.
     pub(super) fn flush_ends(&self, carries: bool, result: Result<(), BlockError>) {
         if carries {
             if result.is_err() {
@@ -274,7 +272,6 @@ impl Cache {
         Ok(meeting)
     }
 
-    /// The number of connections so far.
     pub(super) fn connections(&self) -> u64 {
         self.boots().connections
     }

@@ -170,7 +170,6 @@ impl Journal {
         self.record.is_some()
     }
 
-    /// Stores the disk's namespace.
     pub(super) fn namespace(&self, known: &KnownNamespace) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };
         record.namespace(known).map_err(Error::Record)

@@ -72,7 +72,6 @@ struct Signal {
 }
 
 impl KeeperSignal {
-    /// Wakes every keeper.
     pub(super) fn notify(&self) {
         let mut signal = lock(&self.0);
         signal.count += 1;

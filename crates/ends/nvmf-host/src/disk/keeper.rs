@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// See the module's text.
 pub(super) struct Keeper {
     hub: Arc<Hub>,
     local: Local,
@@ -51,7 +50,6 @@ pub(super) struct Keeper {
 #[derive(Default)]
 struct Log {
     lost_at: Option<Instant>,
-    /// The last connect error.
     failure: Option<String>,
 }
 
@@ -276,7 +274,6 @@ impl Keeper {
         blocking(move || act(&hub)).await
     }
 
-    /// Connects the controller and puts it into use.
     async fn establish(&mut self) -> Result<Arc<Session>, Error> {
         let session = self.bring_up().await;
         if session.is_err() {
@@ -511,7 +508,6 @@ impl Keeper {
         }
     }
 
-    /// Handles a namespace that was identified again.
     async fn handle_change(&self, session: &Session) {
         let geometry = session.namespace.geometry();
         if geometry.blocks == 0 {

@@ -8,7 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 type Uuids = Vec<[u8; 16]>;
 
-/// See the module's text.
 #[derive(Default)]
 pub(super) struct Nesting {
     contents: Mutex<Uuids>,

@@ -93,7 +93,6 @@ struct PathInner {
     process: Option<Option<ProcessName>>,
 }
 
-/// See the module's text.
 pub(super) struct Path {
     pub(super) url: Url,
     state: Mutex<PathInner>,
@@ -221,7 +220,6 @@ impl Path {
         state.error = Some(error.to_string());
     }
 
-    /// Gives the path up.
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.state = PathState::Dead;

@@ -60,7 +60,6 @@ impl Leg {
     }
 }
 
-/// See the module's text.
 pub(super) struct DiskQueue {
     hub: Arc<Hub>,
     /// Keeps the disk's threads running.
@@ -82,7 +81,6 @@ pub(super) struct DiskQueue {
     tells: bool,
     /// The time that an operation may wait for a path. `None`: forever.
     patience: Option<Duration>,
-    /// The last path used.
     last: usize,
     /// Whether an event other than a completion has occurred, so that waiting operations must be
     /// checked.

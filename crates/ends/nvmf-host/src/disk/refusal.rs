@@ -17,7 +17,6 @@ const KINDS: [BlockError; 5] = [
     BlockError::NotReady,
 ];
 
-/// See the module's text.
 #[derive(Default)]
 pub(super) struct Refusal(AtomicU8);
 

@@ -47,7 +47,6 @@ pub(super) enum Reach {
     Gone,
 }
 
-/// See the module's text.
 pub(super) struct Session {
     /// The path's number in the disk.
     pub(super) path: usize,

@@ -141,7 +141,6 @@ impl Table {
         Some((entry.command, entry.begun?))
     }
 
-    /// Completes an operation.
     pub(super) fn complete(
         &mut self,
         index: u32,

@@ -13,7 +13,6 @@ use farblock_reactor::{Reactor, TaskId};
 use std::io;
 use std::sync::Arc;
 
-/// See the module's text.
 #[allow(clippy::large_enum_variant, reason = "the larger one is the product's")]
 pub(crate) enum IoQueue {
     Tcp(RemoteQueue<Link>),
@@ -21,7 +20,6 @@ pub(crate) enum IoQueue {
     Memory(RemoteQueue<Memory>),
 }
 
-/// Calls the queue, over any transport.
 macro_rules! each {
     ($self:expr, $queue:ident => $call:expr) => {
         match $self {
@@ -60,7 +58,6 @@ impl IoQueue {
         each!(self, queue => queue.is_lost())
     }
 
-    /// Why the connection is lost.
     pub(crate) fn loss(&self) -> Option<&Loss> {
         each!(self, queue => queue.loss())
     }

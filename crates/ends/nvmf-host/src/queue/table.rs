@@ -19,7 +19,6 @@ use tracing::trace;
 /// The name under which `RUST_LOG` sets the log level of commands.
 const QUEUE: &str = "farblock_host::queue";
 
-/// A command in flight.
 #[derive(Clone, Copy)]
 struct Slot<P> {
     /// The index of the command's operation, or [`FREE`].
@@ -37,7 +36,6 @@ impl<P: Part> Slot<P> {
     const UNUSED: Slot<P> = Slot { active: FREE, start: 0, part: P::NONE, tick: 0 };
 }
 
-/// The kind of commands of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OperationKind {
     Read,
@@ -58,7 +56,6 @@ impl OperationKind {
     }
 }
 
-/// An incomplete operation.
 struct Active<P> {
     /// The operation; its buffer is at `place`.
     op: Op,
@@ -72,11 +69,9 @@ struct Active<P> {
     result: Result<(), BlockError>,
     /// The delay after which to retry; `None` if no command failed for a transient reason.
     again: Option<Duration>,
-    /// The number of retries.
     retries: u8,
 }
 
-/// See the module's text.
 pub(crate) struct Table<T: Transport> {
     reactor: Reactor,
     namespace: Arc<NamespaceState>,
@@ -279,7 +274,6 @@ impl<T: Transport> Table<T> {
         self.slots[usize::from(slot.0)] = Slot { active: index, start, part, tick };
     }
 
-    /// The time of the next retry.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.delayed.iter().map(|(at, _)| *at).min()
     }
@@ -480,7 +474,6 @@ impl<T: Transport> Commands<T> for Table<T> {
     }
 }
 
-/// Why a command failed.
 enum Judgement {
     /// The controller returned an error.
     Status,

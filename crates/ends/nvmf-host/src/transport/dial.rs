@@ -54,7 +54,6 @@ pub(crate) struct Dialled {
     pub(crate) socket: SocketAddr,
 }
 
-/// Why connecting failed.
 #[derive(Debug)]
 pub(crate) struct Unreached {
     pub(crate) reason: ConnectError,

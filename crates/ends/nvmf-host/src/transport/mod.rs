@@ -86,7 +86,6 @@ pub(crate) enum Opened {
     Memory(std::sync::Arc<memory::Wire>),
 }
 
-/// A command to send.
 pub(crate) struct Order<'a> {
     pub(crate) slot: SlotId,
     /// The index of the command's operation.
@@ -154,7 +153,6 @@ pub(crate) trait Commands<T: Transport> {
     fn complete(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool);
 }
 
-/// See the module's text.
 pub(crate) trait Transport: Sized {
     /// A connected queue's connection, on its way to an event loop.
     type Connected;

@@ -16,13 +16,11 @@ use std::time::Instant;
 
 /// A request whose owner may have disconnected.
 pub(super) trait Work {
-    /// Whether its owner still waits for it.
     fn is_awaited(&self) -> bool;
 
     fn cost(&self) -> Cost;
 }
 
-/// The source of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) address: IpAddr,
@@ -30,14 +28,11 @@ pub(super) struct Origin {
     pub(super) is_known: bool,
 }
 
-/// Waiting requests of all addresses.
 pub(super) struct Backlog<W> {
     known: Turns<W>,
     strangers: Turns<W>,
     is_strangers_turn: bool,
-    /// Recent work by address.
     spent: HashMap<IpAddr, u64>,
-    /// When the recent work was last halved.
     halved_at: Instant,
     /// The number of waiting requests at which abandoned ones are dropped.
     swept_at: usize,
@@ -73,7 +68,6 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Appends a request to its address's line.
     pub(super) fn push(&mut self, origin: Origin, work: W) {
         let spent = self.spent.get(&origin.address).copied().unwrap_or_default();
         match origin.is_known {
@@ -99,7 +93,6 @@ impl<W: Work> Backlog<W> {
         Some(work)
     }
 
-    /// Charges work to an address.
     fn spend(&mut self, address: IpAddr, work: u64, now: Instant) {
         let spent = self.spent.entry(address).or_default();
         *spent += work;
@@ -173,7 +166,6 @@ impl<W: Work> Turns<W> {
         }
     }
 
-    /// Drops abandoned requests.
     fn sweep(&mut self) {
         self.lines.retain(|_, line| {
             line.works.retain(Work::is_awaited);

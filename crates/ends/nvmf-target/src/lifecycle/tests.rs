@@ -41,7 +41,6 @@ const WAITS: usize = 3;
 struct Model<'a> {
     choices: &'a mut Choices,
     life: Lifecycle,
-    /// The gates passed on the present path.
     passed: Vec<Gate>,
     /// Paths that it has followed to their end.
     followed: Vec<Path>,

@@ -42,7 +42,6 @@ impl Aborts {
 }
 
 impl<T: Transport> Session<T> {
-    /// Executes an Abort command of this admin queue.
     pub(super) fn ask_for_abort(
         &mut self,
         cx: &mut Context,
@@ -70,7 +69,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Aborts a command of this queue.
     pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
         // Reads deferred within the round count as started.
         self.read_expected(cx, 0);

@@ -27,11 +27,8 @@ use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
-/// Authentication state of a session.
 pub(super) struct Authentication {
-    /// The host name to prove.
     host: String,
-    /// The subsystem to use.
     subsystem: String,
     /// The controller's protocol state; `None` while the authentication thread has it.
     machine: Option<Box<Controller>>,
@@ -42,7 +39,6 @@ pub(super) struct Authentication {
 }
 
 impl Queue {
-    /// The I/O queue, locked or not.
     pub(super) fn io_mut(&mut self) -> Option<&mut IoQueue> {
         match self {
             Queue::Io(queue) => Some(queue),
@@ -52,7 +48,6 @@ impl Queue {
     }
 }
 
-/// Whether this is an authentication command.
 fn concerns(sqe: &Sqe) -> bool {
     let kinds =
         [FabricsCommandType::AUTHENTICATION_SEND, FabricsCommandType::AUTHENTICATION_RECEIVE];
@@ -69,7 +64,6 @@ impl<T: Transport> Session<T> {
         self.authentication = Some(Box::new(authentication));
     }
 
-    /// Locks the queue until its host has authenticated.
     pub(super) fn lock(&mut self, cx: &mut Context) {
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
@@ -187,7 +181,6 @@ impl<T: Transport> Session<T> {
         self.authentication.as_ref().map_or("", |authentication| &authentication.host)
     }
 
-    /// A command on a locked queue.
     pub(super) fn locked_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         if !self.authentication_command(cx, slot, sqe) {
             self.respond(slot, Status::AUTHENTICATION_REQUIRED.with_dnr(), 0);

@@ -25,7 +25,6 @@ use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
-    /// A command arrived.
     pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
         self.submission.head = (self.submission.head + 1) % self.submission.depth;
         self.pending.commands += 1;
@@ -71,7 +70,6 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer)
     }
 
-    /// The Connect command's data have arrived.
     pub(super) fn connect(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let command = ConnectCommand::from_sqe(&request.sqe);
@@ -195,7 +193,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// An admin command and its data have arrived.
     pub(super) fn admin(&mut self, cx: &mut Context, slot: SlotId) {
         let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
         let request = self.request(slot);
@@ -248,7 +245,6 @@ impl<T: Transport> Session<T> {
         self.push(slot, page.len() as u32, parts, Status::SUCCESS, result);
     }
 
-    /// Completes a held asynchronous event request.
     pub(crate) fn complete_held(
         &mut self,
         cx: &mut Context,

@@ -23,10 +23,8 @@ use farblock_proto::controller::{CopyPart, CopyPlan, CopyRanges, IoCommand};
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::Status;
 
-/// Progress of a Copy.
 pub(super) struct Copying {
     ranges: CopyRanges,
-    /// The part being read.
     reading: Option<CopyPart>,
 }
 
@@ -63,7 +61,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Parses the ranges to copy.
     pub(super) fn prepare_copy(
         &mut self,
         cx: &mut Context,
@@ -102,7 +99,6 @@ impl<T: Transport> Session<T> {
         Some((cost(part.namespace, PaceKind::Write), cost(part.from.namespace, PaceKind::Read)))
     }
 
-    /// Reads the next step's part.
     pub(super) fn read_to_copy(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
         let part = self.next_part(slot).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         self.check_part(&part)?;
@@ -168,7 +164,6 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Whether a part fits the current namespaces.
     fn check_part(&self, part: &CopyPart) -> Result<(), Status> {
         match &self.queue {
             Queue::Io(queue) => part.check(&queue.table),

@@ -37,7 +37,6 @@ impl<T: Transport> Session<T> {
         queue.meters.count(namespace, &answered);
     }
 
-    /// Counts a wait.
     pub(super) fn count_wait(&mut self, nsid: Option<NamespaceId>, wait: Wait, ns: u64) {
         if let Queue::Io(queue) = &mut self.queue {
             let namespace = nsid.filter(|nsid| queue.has_meter(*nsid));
@@ -45,7 +44,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Counts a failed operation of the namespace's store.
     pub(super) fn count_storage_error(&mut self, slot: SlotId, is_media_error: bool) {
         let Queue::Io(queue) = &mut self.queue else { return };
         let nsid = NamespaceId(self.requests[usize::from(slot.0)].sqe.nsid.get());

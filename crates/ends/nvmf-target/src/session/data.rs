@@ -41,7 +41,6 @@ impl<T: Transport> Session<T> {
         fits
     }
 
-    /// Whether the limits allow `bytes` more.
     pub(super) fn may_hold(&self, cx: &Context, bytes: usize) -> bool {
         let bytes = footprint(bytes);
         let fits = self.held.bytes + bytes <= limits::CONNECTION_BUFFER_BYTES;
@@ -78,7 +77,6 @@ impl<T: Transport> Session<T> {
         self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
     }
 
-    /// Makes room for a command in this slot.
     pub(super) fn keep_slot(&mut self, cx: &mut Context, slot: SlotId) {
         let index = usize::from(slot.0);
         if index >= self.requests.len() {
@@ -89,7 +87,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Frees cached memory.
     pub(crate) fn save_memory(&mut self, cx: &mut Context) {
         if self.pending.commands == 0 && self.pending.operations == 0 && self.held.kept_bytes > 0 {
             self.requests.truncate(1);
@@ -177,7 +174,6 @@ impl<T: Transport> Session<T> {
         self.tick.bytes
     }
 
-    /// Starts the timer for expected data.
     pub(crate) fn watch_data(&mut self, cx: &Context) {
         if self.state == SessionState::Open && !std::mem::replace(&mut self.arrivals.watched, true)
         {
@@ -194,7 +190,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Notes progress, if the timer runs.
     fn note_progress(&mut self, cx: &Context) {
         if self.arrivals.watched {
             self.arrivals.last_data = cx.now();
@@ -275,7 +270,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends a command's response and frees its slot.
     pub(super) fn respond(&mut self, slot: SlotId, status: Status, result: u64) {
         let cqe = self.end_command(slot, status, result, 0);
         self.transport.respond(slot, &cqe);
@@ -293,7 +287,6 @@ impl<T: Transport> Session<T> {
         self.release(cx, slot);
     }
 
-    /// Releases a command's buffers.
     pub(super) fn release(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let buffers = [request.buffer.take(), request.second.take()];

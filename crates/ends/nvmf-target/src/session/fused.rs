@@ -155,7 +155,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Ends a half that is not being executed.
     fn end_half(&mut self, cx: &mut Context, slot: SlotId, status: Status) {
         let request = self.request(slot);
         if !request.awaited {
@@ -167,7 +166,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether a second command fits its first.
     pub(super) fn check_pair(&mut self, slot: SlotId, write: &IoCommand) -> Result<(), Status> {
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(slot));
         let first = pair.map(|pair| pair.first);
@@ -217,7 +215,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The write and read costs of a pair.
     pub(super) fn fused_costs(
         &mut self,
         slot: SlotId,

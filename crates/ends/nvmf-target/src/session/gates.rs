@@ -114,7 +114,6 @@ impl<T: Transport> Session<T> {
         lifecycle::wake(&mut gates, slot, Gate::Data);
     }
 
-    /// Removes a command from the gate where it waits.
     pub(super) fn withdraw(&mut self, cx: &mut Context, slot: SlotId) {
         let Some(gate) = self.request(slot).life.waits() else { return };
         match gate {
@@ -176,7 +175,6 @@ impl<T: Transport> Session<T> {
         Answer::Wait
     }
 
-    /// Starts commands that waited for buffers, in order.
     pub(super) fn start_waiting(&mut self, cx: &mut Context) {
         while let Some(&slot) = self.waiting.for_buffers.front() {
             let bytes = self.buffer_bytes(slot);
@@ -252,7 +250,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether rate limits apply to its commands now.
     #[inline]
     pub(super) fn is_paced(&self) -> bool {
         // A draining queue completes its commands without waiting.

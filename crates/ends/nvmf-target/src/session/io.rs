@@ -20,7 +20,6 @@ use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
-    /// A command on an I/O queue.
     pub(super) fn io_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         let Some(fuse) = self.fuse(cx, slot, sqe) else { return };
         let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
@@ -183,7 +182,6 @@ impl<T: Transport> Session<T> {
         cx.volumes.submit(volume, op);
     }
 
-    /// Flushes one namespace, or all namespaces of the subsystem.
     fn flush(&mut self, cx: &mut Context, slot: SlotId, nsid: NamespaceId) -> Result<(), Status> {
         if nsid != NamespaceId::ALL {
             let volume = self.volume(cx, nsid)?;
@@ -215,7 +213,6 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Counts and logs storage errors.
     fn note_result(&mut self, cx: &Context, slot: SlotId, result: Result<(), BlockError>) {
         if let Err(error) = result
             && is_trouble(error)
@@ -247,7 +244,6 @@ impl<T: Transport> Session<T> {
         });
     }
 
-    /// Handles the end of a command's block operation.
     pub(crate) fn complete(
         &mut self,
         cx: &mut Context,
@@ -358,7 +354,6 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The blocks that operations under way change.
     pub(super) fn changes_under_way(&self) -> Vec<Change> {
         let change = |request: &SessionRequest| match &request.work {
             Work::Io(command) if request.operations > 0 => Change::of(command),

@@ -59,7 +59,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// State of a session; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionState {
     /// Waits for a Connect command that succeeds.
@@ -76,7 +75,6 @@ enum SessionState {
     Gone,
 }
 
-/// The queue that Connect established.
 pub(crate) enum Queue {
     /// There is none yet, or the queue has closed.
     None,
@@ -88,7 +86,6 @@ pub(crate) enum Queue {
     Io(Box<IoQueue>),
 }
 
-/// An I/O queue's view of its subsystem.
 pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
@@ -98,7 +95,6 @@ pub(crate) struct IoQueue {
     /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
     pub(crate) table: Arc<NamespaceTable>,
-    /// The stores of the table's namespaces.
     pub(crate) backings: Arc<Backings>,
     /// The host's rate limits over all namespaces.
     pub(crate) pace: Option<Arc<Pace>>,
@@ -107,11 +103,9 @@ pub(crate) struct IoQueue {
     pub(crate) meters: QueueMeters,
     /// The session marks this when commands arrive, for the keep-alive timer.
     pub(crate) traffic: Arc<Traffic>,
-    /// Whether its commands are logged.
     is_traced: bool,
 }
 
-/// The kind of a slot's command.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// No command, or a command that has its response.
@@ -132,7 +126,6 @@ enum Work {
     Aborting,
 }
 
-/// A slot's command and its resources.
 struct SessionRequest {
     work: Work,
     sqe: Sqe,
@@ -150,15 +143,12 @@ struct SessionRequest {
     awaited: bool,
     /// The memory epoch in which the wait for data started.
     epoch: u32,
-    /// Bytes charged for the buffers.
     held_bytes: usize,
-    /// The number of block operations under way.
     operations: u32,
     /// The first error, or success.
     status: Status,
     /// The failed flushes of the namespace, if this is a Flush of one namespace.
     losses: Option<Arc<Losses>>,
-    /// Where an I/O command stands.
     life: Lifecycle,
     /// The progress of a command that executes in steps.
     progress: turns::Progress,
@@ -186,11 +176,9 @@ impl SessionRequest {
     }
 }
 
-/// Submission queue state for responses.
 struct Submission {
     /// The number of entries. A host may use one fewer, unless it disabled flow control.
     depth: u16,
-    /// The next entry to take.
     head: u16,
     /// Whether responses carry the head (SQHD).
     flow_control: bool,
@@ -220,7 +208,6 @@ struct Pending {
     disconnect: Option<SlotId>,
 }
 
-/// Deferred commands, in order.
 #[derive(Default)]
 struct Waiting {
     for_buffers: VecDeque<SlotId>,
@@ -241,7 +228,6 @@ struct Held {
     holder: Option<HolderId>,
 }
 
-/// State of the current tick.
 #[derive(Default)]
 struct Tick {
     /// Whether the core has listed this connection for the tick's end.
@@ -252,14 +238,11 @@ struct Tick {
     bytes: usize,
 }
 
-/// A session; see the module's documentation.
 pub(crate) struct Session<T> {
     pub(crate) transport: T,
     route: Route,
     task: TaskId,
-    /// The host's address, for messages.
     pub(crate) peer: SocketAddr,
-    /// The listen address.
     entrance: SocketAddr,
     state: SessionState,
     queue: Queue,
@@ -277,13 +260,10 @@ pub(crate) struct Session<T> {
     submission: Submission,
     pending: Pending,
     waiting: Waiting,
-    /// Commands that wait for rate limits.
     paced: paced::Paced,
-    /// Fused commands, once there were any.
     fused: Option<Box<fused::Fused>>,
     /// Commands that wait for their turn to execute in place.
     turns: turns::Turns,
-    /// Abort commands for this queue.
     aborts: abort::Aborts,
     held: Held,
     arrivals: Arrivals,
@@ -295,7 +275,6 @@ pub(crate) struct Session<T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// A session on a newly accepted transport.
     pub(crate) fn new(
         route: Route,
         task: TaskId,
@@ -368,7 +347,6 @@ impl<T: Transport> Session<T> {
         self.route
     }
 
-    /// The reactor task of its events.
     pub(crate) fn task(&self) -> TaskId {
         self.task
     }
@@ -382,7 +360,6 @@ impl<T: Transport> Session<T> {
         &mut self.requests[usize::from(slot.0)]
     }
 
-    /// Handles an event.
     pub(crate) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Timer => self.timer(cx),
@@ -419,7 +396,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Charges a command to its host's share.
     #[cold]
     fn take_share(&mut self, cx: &mut Context, slot: SlotId) {
         if let Some(share) = self.share {
@@ -437,7 +413,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether its input waits for its host's turn.
     pub(crate) fn waits_for_share(&self) -> bool {
         self.waiting.for_share.is_some()
     }
@@ -539,7 +514,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends the remaining output, then closes.
     pub(crate) fn close_after_sending(&mut self, cx: &mut Context) {
         if self.takes_commands() {
             self.state = SessionState::Closing;
@@ -593,7 +567,6 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// The transport has closed.
     pub(crate) fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
         self.state = SessionState::Gone;

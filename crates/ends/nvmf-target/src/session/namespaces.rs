@@ -13,13 +13,11 @@ use farblock_wire::Status;
 use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
-    /// The properties of a namespace in the queue's table.
     pub(super) fn namespace_info(&self, nsid: NamespaceId) -> Option<NamespaceInfo> {
         let Queue::Io(queue) = &self.queue else { return None };
         queue.table.find(nsid).copied()
     }
 
-    /// The core's queue into the namespace.
     pub(super) fn volume(
         &mut self,
         cx: &mut Context,

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The booked costs of one command.
 #[derive(Clone, Copy)]
 struct Booking {
     cost: Cost,
@@ -33,7 +32,6 @@ impl Booking {
 struct Lane {
     /// The first command's booking. Its namespace and kind identify the lane.
     booked: Booking,
-    /// When the first command may start.
     start: Instant,
     /// The limit that determines `start`.
     by: Wait,
@@ -51,7 +49,6 @@ impl Lane {
     }
 }
 
-/// All lanes of a session.
 #[derive(Default)]
 pub(super) struct Paced {
     lanes: Vec<Lane>,
@@ -122,14 +119,12 @@ impl<T: Transport> Session<T> {
         namespaces.into_iter().chain(host.map(|pace| (pace, Wait::HostLimit)))
     }
 
-    /// Counts the waits of a lane up to `now`.
     fn count_lane(&mut self, index: usize, now: Instant) {
         let lane = &mut self.paced.lanes[index];
         let (waited, by, namespace) = (lane.waited(now), lane.by, lane.booked.cost.namespace);
         self.count_wait(Some(namespace), by, waited);
     }
 
-    /// Counts the waits of all lanes up to `now`.
     fn count_lanes(&mut self, now: Instant) {
         (0..self.paced.lanes.len()).for_each(|index| self.count_lane(index, now));
     }
@@ -165,7 +160,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Books the first command of a lane.
     fn book_first(&mut self, index: usize, now: Instant) {
         let Some(&first) = self.paced.lanes[index].slots.front() else { return };
         let booking = self.booking(first);
@@ -206,7 +200,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts the commands whose time has come.
     pub(crate) fn go_on(&mut self, cx: &mut Context) {
         if !self.is_serving() {
             // A closing connection starts no commands.

@@ -51,7 +51,6 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The registry's answer to a reservation command.
     pub(crate) fn reserved(
         &mut self,
         cx: &mut Context,
@@ -122,7 +121,6 @@ impl<T: Transport> Session<T> {
         self.end_forbidden(cx);
     }
 
-    /// Whether a command has block operations under way.
     pub(crate) fn is_under_way(&mut self, slot: SlotId) -> bool {
         self.request(slot).operations > 0
     }

@@ -29,13 +29,10 @@ use std::collections::VecDeque;
 pub(super) struct Progress {
     /// Blocks that a Verify has read, or is reading.
     verified_blocks: u32,
-    /// Ranges left to deallocate.
     pub(super) ranges: DeallocateRanges,
-    /// State of a Copy.
     pub(super) copying: Option<Box<Copying>>,
     /// The line in which the command waits or is charged.
     line: Option<VolumeId>,
-    /// Bytes charged for the step under way.
     step_bytes: usize,
 }
 
@@ -84,7 +81,6 @@ impl Turns {
 }
 
 impl SessionRequest {
-    /// Whether steps are left to start.
     pub(super) fn has_steps_left(&self) -> bool {
         match self.work {
             Work::Io(IoCommand::Verify { blocks, .. }) => self.progress.verified_blocks < blocks.0,
@@ -116,7 +112,6 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Starts a step of a command.
     pub(super) fn step(
         &mut self,
         cx: &mut Context,
@@ -182,7 +177,6 @@ impl<T: Transport> Session<T> {
         goes_on
     }
 
-    /// Reads the next part of a Verify.
     fn verify(
         &mut self,
         cx: &mut Context,
@@ -209,7 +203,6 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Parses the ranges to deallocate.
     pub(super) fn prepare_deallocation(
         &mut self,
         cx: &mut Context,
@@ -230,7 +223,6 @@ impl<T: Transport> Session<T> {
         Ok(Some(Path::Step))
     }
 
-    /// Deallocates the next part of a command's ranges.
     fn deallocate(
         &mut self,
         cx: &mut Context,

@@ -8,7 +8,6 @@ use farblock_proto::ids::ControllerId;
 use farblock_reactor::os;
 use std::net::IpAddr;
 
-/// The address of a controller's host.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
@@ -30,7 +29,6 @@ impl TargetShared {
         }
     }
 
-    /// Reports that a controller was closed.
     pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
         // A controller that its host has disabled stays connected.
         if teardown.reason == TeardownReason::Disabled {

@@ -24,7 +24,6 @@ pub(crate) struct Listening {
     all: Mutex<Vec<Listened>>,
     /// The same listeners for cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
-    /// The listeners at the start.
     first: OnceLock<Vec<SocketAddr>>,
     /// Ports of removed listeners, with the time of removal: their sockets close a little later.
     given_up: Mutex<Vec<(u16, Instant)>>,
@@ -38,7 +37,6 @@ struct Listened {
 }
 
 impl Listening {
-    /// Sets the initial listeners.
     pub(crate) fn begin(&self, addresses: &[SocketAddr]) {
         let port = |index| PortId(index as u16 + 1);
         let listened = addresses.iter().enumerate().map(|(index, &address)| Listened {
@@ -81,7 +79,6 @@ impl Listening {
         self.entrances.lock().expect("no holder panics")
     }
 
-    /// The TLS policies by address.
     pub(crate) fn policies(&self, tls: &TlsTerms) -> BTreeMap<SocketAddr, TlsPolicy> {
         let all = self.all.lock().expect("no holder panics");
         all.iter().map(|one| (one.address, tls.policy(one.port))).collect()
@@ -93,7 +90,6 @@ impl Listening {
     }
 }
 
-/// The discovery log entry of a listener.
 pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     Listener {
         port,
@@ -117,7 +113,6 @@ fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
 }
 
 impl TargetShared {
-    /// Sets the ANA states of namespaces on a listener.
     pub(crate) fn set_access(
         &self,
         address: SocketAddr,
@@ -159,7 +154,6 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Listens on `socket`, bound to `address`.
     pub(crate) fn listen(
         &self,
         socket: ListenSocket,

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-/// A shared namespace.
 struct Exported {
     backing: Backing,
     /// The store's properties, before the settings below apply.
@@ -84,7 +83,6 @@ impl Exported {
         }
     }
 
-    /// The properties that hosts see.
     fn offered(&self) -> NamespaceInfo {
         self.sharing().of(self.info)
     }
@@ -132,7 +130,6 @@ impl Exports {
         self.of(subsystem).get_mut(&nsid).ok_or(missing)
     }
 
-    /// A namespace's store now.
     pub(crate) fn storage(
         &self,
         subsystem: SubsystemId,
@@ -142,7 +139,6 @@ impl Exports {
         Some(&*exported.backing.namespace)
     }
 
-    /// A subsystem's stores now.
     pub(crate) fn snapshot(&self, subsystem: SubsystemId) -> Arc<Backings> {
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
         let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
@@ -184,12 +180,10 @@ impl Exports {
         }
     }
 
-    /// Removes a subsystem.
     pub(crate) fn forget_hosts(&mut self, subsystem: SubsystemId) {
         self.hosts.remove(&subsystem);
     }
 
-    /// All namespaces by subsystem and number.
     fn keys(&self) -> Vec<(SubsystemId, NamespaceId)> {
         let subsystems = self.subsystems.iter();
         subsystems
@@ -251,7 +245,6 @@ impl TargetShared {
         }
     }
 
-    /// Subscribes to the changes of all namespaces.
     pub(crate) fn watch_exports(self: &Arc<Self>) {
         let keys = self.lock().exports.keys();
         keys.into_iter().for_each(|(subsystem, nsid)| self.watch_export(subsystem, nsid));
@@ -273,7 +266,6 @@ impl TargetShared {
         self.look_again(subsystem, nsid, backing);
     }
 
-    /// Rereads a namespace that has reported a change.
     fn look_again(&self, subsystem: SubsystemId, nsid: NamespaceId, backing: BackingId) {
         let mut management = self.lock();
         let found = management.exports.find(subsystem, nsid);
@@ -599,7 +591,6 @@ fn nested(
     nest(&*export.namespace, info.uuid).map_err(|error| ChangeError::Namespace(nsid, error))
 }
 
-/// Whether a namespace has as many blocks as requested.
 fn check_blocks(
     namespace: NamespaceId,
     wanted: Option<u64>,

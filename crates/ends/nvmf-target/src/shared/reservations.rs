@@ -14,7 +14,6 @@ use std::io;
 use std::sync::Arc;
 
 impl TargetShared {
-    /// Starts the thread, if it is not running.
     pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
         let shared = Arc::clone(self);
         self.keeper.start(move |key, serial, is_saved| shared.saved(key, serial, is_saved))
@@ -45,12 +44,10 @@ impl TargetShared {
         done
     }
 
-    /// Drops the pending answers of a closed queue.
     pub(crate) fn forget_tickets(desk: &mut Desk, route: Route) {
         desk.tickets.retain(|_, (waiting, _)| *waiting != route);
     }
 
-    /// Answers a reservation command.
     pub(crate) fn answer(
         &self,
         desk: &mut Desk,
@@ -64,7 +61,6 @@ impl TargetShared {
         }
     }
 
-    /// Sends a change to every core.
     pub(crate) fn spread(&self, desk: &mut Desk, change: &Arc<AccessChange>) {
         let cores = self.mailboxes().len();
         desk.spreading.insert(change.serial, (cores, change.subsystem, change.namespace));

@@ -90,7 +90,6 @@ pub(crate) trait Transport: Sized {
     /// The memory epoch in which the current send started; `None`: no send is in progress.
     fn sending_since(&self) -> Option<u32>;
 
-    /// Frees cached memory.
     fn save_memory(&mut self);
 
     /// Whether no output waits to be sent.

@@ -15,7 +15,6 @@ use std::time::Duration;
 /// The key under which the only command's memory is registered.
 const KEY: u32 = 0;
 
-/// See the module's text.
 pub(crate) struct Greeted {
     local: Local,
     mailbox: Mailbox,
@@ -30,7 +29,6 @@ impl Greeted {
         Greeted { local: local.clone(), mailbox, wire, timeout }
     }
 
-    /// Hands the connection over.
     pub(crate) fn finish(self) -> Arc<Wire> {
         self.wire
     }

@@ -135,7 +135,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Handles an answer.
     fn answered(&mut self, cqe: &Cqe, commands: &mut impl Commands<Memory>) {
         let slot = SlotId(cqe.cid.get());
         let Some(moving) = commands.command(slot) else {

@@ -18,7 +18,6 @@ const HEAD_BYTES: usize = 16;
 /// The start of an ICResp: type, flags, header length, data offset, PDU length.
 const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
 
-/// See the module's text.
 pub(crate) struct Conversation {
     end: HostEnd,
     digests: Digests,

@@ -62,7 +62,6 @@ enum LinkState {
     Closed,
 }
 
-/// See the module's text.
 pub(crate) struct Link {
     reactor: Reactor,
     stream: StreamId,

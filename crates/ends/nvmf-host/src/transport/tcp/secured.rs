@@ -17,7 +17,6 @@ use std::time::Duration;
 /// Names this step in the error of a timeout.
 const DURING: &str = "the handshake of TLS";
 
-/// See the module's text.
 pub(crate) struct Secured<C> {
     pub(crate) carrier: C,
     pub(crate) tls: Option<Box<dyn Tls>>,
