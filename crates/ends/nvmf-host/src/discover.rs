@@ -159,7 +159,8 @@ pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
 }
 
 /// The URL of a record's subsystem: `None` if the record is not of a subsystem over TCP, or its
-/// address or port is invalid: a peer may write anything into a record. The URL is printable ASCII.
+/// address or port is invalid, since a peer may write anything into a record. The URL is printable
+/// ASCII.
 #[must_use]
 pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let port = match entry.service.as_str() {

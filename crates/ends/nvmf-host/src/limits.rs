@@ -52,7 +52,7 @@ pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 /// previous one.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
-/// Pause between those retries.
+/// Pause between retries within [`BUSY_RETRY_TIME`].
 pub const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Retries of a command after a transient error, as in Linux.
@@ -117,7 +117,7 @@ pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
 /// long.
 pub const FINISH_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest pause between those queries.
+/// Longest pause between queries whether a lost controller has ended.
 pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Interval between reads of an unusable path's access state, apart from change events.

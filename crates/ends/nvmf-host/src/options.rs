@@ -42,7 +42,7 @@ pub struct Options {
     pub queue_depth: u16,
     /// I/O queues to request from the controller: the most that can be open at once.
     pub queues: u16,
-    /// Send small writes in the command capsule, if the controller accepts them there.
+    /// Whether to send small writes in the command capsule, if the controller accepts them there.
     pub in_capsule: bool,
     /// The event loop of the admin queue. I/O queues live on their users' loops.
     pub engine: EngineKind,

@@ -90,8 +90,8 @@ impl ControllerShared {
         Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
     }
 
-    /// Notes why one of its connections is lost. Later losses do not replace a breach of the
-    /// protocol, since it explains them.
+    /// Notes why a connection of the controller is lost. Later losses do not replace a breach of
+    /// the protocol, since it explains them.
     pub(crate) fn note_loss(&self, loss: &Loss) {
         let noted = &mut self.state().loss;
         if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {
@@ -234,7 +234,7 @@ impl ControllerShared {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of such reports.
+    /// The number of reports of changed namespaces.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

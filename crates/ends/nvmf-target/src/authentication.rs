@@ -168,7 +168,7 @@ impl Authenticator {
         ours.map(|((_, host), terms)| (host.clone(), shown(terms))).collect()
     }
 
-    /// How this host must authenticate; `None`: it need not.
+    /// How this host must authenticate; `None`: no authentication is required.
     pub(crate) fn terms(&self, subsystem: &str, host: &str) -> Option<Arc<ControllerTerms>> {
         let all = self.terms.lock().expect("no holder panics");
         if all.is_empty() {

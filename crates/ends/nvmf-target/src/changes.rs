@@ -49,9 +49,9 @@ impl Control {
 
     /// Sets the keys with which a host of a subsystem authenticates and uses TLS; `None`: without
     /// keys. The call does not allow the host, so that a new host can get its keys first. The
-    /// host's controllers stay if both its authentication and its TLS keys permit. Authentication
-    /// does if an earlier secret stays valid or none is required now, TLS if an earlier key stays
-    /// valid or the host had and has none. Otherwise the controllers close at once.
+    /// host's controllers stay if an earlier secret stays valid or none is required now, and if an
+    /// earlier TLS key stays valid or the host had and has none. Otherwise the controllers close at
+    /// once.
     ///
     /// # Errors
     /// If there is no such subsystem, or no TLS library.

@@ -533,7 +533,7 @@ impl Core {
         }
     }
 
-    /// Makes an accepted socket one of this core's connections.
+    /// Serves an accepted socket as a connection of this core.
     fn adopt(&mut self, stream: Socket, peer: SocketAddr, serial: u64) {
         match self.try_adopt(stream, peer, serial) {
             Ok(()) => {}

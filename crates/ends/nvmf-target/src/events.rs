@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-/// A host's controller, as operators know it.
+/// Identifies a host's controller in an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Visitor {
     /// The host's name.
@@ -28,11 +28,11 @@ pub enum Event {
     Ended(Visitor, &'static str),
     /// A host was refused.
     Refused {
-        /// The host's name, or empty if it gave none.
+        /// The host's name; empty if the host gave none.
         host: String,
         /// The host's address.
         address: IpAddr,
-        /// The subsystem that it requested, or empty.
+        /// The subsystem that the host requested; empty if unknown.
         subsystem: String,
         /// The reason in a few words.
         reason: String,

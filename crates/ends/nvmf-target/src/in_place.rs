@@ -74,7 +74,7 @@ impl InPlace {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }
 
-    /// Removes an idle line whose volume has closed.
+    /// Removes the idle line of a closed queue.
     pub(crate) fn forget(&mut self, line: VolumeId) {
         let left = self.lines.remove(&line);
         debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");

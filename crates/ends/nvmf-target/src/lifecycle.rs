@@ -46,14 +46,14 @@ pub(crate) enum Gate {
     Turn,
 }
 
-/// The gates of a command, or of a step of it.
+/// A path: the gates of a command, or of one of its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Path {
     /// The command has no data from the host.
     Plain,
     /// The target requests the command's data, so the command may wait before its data arrive.
     Requested,
-    /// Its data arrive with it, and cannot wait for memory.
+    /// The data arrive in the command capsule, so the command cannot wait for memory.
     InCapsule,
     /// The Compare of a fused pair. It passes the gates for both commands.
     First,
@@ -91,7 +91,7 @@ impl Path {
         }
     }
 
-    /// The gates in their order: the one table of admission.
+    /// The gates of the path, in order. All admission follows this table.
     const fn gates(self) -> &'static [Gate] {
         use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Round, Turn};
         match self {
@@ -199,7 +199,7 @@ impl From<Result<(), Status>> for Answer {
     }
 }
 
-/// The gates of a queue, and the work behind them.
+/// Implements the gates of a queue, and executes admitted commands.
 pub(crate) trait Gates {
     fn life(&mut self, slot: SlotId) -> &mut Lifecycle;
 

@@ -12,16 +12,17 @@ pub const KNOWN_SHARE: usize = 16;
 /// The number of addresses that the target remembers for [`KNOWN_SHARE`].
 pub const KNOWN_ADDRESSES: usize = 4096;
 
-/// Hosts with their own I/O counters; all others share one.
+/// The most hosts with their own I/O counters; all other hosts share one set.
 pub const METERED_HOSTS: usize = 256;
 
 /// The number of hosts of one namespace that receive the error of another host's failed flush.
 pub const FLUSHING_HOSTS: usize = 1024;
 
-/// Connections of one address that have not completed Connect: beyond it, the oldest is closed.
+/// The most connections of one address that have not completed Connect. For one more, the target
+/// closes the oldest.
 pub const HALF_OPEN_PER_ADDRESS: usize = 256;
 
-/// Discovery controllers of one address: beyond it, the oldest is closed.
+/// The most discovery controllers of one address. For one more, the target closes the oldest.
 pub const DISCOVERIES_PER_ADDRESS: usize = 64;
 
 /// The number of connections that may exceed the limit while evicted connections close.

@@ -29,7 +29,8 @@ impl Losses {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host starts to use the namespace: earlier failures do not concern it.
+    /// Registers a host that starts to use the namespace. Earlier failures do not concern this
+    /// host.
     pub(crate) fn meet(&self, host: &str) {
         let mut heard = self.heard();
         let count = self.count.load(Ordering::Acquire);

@@ -15,7 +15,7 @@ pub(crate) enum NoticeKind {
     NoRoom,
     /// A queue was refused.
     Refused,
-    /// A protocol error, by the peer or reported by it.
+    /// A protocol error of the peer, or one of the target that the peer reported.
     Fault,
     /// A peer exceeded a timeout.
     Late,

@@ -32,7 +32,7 @@ pub struct Rate {
     pub writes: u64,
 }
 
-/// Limits of a namespace or host. Flushes and reservation commands have none.
+/// Limits of a namespace or host. Flushes and reservation commands are not limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rates {
     /// Commands per second.

@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Durable storage for a namespace's reservations, so that they persist through power loss. It
 /// stores one text, empty at first.
 pub trait ReservationStore: Send + Sync {
-    /// The text stored last.
+    /// Returns the text that was stored last.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the text cannot be read.
     fn load(&self) -> io::Result<String>;
 
     /// Replaces the stored text. The text is durable on return, and a power loss at any time leaves
@@ -89,7 +89,7 @@ struct Keeping {
     stores: Stores,
     /// `None` once the keeper has stopped.
     sender: Option<Sender<Save>>,
-    /// Set until the thread starts: only targets with stored reservations start it.
+    /// `Some` until the thread starts. Only targets with stored reservations start the thread.
     receiver: Option<Receiver<Save>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -134,7 +134,7 @@ pub(crate) struct TargetShared {
     visits: Notices,
     pub(crate) keeper: Keeper,
     pub(crate) budget: Budget,
-    /// Polling of event loops before they sleep.
+    /// How long event loops poll before they sleep.
     polling: OnceLock<Polling>,
 }
 

@@ -169,7 +169,7 @@ mod tests {
         Route { core: 0, key: ConnectionKey(0), serial }
     }
 
-    /// Admits a connection, started at once; returns the evicted one.
+    /// Admits a connection, which a core takes at once; returns the evicted connection.
     fn admit(slots: &mut Slots, serial: u64, from: u32) -> Result<Option<u64>, Refusal> {
         let victim = slots.admit(serial, peer(from))?.map(|route| route.serial);
         victim.into_iter().for_each(|victim| slots.gone(victim));

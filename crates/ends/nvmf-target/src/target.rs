@@ -222,8 +222,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when its core ends for any reason: otherwise the other cores would still pass
-/// connections to that core.
+/// Stops the target when dropped. Each core has one, since the other cores would still pass
+/// connections to a core that has ended.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -333,7 +333,7 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one address beside the target's others, retrying for `patience` while it is in use.
+/// Binds one more address, retrying for `patience` while the address is in use.
 pub(crate) fn bind_within(
     address: SocketAddr,
     others: &[SocketAddr],

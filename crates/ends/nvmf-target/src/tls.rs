@@ -17,7 +17,7 @@ pub(crate) struct TlsTerms {
 
 #[derive(Default)]
 struct Now {
-    /// A handshake keeps the keys it started with; Connect checks the current ones.
+    /// A handshake keeps the keys with which it started; Connect checks the current keys.
     keys: Arc<ServerKeys>,
     policies: BTreeMap<PortId, TlsPolicy>,
 }
@@ -141,7 +141,7 @@ impl TlsTerms {
     /// this name. In doubt, refuses.
     ///
     /// # Errors
-    /// The reason and one sentence.
+    /// The reason to count, and one sentence for the log.
     pub(crate) fn check(
         &self,
         port: Option<PortId>,

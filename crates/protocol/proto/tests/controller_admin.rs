@@ -124,7 +124,7 @@ fn shutdown_is_complete_at_once_when_there_is_nothing_to_flush() {
             reason: TeardownReason::Disabled,
         };
         assert_eq!(drain(&mut registry), [Action::Close(close)]);
-        // Not complete while queues are open or their commands are in progress.
+        // The shutdown is not complete while queues are open or their commands are in progress.
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
         registry.queue_closed(host.id, QueueId(1));
         registry.set_unfinished(host.id, host.instance, true);
@@ -392,7 +392,7 @@ fn a_namespace_change_is_told_once_until_the_list_is_read() {
     registry.resize_namespace(subsystem, NamespaceId(7), 7_000).unwrap();
     assert_eq!(drain(&mut registry)[1..], [event(host.id, 11, NAMESPACE_CHANGED)]);
 
-    // Read while retaining the event: it stays masked, and the list stays.
+    // A read that retains the event leaves the event masked and the list unchanged.
     let mut retaining = log_page(0x04, 0, 4096);
     retaining.cdw10 = (retaining.cdw10.get() | 1 << 15).into();
     for _ in 0..2 {

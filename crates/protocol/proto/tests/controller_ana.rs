@@ -184,7 +184,7 @@ fn out_of_reach_is_a_status_of_its_own() {
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "another group");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "of all");
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
-        // Pages about the namespace itself are refused, too; all others are answered.
+        // Pages about the namespace itself are refused, too; all other pages are answered.
         let mut get = get_features(0x83, 0, 0);
         get.nsid = 7.into();
         assert_eq!(host.result(&mut registry, &get), Err(status));
@@ -201,7 +201,8 @@ fn out_of_reach_is_a_status_of_its_own() {
     assert!(parsed(&table.seen_from(Some(FAR)), NvmOpcode::FLUSH, 7).is_ok());
 }
 
-/// A Copy needs access to its sources and its target. Between two steps either may lose it.
+/// A Copy needs access to its sources and its destination. Between two steps, either may become
+/// inaccessible.
 #[test]
 fn a_copy_needs_its_sources_and_its_target() {
     let (mut registry, subsystem) = registry_of_two_ports();
@@ -292,7 +293,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     assert_eq!(log(&far, &mut registry, true).0, 0);
 }
 
-/// Listeners reuse the number of an earlier one.
+/// A new listener reuses the number of an earlier one.
 #[test]
 fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
     let (mut registry, subsystem) = registry_of_two_ports();

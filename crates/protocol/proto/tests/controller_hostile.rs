@@ -219,7 +219,8 @@ impl World {
     fn admin(&mut self, controller: ControllerId, sqe: &Sqe, data: &[u8]) {
         let pulled = self.registry.admin_data_bytes(controller, sqe) as usize;
         let mut data = data.to_vec();
-        // A target pulls as many bytes as the registry said. Fewer bytes must do no harm either.
+        // A target pulls as many bytes as the registry requests. Fewer bytes must not cause a panic
+        // either.
         if data.len().is_multiple_of(2) {
             data.resize(pulled, 0x5a);
         }

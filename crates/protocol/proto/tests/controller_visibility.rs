@@ -179,7 +179,8 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
         (vec![7], vec![7])
     );
     drain(&mut registry);
-    // Later changes of it raise no event here, nor do new namespaces for others.
+    // Later changes of this namespace raise no event for this host, nor do new namespaces for
+    // others.
     registry.resize_namespace(id, NamespaceId(7), 9).unwrap();
     registry.set_visible_to(id, NamespaceId(7), only(&[])).unwrap();
     registry.remove_namespace(id, NamespaceId(7)).unwrap();

@@ -372,7 +372,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Checks the host's proof, and adds ours if the host asks for it.
+    /// Checks the host's proof, and adds the controller's proof if the host requests it.
     fn reply(
         &mut self,
         asked: &Asked,

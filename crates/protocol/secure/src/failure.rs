@@ -7,7 +7,7 @@ use farblock_wire::auth::FailureReason;
 /// The party that ended a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Party {
-    /// This side: it rejected a message of the peer.
+    /// This side, which rejected a message of the peer.
     Us,
     /// The peer, with a failure message.
     Peer,

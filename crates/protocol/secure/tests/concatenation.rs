@@ -105,7 +105,8 @@ fn what_is_begun_anew_leaves_no_key_behind() {
             gone.handle_received(&challenge, &mut numbers(1));
         }
     }
-    // It has proved its identity, but the exchange is not complete; now it requests no channel.
+    // The host has proved its identity, but the exchange is not complete. Now the host restarts
+    // without a channel.
     let mut host = Host::new(host_terms(), &mut numbers(3));
     answer(&mut host, &mut controller).expect("they agree");
     assert!(!controller.has_concatenated() && controller.take_psks().is_empty());

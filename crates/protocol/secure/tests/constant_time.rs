@@ -9,7 +9,7 @@ const HOLDERS: [&str; 4] = ["Zeroizing<", "Digested", "KeyPair", "&[u8]"];
 /// Words that name a secret.
 const WORDS: [&str; 8] =
     ["key", "secret", "proof", "response", "psk", "shared", "digest", "exponent"];
-/// Parts of them that operators may compare: lengths, names, whole `TlsPsk`s and `TlsKey`s, whose
+/// Expressions that operators may compare: lengths, names, whole `TlsPsk`s and `TlsKey`s, whose
 /// operators use `subtle`, and OpenSSL's names of hash functions.
 const HARMLESS: [&str; 8] = [
     ".len()",

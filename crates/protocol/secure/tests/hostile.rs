@@ -15,7 +15,7 @@ fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     assert_eq!(failure.by, Party::Us);
     let told = controller.take_message().expect("it says so");
     assert_eq!((told[0], told[1], told[6], told[7]), (0, 0xf1, 1, failure.reason.0));
-    // It stays failed.
+    // The controller stays failed.
     controller.handle(&Pair::negotiation(), &mut numbers(3));
     assert_eq!((controller.progress(), controller.take_message()), (Progress::Failed, None));
     failure.reason
@@ -103,7 +103,7 @@ fn what_was_said_before_is_worth_nothing_again() {
     other.handle(&Pair::negotiation(), &mut numbers(77));
     other.take_message().unwrap();
     assert_eq!(refusal(&mut other, &reply), FailureReason::FAILED);
-    // And twice on the same connection.
+    // The same reply twice on one connection.
     let (mut same, reply) = challenged();
     same.handle(&reply, &mut numbers(5));
     same.take_message().unwrap();

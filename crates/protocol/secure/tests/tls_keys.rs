@@ -2,9 +2,8 @@
 //!
 //! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts.
 //! `nvme_insert_tls_key_versioned` of the same libnvme made identities and keys of the derivation
-//! that nvme-cli now calls `--compat`. OpenSSL 3.0 made the ones of the specified derivation:
-//! `openssl kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest with
-//! `openssl dgst -mac HMAC`.
+//! that nvme-cli now calls `--compat`. OpenSSL 3.0 made those of the specified derivation: `openssl
+//! kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest with `openssl dgst -mac HMAC`.
 
 use farblock_secure::Derivation::{Compatible, Specified};
 use farblock_secure::IdentityForm::{Digest, Names};
@@ -16,7 +15,7 @@ const LONG: &str = "NVMeTLSkey-1:02:\
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 
-/// Text, form, derivation; the identity's own part; the key.
+/// The text, form and derivation; the part of the identity besides the names; the key.
 const VECTORS: [(&str, IdentityForm, Derivation, &str, &str); 8] = [
     (
         SHORT,

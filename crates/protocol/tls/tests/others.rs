@@ -33,7 +33,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             tls.feed(std::mem::take(&mut sealed));
             is_done = tls.handshake()?;
         }
-        // Includes data that arrived with the end of the handshake.
+        // This includes data that arrived with the end of the handshake.
         if is_done {
             plain.resize(tls.openable_bytes(sealed.len()), 0);
             let (filled, end) = tls.open(sealed, &mut plain);
@@ -124,8 +124,8 @@ fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>
 
 #[test]
 fn others_follow_a_server_that_asks_for_new_keys() {
-    // Neither supports a pre-shared key with SHA-384 (GnuTLS only from 3.8.11). GnuTLS follows at
-    // most eight updates in a second.
+    // Neither client supports a pre-shared key with SHA-384 (GnuTLS only from 3.8.11). GnuTLS
+    // follows at most eight updates in a second.
     for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 100)] {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(3)).unwrap();
         let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified).unwrap();
@@ -137,7 +137,7 @@ fn others_follow_a_server_that_asks_for_new_keys() {
     }
 }
 
-/// A client with wolfSSL, built once. It takes the suites' wolfSSL names.
+/// A client with wolfSSL, built once. `suite` is a wolfSSL name.
 fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
         let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");

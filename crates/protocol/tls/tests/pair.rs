@@ -163,7 +163,7 @@ fn data_in_full_records_both_ways() {
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
     let data: Vec<u8> = (0..1_000_000u32).map(|n| (n / 7) as u8).collect();
-    // In odd pieces, some larger than a record.
+    // Pass the data in odd pieces, some larger than a record.
     let mut pieces = Vec::new();
     let (mut left, mut sizes) = (&data[..], [24, 4096, 1, 100_000, 16_384, 40_000].iter().cycle());
     while !left.is_empty() {
@@ -234,8 +234,8 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(updates[0], updates[1], "the server answers each");
 }
 
-/// A server asks clients that do not ask themselves, whichever end sends more. It does not ask
-/// hosts that do not support updates.
+/// A server asks clients that do not ask themselves for a key update, whichever end sends more. It
+/// does not ask hosts that do not support updates.
 #[test]
 fn a_server_asks_in_time_who_does_not() {
     const PER_KEY: u64 = 5;

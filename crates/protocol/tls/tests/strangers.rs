@@ -37,7 +37,7 @@ fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
         }
         server
     };
-    // The library's one-time allocations happen before.
+    // Let the library make its one-time allocations before the measurement.
     drop(begun());
     let before = resident_bytes();
     let strangers: Vec<_> = (0..STRANGERS).map(|_| begun()).collect();

@@ -157,7 +157,8 @@ impl ConnectResult {
 /// The result of Connect with status Connect Invalid Parameters: the position of the parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectInvalidParameter {
-    /// The parameter is in the Connect data, not in the submission queue entry (IATTR bit 0).
+    /// Whether the parameter is in the Connect data instead of the submission queue entry (IATTR
+    /// bit 0).
     pub in_data: bool,
     /// Its offset in bytes (IPO).
     pub offset: u16,

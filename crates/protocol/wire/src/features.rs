@@ -95,7 +95,7 @@ impl FeatureGet {
 pub struct FeatureSet {
     /// The feature (FID).
     pub fid: FeatureId,
-    /// Keep the value across power cycles (SV).
+    /// Whether to keep the value across power cycles (SV).
     pub save: bool,
     /// The value, or a part of it (command dword 11).
     pub cdw11: u32,

@@ -75,9 +75,9 @@ impl ProcessName {
 /// if the ranges of two such targets overlap, they do not share a subsystem: one target is a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerIds {
-    /// The lowest one, at least 1.
+    /// The lowest identifier, at least 1.
     pub first: u16,
-    /// The highest one.
+    /// The highest identifier.
     pub last: u16,
 }
 

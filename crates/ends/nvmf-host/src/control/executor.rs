@@ -55,7 +55,7 @@ impl Inbox {
         self.ring();
     }
 
-    /// The futures to start, those to resume, and whether the loop must end.
+    /// Takes the futures to start, the futures to resume, and whether the loop must end.
     fn take(&self) -> (Vec<Start>, Vec<u64>, bool) {
         let letters = &mut *self.lock();
         (std::mem::take(&mut letters.new), std::mem::take(&mut letters.woken), letters.stopping)

@@ -129,7 +129,7 @@ pub trait Record: Send + Sync {
     /// Stores the disk's namespace before the disk uses it.
     ///
     /// # Errors
-    /// In a sentence, why the state is not stored safely.
+    /// One sentence: why the state is not stored safely.
     fn namespace(&self, known: &KnownNamespace) -> Result<(), String>;
 
     /// Stores all controllers that may still carry out commands. The disk calls it before it uses

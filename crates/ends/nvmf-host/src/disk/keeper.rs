@@ -404,7 +404,7 @@ impl Keeper {
         answers.into_iter().collect()
     }
 
-    /// Probes one path; without a connection the answer has no boot.
+    /// Probes one path. If the path is not connected, the answer has no boot.
     async fn ask_one(&self, path: usize) -> Result<Answer, Error> {
         let connections = self.hub.cache.connections();
         let nobody = Answer { path, boot: None, connections };
@@ -540,7 +540,7 @@ impl Keeper {
         }
     }
 
-    /// Connects this session's missing queues, one for each queue of the disk. Returns false
+    /// Connects a queue of this session for each queue of the disk that has none yet. Returns false
     /// if that ended the session.
     async fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();

@@ -162,8 +162,8 @@ impl Path {
     }
 
     /// The controller with which another path's candidate must agree, and its namespace's size if
-    /// it is in use. `is_before`: this path is before the other one. Of two candidates that come up
-    /// at once, that of the later path is compared with that of the earlier one.
+    /// it is in use. `is_before`: this path is before the other one. If two paths have candidates
+    /// at once, the later path compares its candidate with that of the earlier path.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {

@@ -171,7 +171,7 @@ pub(crate) trait Transport: Sized {
 
     fn outgoing(&mut self) -> &mut Self::Outgoing;
 
-    /// Adds a command, with its in-capsule data, to those to send next.
+    /// Queues a command, with its in-capsule data, for the next [`Self::flush`].
     fn issue(out: &mut Self::Outgoing, order: &Order<'_>, place: &mut Self::Place) -> Self::Part;
 
     /// Resumes data transfers that waited for the return of their buffer.

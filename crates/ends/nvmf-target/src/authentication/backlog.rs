@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A backlog with one waiting owner.
+    /// A backlog whose requests all have the same, waiting owner.
     struct Stage {
         backlog: Backlog<Named>,
         now: Instant,

@@ -235,7 +235,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Lets a command wait for a turn in the line of its namespace; a Copy in that of its source.
+    /// Lets a command wait for a turn in the line of its namespace. A Copy waits in the line of its
+    /// source.
     fn wait_for_turn(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let nsid = match &self.request(slot).progress.copying {
             Some(copying) => copying.sources().next().expect("a part is left"),

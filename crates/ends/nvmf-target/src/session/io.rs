@@ -310,7 +310,7 @@ impl<T: Transport> Session<T> {
         match losses {
             Some(losses) => losses.take(&queue.host),
             None => queue.backings.iter().fold(false, |any, (_, it)| {
-                // Take the losses of every namespace: one error reports them all.
+                // Take the losses of every namespace, since one error reports all of them.
                 it.losses.take(&queue.host) || any
             }),
         }

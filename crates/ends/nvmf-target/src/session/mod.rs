@@ -222,7 +222,7 @@ struct Waiting {
 struct Held {
     /// For buffers.
     bytes: usize,
-    /// For slots, as many as there were concurrent commands at the peak.
+    /// For slots: the number of slots is the peak of concurrent commands.
     kept_bytes: usize,
     /// The holder; set from the connection's start to its end.
     holder: Option<HolderId>,
@@ -372,7 +372,7 @@ impl<T: Transport> Session<T> {
         self.state == SessionState::Waiting
     }
 
-    /// Whether it still parses input.
+    /// Whether the session still parses input.
     pub(crate) fn takes_commands(&self) -> bool {
         matches!(self.state, SessionState::Waiting | SessionState::Open | SessionState::Draining)
     }

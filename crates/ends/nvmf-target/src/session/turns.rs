@@ -94,7 +94,7 @@ impl SessionRequest {
 }
 
 impl<T: Transport> Session<T> {
-    /// Puts a command in a line, where [`Self::schedule`] finds it.
+    /// Lets a command wait in a line, from which [`Self::schedule`] takes it.
     pub(super) fn wait_in_line(&mut self, cx: &mut Context, slot: SlotId, line: VolumeId) {
         self.request(slot).progress.line = Some(line);
         if self.turns.push(line, slot) {

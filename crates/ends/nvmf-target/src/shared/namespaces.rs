@@ -147,8 +147,7 @@ impl Exports {
         Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
     }
 
-    /// Sets a host's rate limits. If they are equal to the present ones, does nothing and returns
-    /// false.
+    /// Sets a host's rate limits. If they equal the present ones, does nothing and returns false.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         let hosts = self.hosts.entry(subsystem).or_default();
         let known = hosts.get(host);

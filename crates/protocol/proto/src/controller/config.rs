@@ -1,4 +1,4 @@
-//! The configuration of a registry, and the reasons to refuse one.
+//! The configuration of a registry, and the errors of an invalid one.
 
 use super::limits;
 use super::namespace::NamespaceInfo;

@@ -72,7 +72,7 @@ pub struct Connected {
     pub host_id: HostId,
     /// The host's current rights for namespaces that other hosts have reserved.
     pub restrictions: Vec<(NamespaceId, Rights)>,
-    /// The target marks it whenever commands arrive.
+    /// The target must mark this whenever commands arrive.
     pub traffic: Arc<Traffic>,
     /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
     pub flow_control: bool,

@@ -200,7 +200,7 @@ fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
     (requirement, tsas)
 }
 
-/// The addresses at which the host may connect, with the security required there.
+/// The addresses at which the host may connect, each with the required security.
 fn places<'a>(
     addresses: &[Address<'a>],
     security: impl Fn(PortId) -> Option<ChannelSecurity>,

@@ -43,7 +43,7 @@ impl Notice {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
             Self::AccessChange => none.with_ana_change(true).0,
-            // It has no such bit: Reservation Notification Mask masks it.
+            // This notice has no such bit: Reservation Notification Mask masks it.
             Self::Reservation => 0,
         }
     }

@@ -213,7 +213,7 @@ impl Registry {
         let changeable = is_changeable(set.fid, controller.is_discovery())?;
         match set.fid {
             _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
-            // Over fabrics the host sets it with Connect, and cannot change it.
+            // Over fabrics, Connect sets the host identifier, and hosts cannot change it.
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
             FeatureId::NUMBER_OF_QUEUES => {

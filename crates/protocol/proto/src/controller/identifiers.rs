@@ -47,7 +47,7 @@ impl Registry {
     /// Checks that a host may use its identifier in a subsystem, given the hosts with proved names.
     ///
     /// # Errors
-    /// The reason to refuse it.
+    /// The reason to refuse the identifier.
     pub fn check_identifier(
         &self,
         subsystem: SubsystemId,

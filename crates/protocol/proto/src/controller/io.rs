@@ -80,7 +80,7 @@ pub enum IoCommand {
         blocks: BlockCount,
         /// Whether the zeroes must be on the medium before completion (FUA).
         fua: bool,
-        /// The target may free the space (DEAC).
+        /// Whether the target may free the space (DEAC).
         deallocate: bool,
     },
     /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], free their space
@@ -177,7 +177,7 @@ impl IoCommand {
     /// Parses a command of an I/O queue on a transport with this form.
     ///
     /// # Errors
-    /// The status to complete it with.
+    /// The status with which to complete the command.
     pub fn parse(sqe: &Sqe, table: &NamespaceTable, remote: RemoteForm) -> Result<Self, Status> {
         let opcode = NvmOpcode(sqe.opcode);
         Fuse::check(sqe)?;

@@ -64,7 +64,7 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// The log page: every entry, unused ones zero.
+    /// The log page with all entries; unused entries are zero.
     fn emit(&self) -> Vec<u8> {
         /// Parameter Error Location: the error is not specific to a parameter.
         const NO_PARAMETER: u16 = 0xffff;

@@ -159,7 +159,7 @@ pub enum TeardownReason {
     Disabled,
     /// The target's operator removed the controller.
     Removed,
-    /// The host ended it through another of its controllers.
+    /// The host ended the controller through another one of its controllers.
     CrossControllerReset,
     /// The subsystem was removed.
     SubsystemRemoved,
@@ -551,7 +551,7 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// The time by which to call [`Registry::tick`]: a lower bound of all deadlines, cheap to get.
+    /// The time by which to call [`Registry::tick`]: a lower bound of all deadlines.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
@@ -782,7 +782,7 @@ impl Registry {
         let controller = self.controllers.remove(&id)?;
         self.with_pending_events.remove(&id);
         self.forget_requests(|owner, _| owner == id);
-        // Its connections are closed, so nothing can complete on them any more.
+        // The controller's connections are closed, so drop actions that complete commands on them.
         self.actions.retain(|action| match action {
             Action::Complete { controller, .. }
             | Action::Forget { controller, .. }

@@ -23,7 +23,8 @@ use farblock_wire::{Cqe, IntoBytes};
 
 /// CAP.TO is in these units.
 const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
-/// First pause between two reads of CSTS; it doubles up to [`READY_POLL_MAX`].
+/// First pause between two reads of CSTS. Each further pause is twice as long, up to
+/// [`READY_POLL_MAX`].
 const READY_POLL_MIN: Duration = Duration::from_millis(1);
 /// Longest pause between two reads of CSTS.
 const READY_POLL_MAX: Duration = Duration::from_millis(100);
@@ -205,7 +206,7 @@ impl Bringup {
                 self.info.queues = granted.min(self.parameters.queues);
                 self.state = self.after_queues();
             }
-            // The host works without events; it only notices changes later.
+            // If this fails, the host works without events and notices changes later.
             BringUpState::ConfigureEvents => self.state = BringUpState::Ready,
             BringUpState::Authenticate | BringUpState::Wait(_) | BringUpState::Ready => {
                 panic!("a completion without a command")

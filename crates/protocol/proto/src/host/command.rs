@@ -213,7 +213,7 @@ pub struct LogPage {
     pub offset: u64,
     /// Length, in bytes: a multiple of 4, at least 4.
     pub bytes: u32,
-    /// Leave the asynchronous event that points here pending (RAE).
+    /// Whether to leave the asynchronous event of this log page pending (RAE).
     pub retain_event: bool,
     /// Log specific parameter (LSP).
     pub specific: u8,

@@ -16,7 +16,7 @@ use farblock_wire::log::{
 
 /// Bytes of the header, and of each record.
 const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
-/// Records that one command reads.
+/// The number of records that one command reads.
 const RECORDS_PER_READ: u64 = 16;
 /// The most records that the host accepts: a page of 16 MiB.
 const RECORDS_MAX: u64 = 16384;
@@ -49,19 +49,19 @@ pub struct DiscoveryEntry {
 }
 
 impl DiscoveryEntry {
-    /// Whether this host can connect to it.
+    /// Whether the record is of TCP, so that this host can connect.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.transport == TransportType::TCP
     }
 
-    /// Whether it points to another discovery service.
+    /// Whether the record points to another discovery service.
     #[must_use]
     pub fn is_referral(&self) -> bool {
         self.kind == SubsystemType::REFERRAL
     }
 
-    /// Whether it points to a subsystem with storage.
+    /// Whether the record points to a subsystem with storage.
     #[must_use]
     pub fn is_subsystem(&self) -> bool {
         self.kind == SubsystemType::NVM
@@ -101,7 +101,7 @@ enum DiscoveryState {
     Entries(u64),
     /// Next: read the header again.
     Check,
-    /// All read.
+    /// All records have been read.
     Done,
 }
 

@@ -106,7 +106,7 @@ pub struct ControllerInfo {
     pub subnqn: String,
     /// Version of the NVMe specification (VS).
     pub version: Version,
-    /// It is a discovery controller.
+    /// Whether it is a discovery controller.
     pub discovery: bool,
     /// Most bytes a command may move (MDTS); `None` for no limit.
     pub max_transfer_bytes: Option<u32>,
@@ -118,7 +118,7 @@ pub struct ControllerInfo {
     pub sgls: u32,
     /// Optional NVM commands (ONCS), uninterpreted.
     pub oncs: u16,
-    /// There is a volatile write cache (VWC).
+    /// Whether there is a volatile write cache (VWC).
     pub volatile_cache: bool,
     /// Keep alive granularity (KAS); zero if the controller does not say.
     pub keep_alive_granularity: Duration,
@@ -144,7 +144,8 @@ pub struct ControllerInfo {
     pub quiesce_time: Duration,
     /// The retry delays 1 to 3 of a failed command's status (CRDT1 to CRDT3).
     pub retry_delays: [Duration; 3],
-    /// Every command, not only Keep Alive, resets the controller's keep-alive timer (CTRATT.TBKAS).
+    /// Whether every command, not only Keep Alive, resets the controller's keep-alive timer
+    /// (CTRATT.TBKAS).
     pub traffic_keep_alive: bool,
     /// The controller's location, if it is a farblock controller.
     pub origin: Option<ControllerOrigin>,
@@ -168,8 +169,7 @@ impl ControllerInfo {
         if keep_alive.is_zero() {
             return None;
         }
-        // Where traffic counts as keep-alive, the controller may need two intervals to detect the
-        // silence, and may have received a command one interval before the host noticed the loss.
+        // Base 2.1 counts two keep-alive intervals, or three where traffic counts as keep-alive.
         let intervals = if self.traffic_keep_alive { 3 } else { 2 };
         // Controllers round up to their granularity.
         let unit_ms = self.keep_alive_granularity.as_millis().max(1);
@@ -178,13 +178,13 @@ impl ControllerInfo {
         Some(interval.saturating_mul(intervals).saturating_add(self.quiesce_time))
     }
 
-    /// Dataset Management is supported.
+    /// Whether Dataset Management is supported.
     #[must_use]
     pub fn has_deallocate(&self) -> bool {
         self.oncs & IdentifyController::ONCS_DATASET_MANAGEMENT != 0
     }
 
-    /// Write Zeroes is supported.
+    /// Whether Write Zeroes is supported.
     #[must_use]
     pub fn has_write_zeroes(&self) -> bool {
         self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0

@@ -50,7 +50,7 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Blocks allocated (NUSE).
     pub used_blocks: u64,
-    /// The namespace is write protected at present (NSATTR).
+    /// Whether the namespace is write protected at present (NSATTR).
     pub read_only: bool,
     /// NSFEAT, uninterpreted.
     pub features: u8,
@@ -59,9 +59,9 @@ pub struct NamespaceInfo {
     pub optimal_blocks: u32,
     /// Preferred write granularity in blocks (NPWG); 0 if not given.
     pub preferred_blocks: u32,
-    /// Several controllers may use the namespace (NMIC).
+    /// Whether several controllers may use the namespace (NMIC).
     pub shared: bool,
-    /// ANA group that it belongs to (ANAGRPID); 0 if it is in none.
+    /// Its ANA group (ANAGRPID); 0 for none.
     pub ana_group: u32,
     /// Namespace globally unique identifier, if it has one.
     pub nguid: Option<[u8; 16]>,

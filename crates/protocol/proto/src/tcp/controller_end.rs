@@ -165,7 +165,7 @@ impl ControllerEnd {
     pub fn set_depth(&mut self, depth: u16) {
         let before = self.slots.len() as u16;
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
-        // The lowest on top, so that the memory of unneeded slots stays untouched.
+        // Put the lowest slot on top, so that the memory of unneeded slots stays untouched.
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 

@@ -55,7 +55,7 @@ pub enum Pdu {
     IcResp(IcResp),
     /// H2CTermReq or C2HTermReq: the peer ends the connection.
     TermReq(TermReq),
-    /// Command capsule, with how much data is in it.
+    /// Command capsule, with the length of its data in bytes.
     Command(CapsuleCmd, u32),
     /// Response capsule.
     Response(CapsuleResp),
@@ -222,7 +222,7 @@ impl Framer {
 
     fn header(&mut self, input: &mut &[u8]) -> Result<Option<Pdu>, Fault> {
         const COMMON: usize = size_of::<CommonHeader>();
-        // Most headers arrive in one piece; only split ones pass through `partial`.
+        // Most headers arrive in one piece; only split headers pass through `partial`.
         if self.partial_length == 0 && input.len() >= COMMON {
             let whole = self.check_common(&input[..COMMON])?;
             if input.len() >= whole {
@@ -264,7 +264,7 @@ impl Framer {
         Ok(hlen + if digest_flag { DIGEST_LEN } else { 0 })
     }
 
-    /// Header length of this type of PDU, and whether digests apply to it.
+    /// The header length of a PDU of this type, and whether digests apply to the PDU.
     fn expected_header(
         &self,
         common: &CommonHeader,

@@ -57,7 +57,7 @@ impl super::DataPlace for MemoryPlace {
 /// The data of a command in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct MemoryPart {
-    /// Whether it moves data of a registered buffer.
+    /// Whether the command moves data of a registered buffer.
     is_keyed: bool,
     /// Bytes that it moves on success.
     bytes: u32,

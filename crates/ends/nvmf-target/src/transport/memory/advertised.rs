@@ -438,7 +438,7 @@ fn there_may_be_as_many_as_is_said_and_no_more() {
     hold_events(&mut stand);
 }
 
-/// AERL limits the outstanding event requests; one more fails.
+/// AERL limits the outstanding event requests; a further request fails.
 fn hold_events(stand: &mut Stand) {
     let held = u16::from(stand.controller().aerl_z) + 1;
     let event = |cid: u16| Sqe { cid: cid.into(), ..command::async_event_request().sqe };
@@ -470,7 +470,7 @@ fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
     }
 }
 
-/// KAS: the timeout is rounded up to a multiple of it.
+/// The target rounds the timeout up to a multiple of KAS.
 #[test]
 fn the_keep_alive_timeout_has_the_steps_that_are_said() {
     let mut stand = stand();

@@ -433,7 +433,7 @@ fn steps_wait_for_the_limits_of_what_they_read_and_of_what_they_write() {
     let writes = crawl(Rate { writes: 1, ..Rate::default() });
     for (nsid, rates) in [(1, reads), (2, writes)] {
         set(nsid, &rates);
-        // The queue's core has applied it.
+        // Wait until the queue's core has applied the change.
         host.io.is_heard();
         let data = bytes(&[range(1, 0, 2048)]);
         let cid = host.io.send(&command::copy(2, 0, 1, true), &data, true);

@@ -262,7 +262,7 @@ fn a_host_that_goes_in_the_middle_leaves_nothing() {
     gate.keep(1);
     one.send(6, 0, 2, true);
     until_kept(&gate, 1);
-    // Two more wait: one of the same host, one of another.
+    // Two more pairs wait: one of the same host, one of another host.
     one.send(6, 0, 3, true);
     let pair = other.send(6, 0, 4, true);
     other.io.is_heard();
@@ -271,7 +271,7 @@ fn a_host_that_goes_in_the_middle_leaves_nothing() {
     gate.open_up();
     assert_eq!(other.answers(pair), [OK, OK]);
     assert_eq!(other.value(6), 4);
-    // A connection with only the first of two, and one whose data never arrive.
+    // A connection with only the first half of a pair, and one with a pair whose data never arrive.
     let mut half = Host::new(&target, &IDENTITY);
     half.io.send(&compare(6), &[0; 512], true);
     half.io.wire.leave();

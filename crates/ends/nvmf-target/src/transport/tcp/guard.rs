@@ -359,7 +359,8 @@ impl Session<Tcp> {
 }
 
 /// The receive size while memory is short. For a large payload, the rest of one record, which is
-/// decrypted directly into its destination and needs no other buffer; otherwise little.
+/// decrypted directly into its destination and needs no other buffer; otherwise
+/// [`limits::SMALL_RECEIVE_BYTES`].
 fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     let of_payload = kept.filter(|_| left >= SEALED_BYTES as u32);
     let record_bytes = of_payload.map_or(0, |kept| SEALED_BYTES.saturating_sub(kept) as u32);

@@ -68,7 +68,7 @@ pub struct ReservationRequest {
 /// The rights that the data path must apply from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessChange {
-    /// Distinguishes it from other changes.
+    /// Distinguishes this change from others.
     pub serial: u64,
     /// The subsystem.
     pub subsystem: SubsystemId,
@@ -218,7 +218,7 @@ impl Registry {
         let reserved = Reserved { state, can_persist: true, ..Reserved::default() };
         subsystem.reserved.insert(namespace, reserved);
         if access.is_some() {
-            // No request waits until the cores apply this.
+            // No request needs to wait until the cores have applied this.
             let serial = self.next_reservation_serial();
             let aborted = Vec::new();
             let change = AccessChange { serial, subsystem: id, namespace, access, aborted };

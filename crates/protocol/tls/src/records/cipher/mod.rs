@@ -97,7 +97,8 @@ mod tests {
     const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
     const HEADER: [u8; 5] = [23, 3, 3, 1, 2];
 
-    /// Both libraries. Both run on any processor, with slower code where it lacks instructions.
+    /// Both libraries. Both run on any processor, with slower code if the processor lacks
+    /// instructions.
     fn both(key_bytes: usize) -> [Cipher; 2] {
         let key: Vec<u8> = (0..key_bytes as u8).collect();
         [
