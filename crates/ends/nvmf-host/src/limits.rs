@@ -123,7 +123,7 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, apart from change events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Path timeout of a disk with several paths: of one second, it leaves almost half for failover.
+/// Path timeout of a disk with several paths: it leaves almost half of one second for failover.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Time for which [`Disk::connect`](crate::Disk::connect) waits for other paths after the first is

@@ -1,4 +1,4 @@
-//! What a core offers its connections.
+//! The parts of a core that its connections use.
 
 use crate::deadlines::Deadlines;
 use crate::in_place::InPlace;

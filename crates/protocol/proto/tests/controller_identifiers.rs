@@ -23,7 +23,7 @@ fn registry_for_both() -> (Registry, SubsystemId) {
     (registry, id)
 }
 
-/// A controller of a host with an identifier.
+/// Connects a controller of a host that has this name and identifier.
 fn comes(registry: &mut Registry, nqn: &str, id: [u8; 16]) -> Host {
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data.hostnqn = nqn_field(nqn);

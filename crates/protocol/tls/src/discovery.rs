@@ -1,11 +1,11 @@
 //! The keys that a host may use for discovery: its keys for single subsystems.
 //!
-//! An identity with a digest names one key. An identity without one (`NVMe0R`) may stand for any
-//! key of the host, and a stranger may offer it to make the server try many. So the server tries
-//! only [some keys](limits::DISCOVERY_KEYS) with one ClientHello, and the next ones with the next
-//! ClientHello that has this identity. It always tries the key that matched last time first. Each
-//! round through all keys starts at a secret position, so that a stranger who uses up turns cannot
-//! tell which keys the host's next turn tries.
+//! An identity with a digest names one key. An identity without a digest (`NVMe0R`) may stand for
+//! any key of the host, and a stranger may offer it to make the server try many keys. So the server
+//! tries only [some keys](limits::DISCOVERY_KEYS) with one ClientHello, and the next ones with the
+//! next ClientHello that has this identity. It always tries the key that matched last time first.
+//! Each round through all keys starts at a secret position, so that a stranger who uses up turns
+//! cannot tell which keys the host's next turn tries.
 
 use crate::limits;
 use crate::named::Named;

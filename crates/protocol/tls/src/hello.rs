@@ -50,7 +50,8 @@ pub(crate) fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// An identity for messages. Strangers choose it, so no control character may reach a terminal.
+/// Formats an identity for messages. Unknown peers choose identities, so no control character may
+/// reach a terminal.
 pub(crate) fn shown(identity: &[u8]) -> String {
     let text = String::from_utf8_lossy(identity);
     let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };

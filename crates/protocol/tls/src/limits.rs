@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Most bytes from a peer before the handshake is done; usual are some kilobytes.
+/// Most bytes from a peer before the handshake is done. A usual handshake needs some kilobytes.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
 /// Plain bytes in a record (RFC 8446, section 5.1).

@@ -60,7 +60,8 @@ fn say(tls: &mut dyn Tls, socket: &mut TcpStream, plain: &[u8]) {
     let _ = socket.write_all(&sealed[..length]);
 }
 
-/// Makes the client send lines, each after the previous one has returned. Fails with its output.
+/// Makes the client send lines, each after the server has returned the previous one. Fails with the
+/// client's output.
 fn talk(mut client: Command) -> Result<(), String> {
     let mut client =
         client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

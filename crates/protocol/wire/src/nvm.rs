@@ -69,7 +69,7 @@ impl RwCommand {
         self.control.nlb_z() as u32 + 1
     }
 
-    /// The LBA behind the range, or `None` when it does not exist in 64 bits.
+    /// The first LBA after the range; `None` if it does not fit 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.checked_add(self.block_count() as u64)
     }
@@ -140,7 +140,7 @@ impl DsmRange {
         Self { cattr: U32::ZERO, nlb: U32::new(block_count), slba: U64::new(slba) }
     }
 
-    /// The LBA behind the range, or `None` when it does not exist in 64 bits.
+    /// The first LBA after the range; `None` if it does not fit 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.get().checked_add(self.nlb.get() as u64)
     }
@@ -220,7 +220,7 @@ impl CopyRange {
         self.nlb_z.get() as u32 + 1
     }
 
-    /// The LBA behind the range, or `None` when it does not exist in 64 bits.
+    /// The first LBA after the range; `None` if it does not fit 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.get().checked_add(self.block_count() as u64)
     }

@@ -210,7 +210,7 @@ fn namespace_id_descriptors() {
     let expected: [(NamespaceIdType, &[u8]); 2] =
         [(NamespaceIdType::UUID, &[9; 16]), (NamespaceIdType::COMMAND_SET, &[0])];
     assert_eq!(parsed, expected);
-    // Length past the end of the list.
+    // The descriptor's length exceeds the list.
     assert_eq!(NamespaceIdDescriptor::iter(&[3, 16, 0, 0, 1]).count(), 0);
 }
 

@@ -75,7 +75,7 @@ impl<W: Work> Backlog<W> {
             false => self.strangers.push(origin.address, spent, work),
         }
         if self.len() >= self.swept_at {
-            // Drop requests of closed connections. Rarely, so the cost is small.
+            // Drop requests of closed connections, rarely enough to be cheap.
             self.known.sweep();
             self.strangers.sweep();
             self.swept_at = limits::SWEPT_CALCULATIONS.max(2 * self.len());

@@ -40,7 +40,7 @@ pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Smallest depth of I/O queues that a subsystem may be configured with, in entries.
 pub const MIN_QUEUE_DEPTH: u16 = 2;
 
-/// Asynchronous Event Requests that a controller holds (AERL is one less). The next one gets
+/// Asynchronous Event Requests that a controller holds (AERL is one less). A further request gets
 /// Asynchronous Event Request Limit Exceeded.
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
@@ -117,7 +117,7 @@ pub const COPY_RANGE_BYTES: u32 = 32 << 20;
 /// Most bytes that a Copy command copies (MCL): a slow disk finishes it before the host's timeout.
 pub const COPY_BYTES: u32 = 128 << 20;
 
-/// Registrants of a namespace: hosts that have registered a reservation key. The next one gets
+/// Registrants of a namespace: hosts that have registered a reservation key. A further host gets
 /// Internal Error, and may try again.
 pub const MAX_REGISTRANTS: usize = 64;
 

@@ -21,7 +21,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 const ERROR_WANT_READ: c_int = 2;
-/// Bits of an error with its reason.
+/// The bits of an error code that hold its reason.
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
@@ -288,7 +288,7 @@ impl Drop for Handle {
 /// Frees an `SSL`, and then everything that it points to.
 ///
 /// # Safety
-/// Nothing uses either any more.
+/// Nothing uses `ssl` or `state` any more.
 unsafe fn drop_parts(library: &Library, ssl: NonNull<Ssl>, state: NonNull<State>) {
     // SAFETY: by this function's contract; the state comes out of a box.
     unsafe {

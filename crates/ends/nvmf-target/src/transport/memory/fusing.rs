@@ -326,7 +326,7 @@ fn a_namespace_that_changes_in_the_middle_is_not_written() {
         };
         let waited = other.answers(waits);
         assert!(waited.contains(&status) && !waited.contains(&OK), "{waited:?}");
-        // Its second has failed when the first continues.
+        // The second command has failed when the first continues.
         assert_eq!(one.io.wire.wait().expect("it is open").status(), status);
         gate.open_up();
         assert_eq!(one.io.wire.wait().expect("it is open").status(), FAILED);

@@ -90,8 +90,8 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         let begun = if is_one_core { at_once / 2 } else { at_once };
         until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
         let removal = control.remove_namespace(NQN, FIRST).expect("it is there");
-        // Waiting commands complete although no started one has ended. New commands fail, and the
-        // other namespace works.
+        // Waiting commands complete although no started command has ended. New commands fail, and
+        // the other namespace works.
         for io in &mut queues {
             for cid in 101 + begun..101 + VERIFIES {
                 assert_eq!(status_of(io, cid), Status::INVALID_NAMESPACE);

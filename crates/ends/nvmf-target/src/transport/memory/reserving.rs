@@ -290,7 +290,7 @@ fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() 
         }
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
         let pending = one.io.send(&preempt.0, &preempt.1, true);
-        // The other host's queue has applied it when that host may no longer write.
+        // The other host's queue has applied the change when that host may no longer write.
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
