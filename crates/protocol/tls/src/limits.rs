@@ -49,8 +49,8 @@ pub const NAMED_CHARACTERS: usize = 600;
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
 /// Records with one key after which a server asks a client that has not asked itself. It asks as
-/// late as is safe, because a client without support for updates drops the connection. The
-/// difference to the limit is for records that arrive before the client answers.
+/// late as is safe, because a client without support for updates drops the connection. The rest, up
+/// to RFC 8446's limit, is for records that arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
 /// Hosts that the server remembers because they dropped a connection when asked for a key update.
