@@ -2,7 +2,7 @@
 //!
 //! The start of each child is fixed when the set is made. When the last child grows or shrinks, the
 //! whole does, too. If another child grows, its new blocks are not used; if it shrinks, reads and
-//! writes of its missing blocks fail. To keep the layout, [`Concat::of`] takes the used size of
+//! writes of its missing blocks fail. To keep the layout, give [`Concat::of`] the size to use of
 //! each child.
 //!
 //! When a child fails, operations on its blocks fail.
@@ -44,7 +44,8 @@ impl Concat {
             })?;
         }
         let made = set::whole(&geometries, end);
-        // If the last child has a size, the set ends there instead of growing with the child.
+        // If the last child has an explicit size, the set ends there instead of growing with the
+        // child.
         let ends = fronts.last().is_some_and(Option::is_some);
         let reach = if ends { end } else { reach };
         let row = Row { starts: starts.into(), max_blocks: set::max_blocks(&geometries), reach };
@@ -120,9 +121,9 @@ impl Namespace for Concat {
 #[derive(Clone, Debug)]
 struct Row {
     starts: Arc<[u64]>,
-    /// The most blocks in a part that moves data; 0: no limit.
+    /// The most blocks in one child's part of a read or write; 0: no limit.
     max_blocks: u32,
-    /// The most blocks in all: no file offset reaches further.
+    /// The most blocks in total, so that byte offsets fit in a file offset.
     reach: u64,
 }
 

@@ -13,7 +13,7 @@ use farblock_reactor::{Event, Reactor, TaskId};
 
 use farblock_random::Random;
 
-/// A namespace whose completions arrive later: by `fixed`, and a random part of `jitter`.
+/// A namespace whose completions arrive later, by `fixed` plus a random time up to `jitter`.
 ///
 /// The delay is added to the time of the inner namespace. Jitter can reorder completions. The same
 /// seed gives the same delays in the same order, over all queues.
@@ -36,7 +36,7 @@ impl Delay {
         Delay { inner, fixed, jitter: Duration::ZERO, dice }
     }
 
-    /// Adds up to `jitter`, evenly distributed.
+    /// Adds a random delay up to `jitter`, evenly distributed.
     pub fn jitter(mut self, jitter: Duration, seed: u64) -> Delay {
         self.jitter = jitter;
         self.dice = Arc::new(Dice { seed, rolled: AtomicU64::new(0) });
@@ -99,7 +99,7 @@ struct DelayQueue {
     task: TaskId,
     held: BinaryHeap<Reverse<Held>>,
     sequence: u64,
-    /// Kept for their capacity.
+    /// Empty between polls; kept for their capacity.
     arrived: Vec<Completion>,
     events: Vec<Event>,
 }

@@ -13,9 +13,9 @@ use farblock_block::size::Size;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The text names no namespace.
+    /// The text is not a valid name of a namespace.
     Spec(SpecError),
-    /// No block has this many bytes.
+    /// The block size, in bytes, is not supported.
     BlockSize(u32),
     /// The capacity is zero.
     NoCapacity,
@@ -33,7 +33,7 @@ pub enum OpenError {
         /// The largest capacity allowed.
         max_bytes: u64,
     },
-    /// A file or device does not open.
+    /// A file or device cannot be opened.
     File {
         /// The path.
         path: PathBuf,
@@ -44,9 +44,9 @@ pub enum OpenError {
     Set(String),
     /// The disks do not make a mirror, for this reason.
     Mirror(String),
-    /// A remote disk does not open, for this reason.
+    /// A remote disk cannot be opened, for this reason.
     Remote(String),
-    /// An image of a Ceph cluster does not open, for this reason.
+    /// An image of a Ceph cluster cannot be opened, for this reason.
     Rbd(String),
 }
 
@@ -77,7 +77,7 @@ pub enum FileProblem {
         /// The block size that does not divide it.
         block_size: u32,
     },
-    /// Another process has opened it with a lock that excludes this open.
+    /// Another process holds a lock that excludes this open.
     Locked {
         /// Whether this open was read-only.
         read_only: bool,
@@ -95,7 +95,7 @@ pub enum FileProblem {
     Busy,
     /// The operating system cannot extend it, for this reason.
     Longer(io::Error),
-    /// It was opened read-only, and so cannot be extended.
+    /// farblock opened it read-only, and so cannot extend it.
     OpenedToRead,
     /// Another error of the operating system.
     Other(io::Error),
@@ -242,8 +242,8 @@ fn may_be_created(path: &std::path::Path) -> bool {
         && folder.is_none_or(|folder| folder.is_dir())
 }
 
-/// The contents of a text file: "text", or the kind of file that farblock itself keeps. A change of
-/// its length, as for a disk, would damage it.
+/// If the file is a text file: "text", or the kind of file that farblock itself keeps. Extending it
+/// to a whole number of blocks, as for a disk, would damage it.
 fn contents(path: &std::path::Path) -> Option<&'static str> {
     const LOOK_BYTES: u64 = 512;
     let mut start = Vec::new();
@@ -274,7 +274,7 @@ fn contents(path: &std::path::Path) -> Option<&'static str> {
     })
 }
 
-/// A system's error without the number that the standard library adds.
+/// The text of a system error, without the number that the standard library adds.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()

@@ -100,7 +100,7 @@ impl Fault {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// How many operations have been failed.
+    /// How many operations the rules have made fail.
     pub fn injected(&self) -> u64 {
         self.plan.injected.load(Ordering::Relaxed)
     }
@@ -164,7 +164,7 @@ impl Plan {
 struct FaultQueue {
     inner: Box<dyn Queue>,
     plan: Arc<Plan>,
-    /// Failed operations, not yet returned.
+    /// Completions of failed operations, for the next `poll`.
     done: Vec<Completion>,
 }
 

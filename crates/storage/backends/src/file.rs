@@ -1,12 +1,12 @@
 //! A regular file or a block device.
 //!
-//! Direct I/O bypasses the page cache, so that data is not held in memory twice. A trial at open
-//! decides whether it works with the namespace's block size. Otherwise the page cache is used, and
+//! Direct I/O bypasses the page cache, so that data is not held in memory twice. If a trial read at
+//! open fails with the namespace's block size, farblock uses the page cache, and
 //! [`describe`](Namespace::describe) gives the reason. Operations whose buffers are not aligned for
 //! direct I/O use a bounce buffer.
 //!
-//! The first refusal shows that a file system lacks an operation. From then on zeroes are written
-//! out, and deallocate does nothing.
+//! Once the file system has refused to zero ranges or punch holes, farblock writes zeroes as data,
+//! and deallocate does nothing.
 //!
 //! An open file is locked (`flock`), exclusively if writable, shared if read-only, so that two
 //! targets do not write one disk by accident. On Linux farblock also takes QEMU's byte locks, and
@@ -17,12 +17,11 @@
 //! per file system checks the sizes. Only whole blocks count.
 //!
 //! When another program truncates the file, the namespace keeps its size. Reads, writes and flushes
-//! that concern missing blocks fail, and no write extends the file. When the file system of a
-//! sparse file is full, writes that need space fail with [`BlockError::NoSpace`]; other operations
-//! continue.
+//! of missing blocks fail, and no write extends the file. When the file system of a sparse file is
+//! full, writes that need space fail with [`BlockError::NoSpace`]; other operations continue.
 //!
-//! A file or device that becomes write-protected while it is open is a read-only namespace within
-//! one or two seconds, and a writable one again when the protection ends.
+//! When an open file or device becomes write-protected, its namespace turns read-only within one or
+//! two seconds, and writable again after the protection ends.
 
 mod extent;
 mod growth;
@@ -66,7 +65,7 @@ impl FileOptions {
         FileOptions { read_only: true, ..self }
     }
 
-    /// For a file that is unlinked while it is open, so that its contents need not last.
+    /// For a file that is deliberately unlinked while it is open: its contents need not last.
     pub fn temporary(self) -> FileOptions {
         FileOptions { temporary: true, ..self }
     }
@@ -77,8 +76,8 @@ impl FileOptions {
     }
 }
 
-/// Takes a disk's locks for a file that this process reads or writes without sharing it, until the
-/// file is closed. Waits a few seconds for the previous user.
+/// Locks a file as if it were a disk, until it is closed. For a file that this process reads or
+/// writes but does not export. Waits a few seconds for the previous user.
 ///
 /// # Errors
 /// [`FileProblem::InUse`], with the other user, or [`FileProblem::Locked`].
@@ -119,13 +118,13 @@ struct FileShared {
     changes: Changes,
     /// Buffers must start at a multiple of this many bytes.
     memory_alignment: usize,
-    /// Set with the page cache, which does not read and write blocks atomically.
+    /// `None` with direct I/O. The page cache does not read and write blocks atomically.
     overlaps: Option<overlaps::Overlaps>,
-    /// `PunchHole` has not been refused yet.
+    /// The system has not refused `PunchHole` yet.
     can_punch: AtomicBool,
-    /// `ZeroRange` has not been refused yet.
+    /// The system has not refused `ZeroRange` yet.
     can_zero: AtomicBool,
-    /// How much of the file still exists.
+    /// The part of the file that exists, should another program truncate it.
     extent: extent::Extent,
     /// Whether it became write-protected.
     protection: protection::Protection,
@@ -133,14 +132,14 @@ struct FileShared {
 
 impl FileShared {
     fn geometry(&self) -> Geometry {
-        // Relaxed: other data that depends on the size is published by other means.
+        // Relaxed: no other data is published through this value.
         let blocks = self.blocks.load(Ordering::Relaxed);
         let read_only = self.geometry.read_only || self.protection.is_set();
         Geometry { blocks, read_only, ..self.geometry }
     }
 
     fn may(&self, ability: &AtomicBool) -> bool {
-        // Relaxed: a stale value costs one more refusal.
+        // Relaxed: with a stale value the system refuses once more.
         ability.load(Ordering::Relaxed)
     }
 }
@@ -164,8 +163,8 @@ impl FileDisk {
         &self.path
     }
 
-    /// Reads the size of the file or device and updates [`geometry`](Namespace::geometry). A
-    /// partial block at the end is ignored. The caller notifies the users of the namespace.
+    /// Reads the size of the file or device and updates [`geometry`](Namespace::geometry). Ignores
+    /// a partial block at the end. The caller must notify the users of the namespace.
     pub fn measure(&self) -> Result<(), OpenError> {
         self.measure_checked().map_err(|problem| self.error(problem))
     }
@@ -190,7 +189,7 @@ impl FileDisk {
         self.shared.is_deleted()
     }
 
-    /// Whether its path now leads to another file or device.
+    /// Whether the path now leads to another file or device than the open one.
     ///
     /// # Errors
     /// If the path does not exist.
@@ -198,7 +197,7 @@ impl FileDisk {
     pub fn is_replaced(&self) -> Result<bool, OpenError> {
         use std::os::unix::fs::MetadataExt;
         let Some(file) = self.shared.system() else { return Ok(false) };
-        // A device may have several nodes, which may be created again.
+        // udev may create a device's nodes again, so compare device numbers instead of inodes.
         let which = |found: std::fs::Metadata| match self.kind {
             FileKind::Regular => (found.dev(), found.ino()),
             FileKind::Device => (found.rdev(), 0),
@@ -211,7 +210,7 @@ impl FileDisk {
         Ok(file.metadata().is_ok_and(|ours| which(ours) != which(found)))
     }
 
-    /// Here an open file keeps its name.
+    /// Always false on this system: an open file cannot lose its name.
     ///
     /// # Errors
     /// None.
@@ -225,8 +224,8 @@ impl FileDisk {
         self.lengthen_while(bytes, || true)
     }
 
-    /// Like [`FileDisk::lengthen`], but checks `is_wanted` once the current size is known. If the
-    /// storage hangs, it hangs while the size is read, so a caller that timed out can still cancel.
+    /// Like [`FileDisk::lengthen`], but checks `is_wanted` once the current size is known. Hung
+    /// storage blocks the size query, so a caller that times out can still cancel.
     pub fn lengthen_while(
         &self,
         bytes: u64,
@@ -257,7 +256,7 @@ impl FileDisk {
         }
     }
 
-    /// Takes the lock again.
+    /// Takes the lock again after [`FileDisk::unlock`].
     pub fn lock(&self) -> Result<(), OpenError> {
         let Some(file) = self.shared.system() else { return Ok(()) };
         probe::lock(file, &self.path, self.shared.geometry.read_only)
@@ -315,7 +314,7 @@ impl FileDisk {
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 
-    /// Like [`FileDisk::simulated`], and its size is checked for growth.
+    /// Like [`FileDisk::simulated`], with checks for growth.
     #[cfg(feature = "sim")]
     pub fn simulated_and_watched(
         medium: farblock_reactor::sim::Medium,

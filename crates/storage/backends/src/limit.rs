@@ -2,8 +2,8 @@
 //!
 //! All queues of the namespace, on any thread, share one budget. There is no bucket to refill: each
 //! budget stores the time up to which it is spent (the "generic cell rate algorithm"). An operation
-//! advances that time by its cost. It starts at the old value, or up to [`Limit::burst`] before.
-//! This takes one atomic update per operation and budget.
+//! advances this time by its cost, and may start [`Limit::burst`] before its old value. This takes
+//! one atomic update per operation and budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ struct Rates {
 
 struct Budget {
     epoch: Instant,
-    /// Nanoseconds since `epoch` up to which operations have been spent.
+    /// The time up to which the budget of operations is spent, in nanoseconds since `epoch`.
     ops_spent: AtomicU64,
-    /// The same for bytes.
+    /// The same for the budget of bytes.
     bytes_spent: AtomicU64,
 }
 
@@ -74,7 +74,8 @@ impl Limit {
         self
     }
 
-    /// After a pause, a burst may spend as much at once as the limit allows in this time.
+    /// Sets the longest burst: after a pause, operations may spend at once as much as the limit
+    /// allows in this time.
     pub fn burst(mut self, burst: Duration) -> Limit {
         self.rates.burst = burst;
         self
@@ -127,7 +128,7 @@ impl Namespace for Limit {
 }
 
 impl Budget {
-    /// Books an operation and says when it may start.
+    /// Charges an operation to the budgets and returns when it may start.
     fn book(&self, rates: &Rates, bytes: u64, now: Instant) -> Instant {
         let burst = rates.burst.as_nanos() as u64;
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
@@ -144,13 +145,13 @@ impl Budget {
     }
 }
 
-/// The time in which a budget earns `amount`.
+/// The time, in nanoseconds, in which a budget of `per_second` earns `amount`.
 fn cost_ns(amount: u64, per_second: u64) -> u64 {
     let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
     u64::try_from(cost).unwrap_or(u64::MAX)
 }
 
-/// Advances `spent` by `cost` and returns when the booked operation may start.
+/// Advances `spent` by `cost` and returns when the operation may start.
 fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
     // Unspent budget expires, except for one burst.
     let unspent = now.saturating_sub(burst);

@@ -1,24 +1,24 @@
 //! A RAM disk: it allocates memory at the first write and is shared by any number of threads.
 //!
-//! The capacity is divided into chunks. A lock per chunk holds its bytes, or nothing while they are
-//! all zero. Chunks written one after another share a huge page where the system has them; see
-//! [`pages`] for reuse and release. A table of groups of chunks is filled at first writes, so an
-//! empty disk of any capacity costs almost nothing. A bit per chunk records whether it has bytes,
-//! so zeroing empty ranges is cheap, too.
+//! The capacity is divided into chunks. A lock per chunk guards its bytes, or `None` for a chunk of
+//! zeroes. Chunks that are allocated one after another share a huge page where the system has huge
+//! pages; see [`pages`] for reuse and release. The table of chunks is allocated in groups at the
+//! first writes, so an empty disk of any capacity costs almost nothing. A bit per chunk records
+//! whether it has bytes, so zeroing empty ranges is cheap, too.
 //!
-//! A disk's memory is bounded by its capacity, one huge page, 1/1024 of the capacity for the table,
-//! and replaced chunks that slow readers still hold (see below). Above a limit of replaced chunks,
-//! reads are copied instead. The worst case is the capacity once more, if readers hold all of it.
+//! A disk's memory is at most the sum of its capacity, one huge page, 1/1024 of the capacity for
+//! the table, and replaced chunks that slow readers still hold (see below). Above a limit of
+//! replaced chunks, reads are copied instead. In the worst case readers hold the whole capacity a
+//! second time.
 //!
 //! An operation locks its chunks one at a time. Each lock takes two uncontended atomic operations
 //! per 64 KiB (some 20 ns, against microseconds for the copy), and threads contend only within a
 //! chunk.
 //!
-//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a chunk on
-//! loan replaces it with a changed copy, so that no reader sees half a block. The new chunk is
-//! then not lent for a while, so that blocks with many reads and writes do not cause a 64 KiB
-//! copy each time. Replaced chunks are reused or freed once their readers have finished; while
-//! there are many of them, nothing is lent.
+//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a lent chunk
+//! replaces it with a changed copy, so that no reader sees half a block. The new chunk is not lent
+//! for a while: otherwise each write to a busy block would copy 64 KiB. Replaced chunks are reused
+//! or freed once their readers have finished; while there are many of them, nothing is lent.
 
 mod pages;
 
@@ -40,28 +40,28 @@ use pages::Pages;
 /// Chunk size: the unit of allocation, locking and freeing.
 pub const CHUNK_BYTES: usize = 64 << 10;
 const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(CHUNK_BYTES));
-/// The largest capacity: its table of groups takes 16 MiB.
+/// The largest capacity. Its table of groups takes 16 MiB.
 pub const MAX_BYTES: u64 = 1 << 46;
 
 /// Chunks in an entry of the table.
 const GROUP_CHUNKS: usize = 1024;
-/// Bytes to prefetch of a read that copies: the processor's own prefetcher finds the rest.
+/// Bytes to prefetch for a read that copies: the processor's own prefetcher fetches the rest.
 const PREFETCH_BYTES: usize = 256;
-/// Bytes to prefetch of a lent read, which the kernel copies. With more, the processor would wait
-/// for the first lines before it could request the last.
+/// Bytes to prefetch for a lent read, which the kernel copies. With more, the processor would wait
+/// for the first cache lines before it could request the last.
 const PREFETCH_LENT_BYTES: usize = 512;
-/// Reads of a chunk that are copied after it was written while on loan.
+/// How many reads of a chunk are copied, not lent, after a write replaced the lent chunk.
 const READS_NOT_LENT: u8 = 64;
-/// With more replaced chunks still on loan, reads are copied: a slow reader holds 64 KiB for each
-/// block, and keeps the rest of a huge page from being freed.
+/// With more replaced chunks on loan than this, reads are copied: a slow reader of one block holds
+/// 64 KiB, and keeps the rest of a huge page from being freed.
 const MOST_REPLACED: usize = 64;
 /// How many replaced chunks one search examines.
 const REPLACED_AT_ONCE: usize = 4;
 /// Bytes that one `poll` zeroes at most, about a millisecond, to leave the core to other work.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
-/// Bytes that are zeroed for one operation before the next operation has its turn.
+/// Bytes to zero for one operation before the next operation gets its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// The cost of freeing a chunk, as the bytes that could be zeroed in this time (an upper bound).
+/// The cost of freeing a chunk: the bytes that could be zeroed in that time (an upper bound).
 const FREE_COST_BYTES: u64 = 8 << 10;
 /// The cost of finding [`WORD_CHUNKS`] empty, in the same unit.
 const LOOK_COST_BYTES: u64 = 64;
@@ -70,8 +70,8 @@ const WORD_CHUNKS: usize = 64;
 
 /// A RAM disk. Its contents live as long as the disk or one of its queues. Nothing is durable.
 ///
-/// When memory runs out for a chunk's first write, that write fails with
-/// [`BlockError::NoSpace`] (where the system says so, instead of killing the process).
+/// If the system refuses memory for a chunk's first write, the write fails with
+/// [`BlockError::NoSpace`].
 pub struct Mem {
     geometry: Geometry,
     store: Arc<Store>,
@@ -94,12 +94,12 @@ impl Mem {
         self
     }
 
-    /// Memory of the chunks in use.
+    /// Memory of the chunks in use, in bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.store.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory of all pages from which chunks are cut.
+    /// Memory of all pages that hold chunks, in bytes.
     pub fn held_bytes(&self) -> u64 {
         self.store.pages.bytes()
     }
@@ -263,14 +263,14 @@ impl Drop for MemQueue {
 /// `None`: all zeroes.
 type Bytes = Option<SharedBuffer>;
 
-/// Aligned to its own cache line, because it usually comes from distant memory.
+/// Aligned to its own cache line, because a first access is usually a cache miss.
 #[derive(Default)]
 #[repr(align(64))]
 struct Chunk {
     bytes: RwLock<Bytes>,
     /// The current or former address of the bytes, so that a prefetch need not take the lock.
     address: AtomicPtr<u8>,
-    /// The number of coming reads that are copied rather than lent.
+    /// How many of the next reads are copied rather than lent.
     not_lent: AtomicU8,
 }
 
@@ -286,7 +286,7 @@ impl Chunk {
         self.bytes.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a read may be lent the bytes.
+    /// Whether to lend this chunk to a read; counts down `not_lent`.
     fn may_be_lent(&self) -> bool {
         let left = self.not_lent.load(Ordering::Relaxed);
         if left > 0 {
@@ -324,8 +324,8 @@ impl Group {
         };
     }
 
-    /// The first chunk from `chunk` on, in the same word, that has bytes; else the number of empty
-    /// ones.
+    /// `Ok`: the first chunk from `chunk` on, in the same word, that has bytes. `Err`: the number
+    /// of empty chunks up to the word's end.
     fn next_taken(&self, chunk: usize) -> Result<usize, usize> {
         let within = chunk % WORD_CHUNKS;
         let word = self.taken[chunk / WORD_CHUNKS].load(Ordering::Acquire) >> within;
@@ -340,7 +340,7 @@ impl Group {
 struct Store {
     groups: Box<[OnceLock<Box<Group>>]>,
     pages: Pages,
-    /// Chunks that were replaced while on loan, and may still be.
+    /// Chunks that were replaced while on loan; some may still be on loan.
     replaced: Mutex<VecDeque<SharedBuffer>>,
     /// The length of `replaced`.
     replaced_chunks: AtomicUsize,
@@ -390,8 +390,8 @@ impl Store {
         Some(&group.chunks[chunk % GROUP_CHUNKS])
     }
 
-    /// The chunk that contains a block, and the block's offset in it. `None` if it is out of range;
-    /// the read itself reports that.
+    /// The chunk that contains a block, and the block's offset in it. `None` if the block is out of
+    /// range; the read itself fails then.
     fn find(&self, block_size: u32, lba: u64) -> Option<(&Chunk, usize)> {
         let offset = lba.checked_mul(u64::from(block_size))?;
         let size = CHUNK_BYTES as u64;
@@ -458,7 +458,7 @@ impl Store {
         Ok(())
     }
 
-    /// A part of a chunk that has bytes, for an in-place change; no reader has it on loan.
+    /// The bytes of a part of a chunk, for an in-place change: no reader has the chunk on loan.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,
@@ -509,7 +509,7 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes a part of a chunk, or frees the chunk; returns the cost.
+    /// Zeroes a part of a chunk, or frees the chunk; returns the cost in bytes.
     fn zero_chunk(
         &self,
         group: &Group,
@@ -533,7 +533,7 @@ impl Store {
         Ok(cost)
     }
 
-    /// Allocates a chunk, zeroed or not. Returns an error where other allocators end the process.
+    /// Allocates a chunk, zeroed or not. Returns an error if memory is exhausted.
     fn allocate(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let chunk = self.pages.take(zeroed)?;
         self.allocated_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
@@ -563,8 +563,8 @@ impl Store {
         self.pages.give(bytes);
     }
 
-    /// Takes a replaced chunk without readers. Each call examines only some; the next call examines
-    /// others.
+    /// Takes a replaced chunk without readers. Each call examines at most [`REPLACED_AT_ONCE`]
+    /// chunks, the next call others.
     fn take_idle(&self) -> Option<SharedBuffer> {
         let mut replaced = self.replaced();
         for _ in 0..replaced.len().min(REPLACED_AT_ONCE) {

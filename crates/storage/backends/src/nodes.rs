@@ -1,7 +1,7 @@
 //! NUMA nodes: the processors of each, and the node of a disk.
 //!
 //! The kernel reports them (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
-//! `numa_node`). If it does not, or is not Linux, no node is known or chosen.
+//! `numa_node`). Without these reports, no node is known or chosen.
 
 use crate::Spec;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The largest plausible number of a processor or node.
 const MAX_NUMBER: usize = 4095;
 
-/// The source of the kernel's reports.
+/// Reads the kernel's reports from a file tree.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -45,14 +45,14 @@ impl Machine {
         all.into_iter().filter(|processor| self.allowed.contains(processor)).collect()
     }
 
-    /// The contents of a kernel file.
+    /// The contents of a kernel file; `None` if it cannot be read.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
 
-    /// The node of a device in `/sys`, or of its nearest parent that has one: a namespace is at the
-    /// node of its controller.
+    /// The node of a device in `/sys`, or of its nearest parent with a node: an NVMe namespace is
+    /// at the node of its controller. `None`: unknown.
     #[must_use]
     pub fn of_device(&self, device: &str) -> Option<usize> {
         let device = fs::canonicalize(self.root.join(device)).ok()?;
@@ -65,7 +65,7 @@ impl Machine {
         said.trim().parse().ok()
     }
 
-    /// The node of a disk, or of the disk that has this file.
+    /// The node of a disk, or of the disk that stores this file. `None`: unknown.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn of_disk(&self, path: &Path) -> Option<usize> {
@@ -84,7 +84,7 @@ impl Machine {
         None
     }
 
-    /// The node, if all files and disks of the spec are at the same one.
+    /// The node of the spec's files and disks, if all are at the same one.
     #[must_use]
     pub fn of_spec(&self, spec: &Spec) -> Option<usize> {
         let of = |leaf: &&Spec| match leaf {

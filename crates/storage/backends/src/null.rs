@@ -12,7 +12,7 @@ const LENT_BYTES: usize = 64 << 10;
 /// A namespace without contents. It shows the cost of all other layers.
 ///
 /// Reads borrow zeroes, or fill their buffer with them: an unchanged buffer would show one peer the
-/// data of another. That takes a `memset`, which costs far less than to send the same bytes.
+/// data of another. Filling takes a `memset`, which costs far less than sending the same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,

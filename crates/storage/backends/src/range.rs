@@ -1,8 +1,8 @@
 //! A part of a namespace as a namespace.
 //!
-//! Ranges of one namespace do not overlap. A range has a fixed start. One without an end reaches to
-//! the end of the namespace, and grows and shrinks with it. A range can also make any namespace
-//! read-only.
+//! Ranges of one namespace do not overlap. A range has a fixed start. A range without a length
+//! reaches to the end of the namespace, and grows and shrinks with it. A range can also make any
+//! namespace read-only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +17,8 @@ use farblock_block::size::Size;
 /// See the [module](self).
 pub struct Range {
     place: RangePlace,
-    /// Declared before `inner`, so that it is released before another namespace can get that
-    /// address.
+    /// Declared before `inner`, so that it is released before another namespace can be allocated at
+    /// `inner`'s address.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }
@@ -30,7 +30,7 @@ static TAKEN: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 struct Taken(usize, u64, u64);
 
 impl Taken {
-    /// `None` if a block is reserved already.
+    /// `None` if another range has reserved one of the blocks.
     fn new(inner: &Arc<dyn Namespace>, start: u64, end: u64) -> Option<Taken> {
         let whole = Arc::as_ptr(inner).cast::<()>().addr();
         let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,8 @@ impl RangePlace {
 }
 
 impl Range {
-    /// `bytes` from an offset on, both in whole blocks, that no other range overlaps.
+    /// The range of `bytes` from an offset on. Both must be multiples of the block size, and no
+    /// other range may overlap.
     pub fn new(
         inner: Arc<dyn Namespace>,
         offset_bytes: u64,
@@ -204,7 +205,7 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // A submitted write would be refused, too.
+        // `submit` refuses these writes, too.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.write_inline(at, blocks, fua, data)
     }

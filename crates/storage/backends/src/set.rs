@@ -1,11 +1,11 @@
 //! Several namespaces as one: the common part of stripe sets and concatenations.
 //!
 //! A [`Layout`] places the blocks. Reads, writes and their buffers are split without copying. Write
-//! zeroes and deallocate move no data, and the blocks of a range on one child are contiguous there,
-//! so each child gets one such operation at most. An operation completes with its last part. Its
-//! result is the first error, but errors that a retry cannot mend take precedence.
+//! zeroes and deallocate move no data, and the blocks of a range on one child are contiguous there.
+//! So they become at most one operation per child. An operation completes with its last part. Its
+//! result is the first error, but errors that persist after a retry take precedence.
 //!
-//! While a child is away, only operations that touch it wait or fail.
+//! While a child is unavailable, only operations that touch it wait or fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -32,7 +32,7 @@ pub(crate) struct Extent {
 
 /// Places blocks on children.
 pub(crate) trait Layout: Clone + Send + Sync + 'static {
-    /// The longest extent on one child at the front of a range that moves data.
+    /// The longest extent on one child at the front of the range of a read or write.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
     /// The contiguous part of a range on one child; empty if there is none.
@@ -68,7 +68,7 @@ impl<L: Layout> Shape<L> {
         Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
     }
 
-    /// The number of blocks by the children's present sizes, even before `look` has run.
+    /// The number of blocks according to the children's current sizes, even before `look` has run.
     fn blocks_now(&self) -> u64 {
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
         let mut blocks = children.iter().flatten().map(|child| child.geometry().blocks);
@@ -82,7 +82,7 @@ impl<L: Layout> Shape<L> {
         }
     }
 
-    /// Reads the children's geometries again; true if that changes the whole.
+    /// Reads the children's geometries again; true if the set's geometry changes.
     fn look(&self) -> bool {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
@@ -122,7 +122,7 @@ pub(crate) fn geometries(
     Ok(geometries)
 }
 
-/// The geometry of a set with this many blocks.
+/// The geometry of a set of these children with this many blocks.
 pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
     let any = |property: fn(&Geometry) -> bool| geometries.iter().any(property);
     Geometry {
@@ -155,7 +155,7 @@ impl<L: Layout> Set<L> {
             changes.watch(move |change| shape.handle_change(change))
         };
         let watches = children.iter().filter_map(|child| child.changes()).map(watch).collect();
-        // Changes before the watches were set.
+        // Notice changes from before the watches were set.
         shape.look();
         Set { shape, children, _watches: watches }
     }
@@ -226,7 +226,7 @@ struct Whole {
     buffers: Vec<Option<Buffer>>,
 }
 
-/// The parent of a child's operation.
+/// Where a child's operation belongs: the split operation and its part.
 struct ChildPart {
     whole: u64,
     /// The index of the part of the buffer.
@@ -308,8 +308,8 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Selects the error that a retry, or another path, does not mend. A flush that lost data must
-/// report it, and not be retried because another child was away.
+/// Prefers the error that persists after a retry or on another path. A flush that lost data must
+/// report the loss, even if another child was unavailable at the same time.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =

@@ -1,5 +1,5 @@
-//! Opens files and remote disks once for all ranges of them: a file can have one owner only, and
-//! the ranges of one disk must be checked for overlaps.
+//! Opens each file or remote disk once for all its ranges: a file can be opened only once, and the
+//! ranges of one disk must be checked for overlaps.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,8 +18,8 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
-/// Opens the disk of a range, or returns it if another range has opened it. A file that is open
-/// with other options is in use.
+/// Opens the disk of a range, or returns it if another range has opened it. If the file is open
+/// with other options, the result is that it is in use.
 pub(crate) fn open(
     spec: &Spec,
     block_size: u32,

@@ -135,7 +135,7 @@ pub enum Rate {
 /// The maximum nesting of disks.
 const MAX_DEPTH: usize = 16;
 
-/// The kinds of disks, as names begin with them.
+/// The kinds of disks: the prefixes of names.
 pub const KINDS: [&str; 11] = [
     "file", "mem", "null", "stripe", "concat", "range", "mirror", "rbd", "delay", "limit", "fault",
 ];
@@ -143,10 +143,10 @@ pub const KINDS: [&str; 11] = [
 /// The start of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 
-/// Opens an image of a Ceph cluster, or a remote disk.
+/// A function that opens an image of a Ceph cluster, or a remote disk.
 pub type OpenElsewhere<'a> = dyn Fn(&Spec) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
 
-/// A text that names no namespace. Its `Display` is a sentence with the reason.
+/// The error for a text that is no valid name. Its `Display` is a sentence with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 
@@ -170,7 +170,8 @@ impl Spec {
         Self::parse_within(text, 0)
     }
 
-    /// Parses a name within `depth` others. The limit bounds the stack of all recursive functions.
+    /// Parses a name nested inside `depth` other names. The limit bounds the stack of all recursive
+    /// functions.
     fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
         if depth > MAX_DEPTH {
             return Err(SpecError(format!(
@@ -232,7 +233,8 @@ impl Spec {
         })
     }
 
-    /// Like [`Spec::open`]; `elsewhere` opens images and remote disks, the latter always writable.
+    /// Like [`Spec::open`]; `elsewhere` opens Ceph images and remote disks. Remote disks are always
+    /// writable.
     pub fn open_with(
         &self,
         block_size: u32,
@@ -317,7 +319,7 @@ impl Spec {
         }
     }
 
-    /// The same, mutable.
+    /// The specs directly inside of it, mutable.
     pub fn parts_mut(&mut self) -> &mut [Spec] {
         match self {
             Spec::Mirror { legs: parts, .. }
@@ -336,7 +338,7 @@ impl Spec {
         }
     }
 
-    /// The innermost specs.
+    /// The innermost specs: those without other specs inside.
     pub fn leaves(&self) -> Vec<&Spec> {
         match self.parts() {
             [] => vec![self],
@@ -417,7 +419,7 @@ impl Spec {
         Ok(children)
     }
 
-    /// A set in a list of disks cannot have a list itself.
+    /// Refuses a list within a list: the commas would be ambiguous.
     fn check_no_set(&self, kind: &str) -> Result<(), SpecError> {
         if !matches!(self, Spec::Stripe { .. } | Spec::Concat { .. } | Spec::Mirror { .. }) {
             return Ok(());
@@ -452,7 +454,7 @@ impl Spec {
 
     fn parse_stripe(rest: &str, within: usize) -> Result<Spec, SpecError> {
         let (first, others) = rest.split_once(',').unwrap_or((rest, ""));
-        // A digit first, and no letter or dot that a size lacks: taken for the chunk size.
+        // A text that starts with a digit and has no dot is taken for the chunk size.
         let is_size = first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.');
         let (chunk_bytes, list) = match is_size {
             true => (size::parse(first)?, others),
@@ -569,7 +571,7 @@ impl fmt::Display for Spec {
             }
             Spec::Limit { rate: Rate::Ops(rate), inner } => write!(f, "limit:{rate}/s,{inner}"),
             Spec::Limit { rate: Rate::Bytes(rate), inner } => {
-                // With a unit, because a bare number means operations.
+                // Print a unit, because a bare number means operations.
                 let text = ExactSize(*rate).to_string();
                 let unit = if text.ends_with('B') { "" } else { "B" };
                 write!(f, "limit:{text}{unit}/s,{inner}")

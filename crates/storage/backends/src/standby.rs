@@ -1,9 +1,9 @@
 //! A disk in use by another machine: DRBD opens its device on the primary only.
 //!
-//! Until then, [`Standby`] is a namespace of the same size whose operations fail with
-//! [`BlockError::Disconnected`], so that hosts use another path to the same disk. A thread tries to
-//! open the device, and exits once it has. From then on the device performs all operations and
-//! stays open: before an operator makes the machine secondary again, the program must be stopped.
+//! Until this machine becomes primary, [`Standby`] is a namespace of the same size whose operations
+//! fail with [`BlockError::Disconnected`], so that hosts use another path to the same disk. A
+//! thread tries to open the device, and exits once it has. From then on the device performs all
+//! operations and stays open. Stop the program before you make the machine secondary again.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,15 +17,14 @@ use farblock_reactor::{Reactor, TaskId};
 use crate::error::OpenError;
 use crate::file::{FileDisk, FileOptions};
 
-/// The interval between attempts to open. Nothing else on this machine waits for the device, and
-/// the interval adds to the time of a failover.
+/// The interval between attempts to open the device. It adds to the time of a failover.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Given the `error` of a failed open: returns a standby that opens the file or device as soon as
-/// another machine releases it.
+/// Returns a standby for a file or device whose open failed with `error`. The standby opens it as
+/// soon as another machine releases it.
 ///
 /// # Errors
-/// `error`, if it has another cause.
+/// `error`, if its cause is not that another machine uses the device.
 pub fn instead_of(
     error: OpenError,
     path: &Path,
@@ -181,7 +180,7 @@ struct StandbyQueue {
     shared: Arc<StandbyShared>,
     reactor: Reactor,
     parent: TaskId,
-    /// The device's queue, opened by the first operation after the device was.
+    /// The device's queue, opened by the first operation after the device.
     inner: Option<Box<dyn Queue>>,
     /// Failed operations, not yet returned.
     refused: Vec<Completion>,
@@ -236,7 +235,7 @@ mod drbd {
     /// The unit of sizes in sysfs.
     const SECTOR_BYTES: u64 = 512;
 
-    /// The size of a device that does not open because another machine has it.
+    /// The size of a device that cannot be opened because another machine uses it.
     pub(super) fn bytes_elsewhere(path: &Path, error: &OpenError) -> Option<u64> {
         let is_secondary = match error {
             OpenError::File { problem: FileProblem::ReadOnly, .. } => true,
@@ -253,7 +252,7 @@ mod drbd {
         }
         let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
         let sectors: u64 = text.trim().parse().ok()?;
-        // Zero until it has a local disk, or has connected to its peer.
+        // The size is zero until DRBD has attached a local disk or connected to its peer.
         sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)
     }
 }

@@ -27,7 +27,8 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// A set of namespaces with the same block size. Uses as much of each as the smallest has.
+    /// A set of namespaces with the same block size. Uses as much of each as the smallest one has,
+    /// in whole chunks.
     pub fn new(children: Vec<Arc<dyn Namespace>>, chunk_bytes: u64) -> Result<Stripe, OpenError> {
         let geometries = set::geometries("a stripe set", &children)?;
         let block_size = geometries[0].block_size;
@@ -108,9 +109,9 @@ impl Namespace for Stripe {
 struct Chunks {
     children: u64,
     chunk_blocks: u32,
-    /// The most blocks in a part that moves data; 0: no limit.
+    /// The most blocks in one child's part of a read or write; 0: no limit.
     max_blocks: u32,
-    /// The most blocks used of a child: file offsets reach no further.
+    /// The most blocks to use of a child, so that byte offsets fit in a file offset.
     most: u64,
 }
 

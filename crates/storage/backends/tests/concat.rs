@@ -121,7 +121,7 @@ on_both_engines! {
     }
 }
 
-/// A disk whose size may change is named with its size.
+/// A disk whose size may change needs an explicit size in the name.
 #[test]
 fn sizes_that_can_change_are_written() {
     let dir = support::Dir::new();

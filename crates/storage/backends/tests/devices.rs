@@ -15,7 +15,7 @@ use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// The previous device of finished checks: one at a time, so that there are never many.
+/// The device of the last finished check. Keeping one at a time bounds their number.
 type Last = Mutex<Option<Loop>>;
 
 fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk {
@@ -102,7 +102,7 @@ fn a_loop_device_and_its_file_are_one_disk() {
     let of_file = refused(&file, &options);
     assert!(of_file.contains(device.path.to_str().unwrap()), "{of_file}");
     assert!(refused(&file, &options.read_only()).contains("which may write to it"));
-    // The other order: a device over a file that is shared already.
+    // The other order: a loop device over a file that is shared already.
     drop(device);
     let shared = FileDisk::open(&file, &options).unwrap();
     let device = Loop::over(&file, 512);
@@ -132,7 +132,7 @@ fn loop_devices_on_one_another_are_one_disk() {
     let place = format!("the file system on {} at {}", lower.name(), mount.path("").display());
     assert!(of_mounted.contains(place.trim_end_matches('/')), "{of_mounted}");
     drop(mount);
-    // A target that had the lower device before the upper one existed.
+    // A target that opened the lower device before the upper one existed.
     drop(upper);
     let shared = FileDisk::open(&lower.path, &options).unwrap();
     let upper = Loop::over(&lower.path, 512);
@@ -177,7 +177,7 @@ fn the_file_of_a_loop_device_is_known_without_its_path() {
     std::fs::hard_link(&moved, &linked).unwrap();
     std::fs::remove_file(&moved).unwrap();
     assert!(refusal(&linked).contains(device.name()));
-    // And downwards: the locks of the file below.
+    // The same for the file below: its locks.
     drop(device);
     let device = Loop::over(&linked, 512);
     let (below, moved) = (std::fs::File::open(&linked).unwrap(), linked.with_extension("again"));
@@ -194,7 +194,7 @@ fn a_loop_device_of_another_mount_namespace_is_found() {
     }
     let dir = Dir::new();
     let (file, shown) = (dir.file(MIN_BYTES), dir.file(0));
-    // The file has this path only there, and this path is an empty file here.
+    // The file has this path only in the other mount namespace; here the path is an empty file.
     let script = "mount --bind \"$1\" \"$2\" && losetup --show --find \"$2\"";
     let paths = [file.to_str().unwrap(), shown.to_str().unwrap()];
     let made = run("unshare", &["--mount", "sh", "-c", script, "sh", paths[0], paths[1]]);
@@ -217,7 +217,7 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
 }
 
-/// Waits until the disk has become read-only, or writable again, and whoever watches was notified.
+/// Waits until the disk is read-only, or writable, and its watchers have been notified.
 fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
     while disk.geometry().read_only != read_only {
         assert_eq!(told.recv(), Ok(Change::Geometry));
@@ -225,7 +225,7 @@ fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
     assert_eq!(disk.trouble().is_some(), read_only);
 }
 
-/// Protects an open disk, and takes that back.
+/// Write-protects an open disk, and removes the protection.
 fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool)) {
     let disk = FileDisk::open(path, &FileOptions::new(4096)).unwrap();
     let (tell, told) = channel();
@@ -275,7 +275,7 @@ fn a_file_may_become_immutable_while_it_is_open() {
     });
 }
 
-/// As an error makes it; statfs of Linux 6.12 and later does not tell.
+/// Read-only after an error, which `statfs` of Linux 6.12 and later does not report.
 #[test]
 fn a_file_system_may_become_read_only_while_a_file_is_open() {
     if !may_use_root() {

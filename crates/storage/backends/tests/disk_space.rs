@@ -50,7 +50,7 @@ fn fill(path: &Path, engine: EngineKind) {
     assert!(outcomes[1] > 0, "everything fitted");
     assert_eq!(driver.read(0, geometry, 0, 2), [1; 8192]);
     driver.must(0, Op::flush(1));
-    // There is space again.
+    // Deallocating makes space again.
     driver.must(0, Op::deallocate(u64::from(PIECE), 4 * PIECE, 1));
     driver.write(0, geometry, u64::from(PIECE), &[3; 65536]);
     driver.must(0, Op::flush(1));

@@ -76,7 +76,7 @@ fn one_writer_or_many_readers() {
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));
     let written = if cfg!(target_os = "linux") { "which may write" } else { "stop its writer" };
     assert!(refusal(&path, &read_only).contains(written));
-    // A queue keeps the file open and thus locked.
+    // A queue keeps the file open and locked.
     let disk = Blocking::new(&writer).unwrap();
     drop(writer);
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));
@@ -88,7 +88,7 @@ fn one_writer_or_many_readers() {
     FileDisk::open(&path, &writable).unwrap();
 }
 
-/// The files of a killed process stay open until its io_uring is gone.
+/// The files of a killed process stay open until the kernel has closed its io_uring.
 #[test]
 fn a_lock_is_waited_for() {
     let dir = Dir::new();
@@ -124,8 +124,8 @@ fn permissions() {
     });
 }
 
-/// Runs on a thread without root's rights. Linux can change the user of a single thread, which the
-/// C library hides; nothing else runs on the thread.
+/// Runs on a thread without root's rights. Linux can change the user of a single thread, though the
+/// C library hides this; only `work` runs on the thread.
 #[cfg(target_os = "linux")]
 fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
     use std::fs::Permissions;
@@ -239,7 +239,7 @@ fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
     let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
     assert!(!disk.has_grown());
     file.set_len(8192 + 100).unwrap();
-    // Unless it was noticed just before.
+    // The growth thread may have noticed the new size already.
     disk.has_grown();
     assert!(!disk.has_grown());
     assert_eq!(disk.geometry().blocks, 16);

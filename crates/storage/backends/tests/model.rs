@@ -18,7 +18,7 @@ use support::Dir;
 /// Several chunks, so that operations cross boundaries.
 const BYTES: usize = 4 * CHUNK_BYTES;
 
-/// Positions and lengths in blocks of 512 bytes; rounded to what the namespace has.
+/// Positions and lengths in blocks of 512 bytes, rounded to the namespace's block size.
 #[derive(Clone, Debug)]
 enum Action {
     Read(u32, u32),
@@ -46,7 +46,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     )
 }
 
-/// Distinct blocks, so that a misplaced one shows.
+/// Data with distinct blocks, so that a misplaced block is detected.
 fn pattern(block_size: usize, blocks: u32, fill: u8) -> Vec<u8> {
     let mut data = vec![fill; block_size * blocks as usize];
     for (at, block) in data.chunks_mut(block_size).enumerate() {
@@ -69,7 +69,8 @@ impl Model {
         Model { disk, block_size, bytes: vec![0; BYTES] }
     }
 
-    /// The range in blocks of the namespace, and in the model if it is within the capacity.
+    /// The range in blocks of the namespace, and its bytes in the model; `None` if beyond the
+    /// capacity.
     fn range(&self, lba: u32, blocks: u32) -> (u64, u32, Option<std::ops::Range<usize>>) {
         let scale = self.block_size as u32 / 512;
         let (lba, blocks) = (lba / scale, blocks / scale);

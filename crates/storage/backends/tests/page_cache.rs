@@ -1,4 +1,4 @@
-//! Block reads and writes are atomic, through the page cache, too (AWUN promises no less).
+//! Block reads and writes are atomic, as AWUN promises, even through the page cache.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::on_both_engines;
 const BLOCK_BYTES: u32 = 64 << 10;
 const ROUNDS: u32 = 500;
 
-/// A file on tmpfs if there is one, and always through the page cache.
+/// A file, on tmpfs if this machine has one, that is used through the page cache.
 fn disk() -> (tempfile::TempDir, Arc<FileDisk>) {
     let memory = std::path::Path::new("/dev/shm");
     let dir = match memory.is_dir() {

@@ -6,7 +6,8 @@ use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
-/// The most bytes that one operation of a large transfer moves: the largest class of the pool.
+/// The most bytes that one operation of a large transfer moves: the largest buffer size of the
+/// pool.
 const PIECE_BYTES: usize = 1 << 20;
 /// Operations of one transfer in flight at once.
 const PIECES_IN_FLIGHT: usize = 8;
@@ -28,8 +29,8 @@ const PIECES_IN_FLIGHT: usize = 8;
 ///
 /// Transfers may have any length that is a multiple of the block size. Large ones become several
 /// operations, some in flight at once, and therefore are not atomic. If one of them fails, the call
-/// waits for the others and returns the first error. It copies data between the caller's slice and
-/// the operation's buffer: this is for convenience, not speed. Use a [`Queue`] for that.
+/// waits for the others and returns the first error. Each call copies data between the caller's
+/// slice and the operation's buffer. Use a [`Queue`] for speed.
 ///
 /// # Panics
 /// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is not a
@@ -178,7 +179,7 @@ impl Blocking {
         }
     }
 
-    /// Checks a whole transfer, so that none starts that is partly beyond the namespace.
+    /// Checks a whole transfer, so that a transfer partly beyond the namespace does not start.
     fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
         let block_size = self.geometry.block_size as usize;
         assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The kind of a namespace's change. Ask the namespace for the new state, which is already in
-/// effect at the notification.
+/// The kind of a namespace's change. The new state is in effect before the notification; ask the
+/// namespace for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Its [geometry](crate::Namespace::geometry): the capacity, whether it can be written, or
@@ -16,21 +16,22 @@ pub enum Change {
     /// Data acknowledged since the last flush may be lost, for example because the machine that
     /// cached it has restarted. Reported before any operation that follows the loss.
     Loss,
-    /// Its contents may not be what its users wrote: what stores it was cut short, replaced or
-    /// swapped for a copy, or may have been while it was away. Told before it is used after that.
+    /// The contents may not be what users wrote: the underlying file or disk was truncated,
+    /// replaced or swapped for a copy, or may have been while disconnected. Reported before the
+    /// next use.
     Contents,
-    /// The remote namespaces that its [parts](crate::Namespace::parts) are made of.
+    /// The remote namespaces that its [parts](crate::Namespace::parts) consist of.
     Parts,
 }
 
 /// Whether a namespace can carry out operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Availability {
-    /// It carries them out.
+    /// Operations proceed.
     Ready,
-    /// They wait, for example for a connection.
+    /// Operations wait, for example for a connection.
     Waiting,
-    /// They fail permanently.
+    /// Operations fail permanently.
     Gone,
 }
 
@@ -69,8 +70,8 @@ impl Changes {
         Watch { watchers: Arc::clone(&self.0), id }
     }
 
-    /// Notifies all watchers. For the namespace: call it after the change, without holding a lock
-    /// that reading the namespace needs.
+    /// Notifies all watchers. The namespace calls this after the change, without holding a lock
+    /// that its getters take.
     pub fn tell(&self, change: Change) {
         self.0.generation.fetch_add(1, Ordering::AcqRel);
         // Called without the lock: a callback may add or drop a watch.
@@ -97,8 +98,8 @@ impl fmt::Debug for Changes {
     }
 }
 
-/// Keeps a callback of [`Changes::watch`] registered; dropping it ends that. One call may still be
-/// in progress then.
+/// Keeps a callback of [`Changes::watch`] registered; dropping it deregisters the callback. One
+/// call may still be in progress after the drop.
 #[must_use = "the callback is forgotten with the watch"]
 pub struct Watch {
     watchers: Arc<Watchers>,

@@ -6,7 +6,7 @@ use std::io;
 
 use crate::op::Command;
 
-/// The reason why an operation failed: one that the submitter can act on, not the failed system
+/// Why an operation failed, in terms that the submitter can act on rather than the failed system
 /// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub enum BlockError {
     NoSpace,
     /// A reservation of another host forbids the operation.
     Conflict,
-    /// This host may not do it: the namespace is locked, or the host lacks the right.
+    /// This host may not do the operation: the namespace is locked, or the host lacks the right.
     Denied,
     /// The namespace is not usable yet: it is starting, or being formatted or sanitized. Another
     /// attempt may succeed.
@@ -32,7 +32,7 @@ pub enum BlockError {
     ReadFailed,
     /// The data (or, for a flush, earlier data) could not be written.
     WriteFailed,
-    /// The namespace cannot do this.
+    /// The namespace does not support the operation.
     Unsupported,
     /// The connection to the namespace is lost.
     Disconnected,
@@ -43,8 +43,8 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// The meaning of an operating system's error for `command`, whose direction names a plain
-    /// failure.
+    /// Maps an operating system's error. Unspecific errors become `ReadFailed` or `WriteFailed`,
+    /// depending on `command`.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
@@ -52,7 +52,8 @@ impl BlockError {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
                 BlockError::NoSpace
             }
-            // A flush changes nothing: what it was for is lost.
+            // Not for a flush: it changes no blocks, and its failure means that earlier writes are
+            // lost.
             Kind::ReadOnlyFilesystem | Kind::PermissionDenied if command.writes() => {
                 BlockError::ReadOnly
             }

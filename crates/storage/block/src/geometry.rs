@@ -21,11 +21,11 @@ pub struct Geometry {
     pub volatile_cache: bool,
     /// `Deallocate` frees space; otherwise it succeeds and does nothing.
     pub deallocate: bool,
-    /// Operations that do not cross a multiple of this are fastest (NVMe's NOIOB, a stripe's
-    /// chunk). 0: no preference.
+    /// Operations that do not cross a multiple of this many blocks are fastest (NVMe's NOIOB, a
+    /// stripe's chunk). 0: no preference.
     pub optimal_blocks: u32,
-    /// Writes in multiples of this, aligned to it, avoid read-modify-write underneath. 0: no
-    /// preference.
+    /// Writes aligned to this many blocks, in multiples of it, avoid read-modify-write underneath.
+    /// 0: no preference.
     pub preferred_blocks: u32,
     /// The most blocks that one read or write may move. 0: no limit.
     pub max_blocks: u32,
@@ -83,13 +83,13 @@ impl Geometry {
     /// The length of the buffer that `blocks` blocks need.
     ///
     /// # Panics
-    /// If that exceeds the address space, which only happens with 32-bit addresses.
+    /// If the length exceeds the address space, which only happens with 32-bit addresses.
     pub fn bytes(&self, blocks: u32) -> usize {
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         usize::try_from(bytes).expect("a buffer larger than the address space")
     }
 
-    /// The position of `lba` in bytes. For blocks that passed [`check`](Self::check).
+    /// The position of `lba` in bytes. `lba` must have passed [`check`](Self::check).
     ///
     /// # Panics
     /// If the product overflows.

@@ -1,17 +1,17 @@
-//! Durations of operations: counts that one core adds to and any thread may read.
+//! Counts of operations by duration: one core adds to them, and any thread may read them.
 //!
-//! Only the core that owns a [`Latency`] adds to it, so that a count is a load and a store without
-//! a lock. Its owner must keep the values of two cores on different cache lines.
+//! Only the core that owns a [`Latency`] adds to it, so counting takes a load and a store without a
+//! lock. Its owner must keep the values of two cores on different cache lines.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts of a [`LatencyCounts`]. The first covers durations up to 1 µs, each following one up to
-/// twice as much, and the last all longer ones.
+/// The number of counts in a [`LatencyCounts`]. The first covers durations up to 1 µs, each next
+/// one up to twice the previous bound, and the last all longer durations.
 pub const LATENCY_STEPS: usize = 28;
 
-/// The longest duration in this count, in microseconds; `None` for the last.
+/// The longest duration that count number `step` covers, in microseconds; `None` for the last.
 #[must_use]
 pub fn latency_bound_us(step: usize) -> Option<u64> {
     (step + 1 < LATENCY_STEPS).then(|| 1 << step)

@@ -12,9 +12,9 @@
 //!
 //! **Ownership.** An [`Op`] owns its buffer and its [`Token`] until its one terminal
 //! [`Completion`], which returns both: the same buffer, whole, whether the operation succeeded or
-//! failed. Until then nothing else can access the buffer. It may start at any address. A write does
-//! not change its contents; after a failed read they are unspecified. A token dropped unfinished
-//! panics.
+//! failed. Until then nothing else can access the buffer. The buffer may start at any address. A
+//! write leaves its contents unchanged; a failed read leaves them unspecified. Dropping an
+//! unfinished token panics.
 //!
 //! **Progress.** [`Queue::submit`] never blocks and never fails: the completion reports any error
 //! of an operation. The operation starts at the latest in the reactor's next `poll`.
@@ -23,45 +23,45 @@
 //! returned its completion.
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
-//! checks again, only because a namespace may have changed, with checked arithmetic, and answers
+//! checks again, with checked arithmetic, because the namespace may have changed since. It answers
 //! [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`]. The submitter ensures that a read or
-//! write has a buffer of exactly [`Geometry::bytes`]. A backend asserts that, since a wrong length
-//! is a bug of ours and peers cannot cause it. An operation of zero blocks succeeds and does
-//! nothing if `lba` is at most the capacity; its buffer is then empty or absent. Other commands
-//! have no buffer.
+//! write has a buffer of exactly [`Geometry::bytes`]. A backend asserts this: peers cannot cause a
+//! wrong length, so it is a bug in farblock. An operation of zero blocks succeeds and does nothing
+//! if `lba` is at most the capacity; its buffer is then empty or absent. Commands other than read
+//! and write have no buffer.
 //!
 //! **Order.** Operations complete in any order. Overlapping operations in flight at the same time
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
 //! and new blocks.
 //!
 //! **At once.** A namespace that need not wait may lend a read's data ([`Queue::read_borrowed`])
-//! and store a write's ([`Queue::write_inline`]) in the call itself. Both follow the same rules
-//! of range, order and durability as operations, and are complete when the call returns: they are
-//! never in flight, and wake no task. Lent data stays as it was at the call, whatever is written
-//! or deallocated afterwards, even after queue and namespace are dropped. Read it and drop it
-//! soon. After an error nothing is lent or stored. A decorator without support for this returns
+//! and store a write's data ([`Queue::write_inline`]) in the call itself. Both follow the same
+//! rules of range, order and durability as operations, and are complete when the call returns: they
+//! are never in flight, and wake no task. Lent data stays as it was at the call, whatever is
+//! written or deallocated afterwards, even after queue and namespace are dropped. Read it and drop
+//! it soon. After an error nothing is lent or stored. A decorator without support for this returns
 //! `None`.
 //!
 //! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable
 //! once the flush completes. A write (or write zeroes) with `fua` is durable once it completes.
-//! Without a volatile cache ([`Geometry::volatile_cache`]) that is true of every write, or the
-//! namespace promises no durability at all (memory). A failed flush or write is reported to exactly
-//! its caller and never silently retried.
+//! Without a volatile cache ([`Geometry::volatile_cache`]) every completed write is durable, except
+//! in a namespace that promises no durability at all (memory). A failed flush or write is reported
+//! to its submitter only and never silently retried.
 //!
 //! **Zeroes.** After [`Command::WriteZeroes`] reads return zeroes, whether it was allowed to
-//! deallocate or not. After [`Command::Deallocate`] reads return zeroes or the old data, but the
-//! same on every read until the block is written. `Deallocate` is a hint: where
+//! deallocate or not. After [`Command::Deallocate`] reads return zeroes or the old data: the same
+//! contents on every read until the block is written. `Deallocate` is a hint: where
 //! [`Geometry::deallocate`] is false it succeeds and does nothing.
 //!
 //! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
-//! `blocks` and `read_only` of [`Namespace::geometry`] then change, and no other field ever does.
+//! `blocks` and `read_only` of [`Namespace::geometry`] then change; the other fields never change.
 //! Operations in flight beyond a new end fail with [`BlockError::OutOfRange`], or complete as if
 //! nothing had happened. New blocks have any contents until they are written.
 //!
 //! **Notification.** A namespace that changes reports it once through [`Namespace::changes`], after
-//! the change has taken effect in open queues as well. Frontends and targets watch that, and notify
-//! their own clients. A namespace without [`Changes`] does not change. A decorator passes the
-//! changes of its inner namespace on.
+//! the change has taken effect in open queues as well. Frontends and targets watch it, and notify
+//! their own clients. A namespace without [`Changes`] does not change. A decorator passes on the
+//! changes of its inner namespace.
 //!
 //! **Opening never blocks.** An event loop may call [`Namespace::open`]: slow steps (connecting a
 //! remote namespace) run elsewhere, and operations wait for them.
@@ -113,29 +113,29 @@ use std::sync::Arc;
 
 /// A row of equally sized blocks, shared by any number of threads, each with its own [`Queue`]s.
 pub trait Namespace: Send + Sync {
-    /// Sizes and abilities. Constant for the life of a namespace, except for `blocks` and
-    /// `read_only`.
+    /// Sizes and abilities. Only `blocks` and `read_only` ever change.
     fn geometry(&self) -> Geometry;
 
     /// One line for logs and the operator: `file disk.img (1 GiB, 512-byte blocks)`.
     fn describe(&self) -> String;
 
-    /// Reports its changes; `None` if it never changes.
+    /// Where to watch this namespace for changes; `None` if it never changes.
     fn changes(&self) -> Option<&Changes> {
         None
     }
 
-    /// Whether it can carry out operations at the moment.
+    /// Whether the namespace can carry out operations at the moment.
     fn availability(&self) -> Availability {
         Availability::Ready
     }
 
-    /// The reason why it cannot at the moment, for the operator, if known.
+    /// Why the namespace cannot carry out operations now, for the operator. `None`: it can, or the
+    /// reason is unknown.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// The remote namespaces that it consists of; none if its data is on this machine.
+    /// The remote namespaces that this one consists of; empty if its data is on this machine.
     fn parts(&self) -> Vec<Arc<dyn Part>> {
         Vec::new()
     }
@@ -153,12 +153,12 @@ pub trait Queue {
     fn submit(&mut self, op: Op);
 
     /// A hint that the block at `lba`, if there is one, will be read soon, so that the namespace
-    /// can prefetch its lookup data. Give it some reads ahead.
+    /// can prefetch its lookup data. Call this several reads ahead.
     fn expect_read(&mut self, _lba: u64) {}
 
     /// Reads at once and without a copy, where the namespace can: appends buffers that together
     /// hold the blocks, for the caller to read and then drop. Later writes do not change them.
-    /// `None`, and nothing appended, if it cannot: then submit a read.
+    /// `None`, and nothing appended, if the namespace cannot: then submit a read.
     fn read_borrowed(
         &mut self,
         _lba: u64,
@@ -168,9 +168,9 @@ pub trait Queue {
         None
     }
 
-    /// Writes at once, straight from `data`, where the namespace can: durably, with `fua`. `data`
-    /// has exactly [`Geometry::bytes`] of `blocks`. `None`, and nothing written, if it cannot: then
-    /// submit a write.
+    /// Writes at once, straight from `data`, where the namespace can. With `fua` the write is
+    /// durable on return. `data` has exactly [`Geometry::bytes`] of `blocks`. `None`, and nothing
+    /// written, if the namespace cannot: then submit a write.
     fn write_inline(
         &mut self,
         _lba: u64,
@@ -181,9 +181,9 @@ pub trait Queue {
         None
     }
 
-    /// Cancels unwanted operations: those whose token `unwanted` selects and that have not started
-    /// end with [`BlockError::Aborted`] and have no effect. The others continue. A queue that
-    /// starts every operation at once need not do anything.
+    /// Cancels operations that have not started and whose token `unwanted` selects: they complete
+    /// with [`BlockError::Aborted`] and have no effect. The others continue. A queue that starts
+    /// every operation at once need not do anything.
     fn abandon(&mut self, _unwanted: &mut dyn FnMut(u64) -> bool) {}
 
     /// Appends completed operations to `done`. Call it after submitting and whenever the parent

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use farblock_reactor::{Config, Reactor, Waker};
 
-/// The memory of data, on its way to and from a namespace.
+/// The memory that holds the data of a read or write.
 pub use farblock_reactor::Buffer;
 
 use crate::slab::Slab;
@@ -45,7 +45,7 @@ pub struct AsyncNamespace {
     thread: Option<JoinHandle<()>>,
 }
 
-/// An operation on its way to the thread. Not an [`Op`], which must not be dropped.
+/// An operation queued for the thread. Not an [`Op`]: dropping an [`Op`] panics.
 struct QueuedOp {
     command: Command,
     lba: u64,
@@ -186,7 +186,7 @@ impl AsyncNamespace {
         moved(self.start(Command::Write, lba, blocks, true, Some(buffer)))
     }
 
-    /// Makes everything durable that completed before.
+    /// Makes durable all operations that completed before.
     pub fn flush(&self) -> impl Future<Output = Result<(), BlockError>> + Send + 'static {
         done(self.start(Command::Flush, 0, 0, false, None))
     }
@@ -252,14 +252,14 @@ impl Drop for AsyncNamespace {
     fn drop(&mut self) {
         lock(&self.inbox.state).stopped = true;
         self.inbox.waker.wake();
-        // An error means that it panicked, which the panic hook has reported.
+        // An error means that the thread panicked, which the panic hook has reported.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// The thread's side.
 struct Worker {
-    // First, since dropping it may deregister it from the reactor.
+    // Dropped before the reactor, since the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     inbox: Arc<Inbox>,

@@ -15,9 +15,9 @@ pub enum Command {
     Read,
     /// Stores the buffer in the range.
     Write,
-    /// Makes everything durable that completed before; ignores the range.
+    /// Makes durable all operations that completed before; ignores the range.
     Flush,
-    /// Makes the range read as zeroes, without transferring any.
+    /// Makes the range read as zeroes, without a data transfer.
     WriteZeroes {
         /// The namespace may free the space.
         deallocate: bool,
@@ -61,7 +61,8 @@ impl Token {
         self.0
     }
 
-    /// Ends the token's life. For a decorator that replaces the submitter's token by another.
+    /// Consumes the token and returns its value. For a decorator that replaces the submitter's
+    /// token.
     pub fn finish(self) -> u64 {
         let value = self.0;
         std::mem::forget(self);
@@ -110,7 +111,7 @@ impl Op {
         Op::with(Command::Write, lba, blocks, Some(buffer), token)
     }
 
-    /// Makes everything durable that completed before.
+    /// Makes durable all operations that completed before.
     pub fn flush(token: u64) -> Op {
         Op::with(Command::Flush, 0, 0, None, token)
     }
@@ -125,7 +126,7 @@ impl Op {
         Op::with(Command::Deallocate, lba, blocks, None, token)
     }
 
-    /// Any command, with everything but `fua`.
+    /// Any command, without `fua`.
     pub fn with(command: Command, lba: u64, blocks: u32, buffer: Option<Buffer>, token: u64) -> Op {
         Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
     }
@@ -156,7 +157,8 @@ impl Op {
         Completion { token: self.token.finish(), result, buffer: self.buffer }
     }
 
-    /// Ends the operation without a completion. Only for dropping a whole queue.
+    /// Ends the operation without a completion; returns its buffer. Only for dropping a whole
+    /// queue.
     pub fn abandon(self) -> Option<Buffer> {
         self.token.finish();
         self.buffer
@@ -173,7 +175,7 @@ pub struct Completion {
     pub buffer: Option<Buffer>,
 }
 
-// Written by hand, because a message should show the buffer's length and not its megabytes.
+// Written by hand, to show the buffer's length instead of its contents.
 impl fmt::Debug for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} blocks at {}", self.command, self.blocks, self.lba)?;

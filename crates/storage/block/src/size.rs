@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 6] = [
 /// Reads a size: a whole number, and a unit (`KiB` `MiB` `GiB` `TiB` `PiB` `EiB`, or only its first
 /// letter; `B` or none for bytes; upper or lower case).
 ///
-/// `KB` and the like are refused, because some mean 1000 by it and some 1024.
+/// `KB` and the like are refused: some people mean 1000 bytes, others 1024.
 ///
 /// ```
 /// use farblock_block::size;
@@ -57,8 +57,8 @@ fn unit_bytes(unit: &str) -> Result<u64, Reason> {
     if unit.starts_with(['.', ',']) { Err(Reason::Fraction) } else { Err(Reason::Unit) }
 }
 
-/// A number of bytes that prints with a suitable unit: `1 GiB`, `512 bytes`, `1.5 GiB`. With one
-/// decimal where the unit does not divide it, rounded down.
+/// A number of bytes that prints with a suitable unit: `1 GiB`, `512 bytes`, `1.5 GiB`. If the unit
+/// does not divide the number, it prints one decimal, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 

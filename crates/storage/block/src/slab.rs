@@ -1,8 +1,8 @@
 //! [`Slab`]: the entries in flight of a queue, found by a small number, the token.
 
-/// The crate's `slab`, with tokens for keys: a steady load allocates nothing. Keys have no
-/// generation: the holder of every key returns it exactly once. Decision 3 explains the tables that
-/// are not slabs.
+/// The `slab` crate's table, with tokens as keys: a steady load allocates nothing. Keys have no
+/// generation, so each key must be removed exactly once. Decision 3 explains the tables that are
+/// not slabs.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {

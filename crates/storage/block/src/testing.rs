@@ -1,4 +1,4 @@
-//! Namespaces for the tests of their users.
+//! Namespaces for the tests of other crates.
 
 use crate::{BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
@@ -14,7 +14,7 @@ pub struct Elastic {
 }
 
 impl Elastic {
-    /// With all blocks of `inner`.
+    /// A disk with all blocks of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Elastic> {
         let blocks = Arc::new(AtomicU64::new(inner.geometry().blocks));

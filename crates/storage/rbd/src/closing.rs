@@ -1,4 +1,4 @@
-//! The end of a process: closes images first, and does not unload librbd while its threads run.
+//! Process exit: waits until images are closed, and does not unload librbd while its threads run.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ fn change(change: impl FnOnce(&mut Count)) {
     CHANGED.notify_all();
 }
 
-/// Counts a keeper while it exists.
+/// Counts a keeper thread while this exists.
 pub(crate) struct Keeper(());
 
 impl Keeper {
@@ -35,7 +35,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Counts an image while it is in use.
+/// Counts an image while this exists.
 pub(crate) struct Used(());
 
 impl Used {
@@ -51,9 +51,9 @@ impl Drop for Used {
     }
 }
 
-/// Makes the process wait at its end until images are closed; otherwise the cluster considers them
-/// in use for half a minute longer. Call it just after the library is loaded: exit handlers run in
-/// reverse order of registration, so this one runs before librbd's.
+/// Makes the process wait at exit until images are closed; otherwise the cluster considers the
+/// images in use for half a minute longer. Call it just after the library is loaded: exit handlers
+/// run in reverse order of registration, so this one runs before librbd's.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn before_the_end() {
     use std::ffi::{c_int, c_void};
@@ -72,7 +72,7 @@ pub(crate) fn before_the_end() {
         }
     }
 
-    // SAFETY: the function exists for as long as the process.
+    // SAFETY: `settle` is a static function, valid until the process ends.
     if unsafe { on_exit(settle, std::ptr::null_mut()) } != 0 {
         tracing::warn!("images will not be closed when this ends");
     }

@@ -8,7 +8,7 @@ use farblock_block::{BlockError, Command};
 use crate::limits;
 use crate::name::Name;
 
-/// The reason why an image could not be opened. Each says in one sentence what to do.
+/// The reason why an image could not be opened. Each text says in one sentence what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -65,7 +65,7 @@ fn words(number: i32) -> String {
     io::Error::from_raw_os_error(number).to_string()
 }
 
-/// The configuration in use.
+/// The path of the configuration file in use.
 fn conf(name: &Name) -> String {
     name.conf.clone().unwrap_or_else(|| "/etc/ceph/ceph.conf".to_owned())
 }
@@ -114,7 +114,7 @@ pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The image cannot be opened.
+/// The error for an image that cannot be opened.
 pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     let (pool, user) = (&name.pool, name.user());
     match number {
@@ -172,8 +172,8 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     })
 }
 
-/// The meaning of the result of an operation with `bytes` of data. `code` is librbd's: below zero,
-/// an error number; for a read, the number of bytes.
+/// Maps librbd's result `code` of an operation with `bytes` of data. Below zero, `code` is an error
+/// number; else, for a read, the number of bytes.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
         // The read goes beyond the end of a shrunk image; the rest of the buffer holds old data.
@@ -183,7 +183,8 @@ pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), 
     let number = i32::try_from(-code).unwrap_or_default();
     Err(match number {
         ESHUTDOWN | ETIMEDOUT => BlockError::Disconnected,
-        // A flush changes nothing: what it was for is lost.
+        // Not for a flush: it changes no blocks, and its failure means that earlier writes are
+        // lost.
         EROFS | EPERM | EACCES if command.writes() => BlockError::ReadOnly,
         ENOSPC | EDQUOT if !command.reads() => BlockError::NoSpace,
         EINVAL => BlockError::OutOfRange,
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(result(Read, 4096, -22), Err(BlockError::OutOfRange));
     }
 
-    /// librbd leaves the buffer's old content where it reads nothing.
+    /// librbd leaves old content in the part of the buffer that it does not fill.
     #[test]
     fn a_read_beyond_the_end_of_an_image_that_was_made_smaller_fails() {
         assert_eq!(result(Command::Read, 4096, 512), Err(BlockError::OutOfRange));

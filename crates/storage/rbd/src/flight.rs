@@ -1,8 +1,8 @@
 //! [`Flight`]: an operation that librbd holds, with its buffer.
 //!
-//! At submission librbd gets a flight as a raw pointer. It returns the pointer once, to
-//! [`completed`] on one of librbd's threads. In between nothing else refers to the flight: whatever
-//! happens to the queue, the buffer and the image exist until librbd has finished with them.
+//! At submission librbd gets a flight as a raw pointer. It passes the pointer once to
+//! [`completed`], on one of librbd's threads. In between nothing else refers to the flight: even if
+//! the queue is dropped, buffer and image exist until librbd has finished with them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::library::{Completion, Functions, THICK};
 /// Flights that librbd does not hold; boxed, since librbd uses their addresses.
 pub(crate) type Flights = Vec<Box<Flight>>;
 
-/// The place where a queue's flights arrive.
+/// Where librbd's threads put a queue's finished flights.
 pub(crate) struct Inbox {
     landed: Mutex<Landed>,
     waker: Waker,
@@ -44,7 +44,7 @@ impl Inbox {
         std::mem::swap(&mut self.lock().flights, empty);
     }
 
-    /// Drops later arrivals from now on; returns the flights that have arrived.
+    /// Returns the flights that have arrived; later ones are dropped.
     pub(crate) fn close(&self) -> Flights {
         let mut landed = self.lock();
         landed.is_closed = true;
@@ -52,11 +52,11 @@ impl Inbox {
     }
 }
 
-/// Zeroes to write where the library has no command for them.
+/// Zeroes to write repeatedly, for a library without a command for zeroes.
 static ZEROES: [u8; 512] = [0; 512];
 
-/// An operation in flight. A finished one is kept for the next operation, so that a steady load
-/// allocates nothing.
+/// An operation in flight. The queue keeps a finished flight for its next operation, so that a
+/// steady load allocates nothing.
 pub(crate) struct Flight {
     op: Option<Op>,
     image: Arc<Image>,
@@ -75,12 +75,13 @@ impl Flight {
         Box::new(Flight { op: None, image, inbox, result: Ok(()) })
     }
 
-    /// Takes the operation and its result out.
+    /// Takes out the operation; returns it with its result.
     pub(crate) fn land(&mut self) -> (Op, Result<(), BlockError>) {
         (self.op.take().expect("it has an operation"), self.result)
     }
 
-    /// Passes the operation to librbd. If librbd refuses it, it returns with the reason.
+    /// Passes the operation to librbd. If librbd refuses it, returns the flight with the error as
+    /// its result.
     pub(crate) fn start(mut self: Box<Self>, op: Op, range: &Range) -> Result<(), Box<Flight>> {
         let library = self.image.library();
         let command = op.command;

@@ -18,8 +18,8 @@ use crate::name::Name;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// An open image of a cluster. The keeper thread closes it when its last user drops it: namespaces,
-/// queues, and operations in flight.
+/// An open image of a cluster. Namespaces, queues and operations in flight share it. When the last
+/// of them drops it, the keeper thread closes the image.
 pub struct Image {
     name: Name,
     library: &'static Functions,
@@ -47,7 +47,7 @@ struct SharedSize {
 
 /// Messages to the keeper.
 enum Message {
-    /// Something about the image may have changed.
+    /// The image's size may have changed: query it.
     Look,
     /// The last user has dropped it.
     Close,
@@ -69,7 +69,7 @@ fn images() -> MutexGuard<'static, HashMap<Name, Weak<Image>>> {
     IMAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A UUID that is unique for each image, on every machine; `None` if it is not open.
+/// The image's UUID, which is the same on every machine; `None` if the image is not open here.
 #[must_use]
 pub fn identity(name: &Name) -> Option<Uuid> {
     images().get(name).and_then(Weak::upgrade).map(|image| image.facts.identity)
@@ -95,7 +95,7 @@ impl Image {
         thread.map_err(|error| OpenError::Other(format!("no thread can be started: {error}")))?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
-            // It may have opened just now: then no user will send this to the keeper.
+            // The image may have opened just now; no user will drop it then, so close it here.
             let _ = keeper.send(Message::Close);
             Err(error::stuck(name))
         })?;
@@ -123,7 +123,8 @@ impl Image {
         self.size.bytes.load(Ordering::Acquire)
     }
 
-    /// Whether we may write it: it is not a snapshot, and the cluster allows it.
+    /// Whether this client may write the image: it is not a snapshot, and the cluster allows
+    /// writes.
     pub fn is_writable(&self) -> bool {
         self.facts.is_writable
     }
@@ -146,7 +147,7 @@ impl Image {
 }
 
 impl Drop for Image {
-    /// May run on any thread, including librbd's, where a close would wait for itself.
+    /// The keeper closes the image: on one of librbd's threads a close would deadlock.
     fn drop(&mut self) {
         // A keeper that has ended has closed it.
         let _ = self.keeper.send(Message::Close);
@@ -168,7 +169,7 @@ fn keep(
     let mut open = Open::new(library);
     let facts = match open.all(name, size) {
         Ok(facts) => facts,
-        // The opener may have given up.
+        // The caller of `open` may have timed out.
         Err(error) => return drop(tell.send(Err(error))),
     };
     if facts.is_writable {
@@ -199,12 +200,13 @@ fn text(text: &str) -> CString {
     CString::new(text).expect("names have no zero byte")
 }
 
-/// A function's result: below zero, an error number.
+/// Converts a function's result: below zero, it is an error number.
 fn checked(code: c_int) -> Result<(), i32> {
     if code < 0 { Err(-code) } else { Ok(()) }
 }
 
-/// librbd's callback for a change, on its own thread, where a query could wait for itself.
+/// librbd's callback for a change. The keeper queries the size: a query on this thread could
+/// deadlock.
 unsafe extern "C" fn updated(keeper: *mut c_void) {
     // SAFETY: the sender lives until the watch has ended.
     let keeper = unsafe { &*keeper.cast::<Sender<Message>>() };
@@ -276,8 +278,8 @@ impl Open {
         Ok(())
     }
 
-    /// Opens the image; true if it is writable. A snapshot is not, and neither is an image that we
-    /// may only read, which needs another open call.
+    /// Opens the image; true if it is writable. Snapshots are not writable. An image that this
+    /// client may only read needs another open call.
     fn image(&mut self, name: &Name) -> Result<bool, i32> {
         let (image, snapshot) = (text(&name.image), name.snapshot.as_deref().map(text));
         if let Some(snapshot) = snapshot {
@@ -327,8 +329,8 @@ impl Open {
         Ok(Facts { is_writable, stripe_unit_bytes, features, identity })
     }
 
-    /// Whether there is a cache anyway: settings of the image and its pool, which the cluster
-    /// stores, override ours.
+    /// Whether librbd caches despite our setting: the cluster stores settings of the image and its
+    /// pool, which override ours.
     fn is_cached(&self) -> Result<bool, i32> {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();
@@ -340,7 +342,7 @@ impl Open {
                 list(self.image, options.as_mut_ptr(), &raw mut count)
             };
             match checked(listed) {
-                // It has returned the number of entries.
+                // The call has set `count` to the number of entries.
                 Err(ERANGE) if count as usize > options.len() => {
                     options.resize(count as usize, none);
                     continue;
@@ -387,7 +389,7 @@ impl Open {
     }
 }
 
-/// Text that ends with a zero byte.
+/// Converts text that ends with a zero byte.
 fn shown(text: &[c_char]) -> String {
     text.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte as u8)).collect()
 }

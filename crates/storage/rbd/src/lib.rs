@@ -15,16 +15,16 @@
 //! whole objects, requested or not.
 //!
 //! **Contract.** The contract of [`farblock_block`]. An operation, its buffer and its image belong
-//! to librbd from submission to completion, whatever happens to the queue, the namespace or the
-//! event loop meanwhile. There is no cache on this side: a completed write is on the OSDs, and two
-//! processes that share an image read each other's writes. An operation waits for as long as the
-//! cluster cannot do it: a missing OSD is not an error.
+//! to librbd from submission to completion, even if the queue, the namespace or the event loop is
+//! dropped meanwhile. The client has no cache: a completed write is on the OSDs, and two processes
+//! that share an image read each other's writes. A missing OSD is not an error: operations wait
+//! until the cluster can do them.
 //!
 //! **Exclusive lock.** We never lock the image as a whole. For an image with the feature
 //! `exclusive-lock`, librbd passes the lock to each writer, which is safe with two writers, but
 //! slow.
 //!
-//! **The end of a process** waits [a little](limits::CLOSE) for images to be closed.
+//! **At exit** the process waits up to [5 seconds](limits::CLOSE) until its images are closed.
 //!
 //! **Not implemented.** Making, resizing or removing images, snapshots or clones. Encryption.
 //! Reconnecting after the cluster has put this client on its block list: operations then fail with

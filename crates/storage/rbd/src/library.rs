@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::OpenError;
 
-/// It brings librados, whose functions the loader finds through it.
+/// librbd depends on librados, so the loader finds the functions of both through it.
 #[cfg(unix)]
 const NAME: &str = "librbd.so.1";
 
@@ -37,7 +37,7 @@ pub(crate) const THICK: c_int = 1;
 macro_rules! functions {
     ({ $($name:ident($($kind:ty),*) $(-> $given:ty)?;)* }
      newer { $($new:ident($($new_kind:ty),*) $(-> $new_given:ty)?;)* }) => {
-        /// The functions, by their names; the newer ones, where the library has them.
+        /// The functions, by their names; newer functions are `None` if the library lacks them.
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
             $(pub(crate) $new: Option<unsafe extern "C" fn($($new_kind),*) $(-> $new_given)?>,)*
@@ -103,8 +103,8 @@ functions! {
 /// Do not look for newer functions.
 static IS_OLD: AtomicBool = AtomicBool::new(false);
 
-/// Uses the library, which must not be loaded yet, as if it were of Ceph 14, so that tests cover
-/// the code without newer functions.
+/// For tests: treats the library, which must not be loaded yet, as that of Ceph 14, without newer
+/// functions.
 #[doc(hidden)]
 pub fn use_as_of_ceph_14() {
     IS_OLD.store(true, Relaxed);

@@ -15,7 +15,7 @@ pub struct Name {
     pub namespace: Option<String>,
     /// The image.
     pub image: String,
-    /// The snapshot, if not the image itself.
+    /// The snapshot; `None`: the image itself.
     pub snapshot: Option<String>,
     /// The configuration file; `None`: Ceph's default.
     pub conf: Option<String>,
@@ -57,7 +57,7 @@ impl Name {
                 "id" => &mut self.id,
                 _ => return Err(refuse()),
             };
-            // A path for Ceph: absolute, so that it does not depend on the working folder.
+            // The path must be absolute, so that it does not depend on the working folder.
             if key == "conf" && !value.starts_with('/') {
                 return Err(NameError(format!("rbd: conf={value} is not an absolute path")));
             }
@@ -70,7 +70,7 @@ impl Name {
     }
 }
 
-/// A name part that Ceph accepts.
+/// Checks that `text` is a valid part of a name in Ceph.
 fn part(text: &str, whole: &str) -> Result<String, NameError> {
     let is_fine = !text.is_empty() && text.len() <= NAME_BYTES && !text.contains('\0');
     is_fine

@@ -24,7 +24,7 @@ struct View {
 }
 
 impl View {
-    /// With the current capacity.
+    /// The geometry, with the current capacity.
     fn geometry(&self) -> Geometry {
         let block_size = self.block_size;
         let optimal = self.image.stripe_unit_bytes() / u64::from(block_size);
@@ -41,8 +41,8 @@ impl Rbd {
     /// A namespace over the image.
     ///
     /// # Errors
-    /// If the image is not a whole number of blocks, or if the caller needs a writable one and it
-    /// is not.
+    /// If the image is not a whole number of blocks, or if it is not writable and `read_only` is
+    /// false.
     pub fn new(image: Arc<Image>, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {
         let bytes = image.bytes();
         if !Geometry::is_block_size(block_size)
@@ -88,7 +88,7 @@ impl Namespace for Rbd {
 struct RbdQueue {
     view: View,
     inbox: Arc<Inbox>,
-    /// Empty between polls; lends its capacity.
+    /// Empty between polls; kept for its capacity.
     landed: Flights,
     free: Flights,
     /// Operations that completed without librbd.
@@ -98,7 +98,8 @@ struct RbdQueue {
 }
 
 impl RbdQueue {
-    /// A result that needs no librbd: an invalid operation, or one that does nothing.
+    /// The result of an operation that needs no librbd: an invalid one, or one that does nothing.
+    /// `None`: librbd must do it.
     fn known(geometry: &Geometry, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(geometry) {
             return Some(Err(error));

@@ -83,7 +83,7 @@ fn a_snapshot_is_read_only_and_does_not_change() {
     driver.must_fail(0, Op::write(0, 1, Buffer::new(512), 0), BlockError::ReadOnly);
 }
 
-/// Each client at once reads the other's writes: this side keeps no data.
+/// Each client immediately reads the other's writes: clients cache nothing.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn two_clients_see_each_others_writes() {
@@ -104,7 +104,7 @@ fn two_clients_see_each_others_writes() {
 }
 
 /// Settings that the cluster stores override a client's own. A cache would hide writes from the
-/// other target, and lose them with this one.
+/// other target, and lose them if this target died.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_with_a_cache_of_its_own_does_not_open() {
@@ -139,7 +139,7 @@ fn who_may_only_read_opens_it_read_only() {
     [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
 }
 
-/// Freed space is no longer in use.
+/// Deallocated objects no longer use space in the cluster.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn what_is_deallocated_takes_no_space() {

@@ -20,8 +20,8 @@ fn an_image_conforms() {
     Suite::new(EngineKind::Auto).run(&make);
 }
 
-/// We write one block repeatedly. librbd turns a whole object of zeroes into a discard, even where
-/// it would keep the space with a command for zeroes (`cluster.rs`).
+/// Without a command for zeroes we write one block repeatedly. librbd turns whole objects of zeroes
+/// into discards.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn zeroes_are_a_block_written_again_and_again() {

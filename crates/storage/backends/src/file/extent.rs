@@ -1,9 +1,9 @@
 //! Files that another program truncates while they are open.
 //!
-//! A write beyond the end extends the file, and the gap reads as zeroes: acknowledged data would
-//! turn into zeroes without an error. So after writes, one check for all writes that ended together
-//! compares the size with the known one, before any of them completes. On network file systems and
-//! devices only the growth thread compares it, once a second.
+//! A write beyond the end of a truncated file extends it again, and the gap reads as zeroes:
+//! acknowledged data would turn into zeroes without an error. So before writes that ended together
+//! complete, one check compares the file's size with the size of the namespace. On network file
+//! systems and devices only the growth thread compares the sizes, once a second.
 
 use super::{FileKind, FileShared, probe};
 use crate::error::FileProblem;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct Extent {
     /// The first missing block; `u64::MAX`: none is missing.
     end_blocks: AtomicU64,
-    /// A write was started since the file was last seen at its full length.
+    /// A write was started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// A check found the file as short as before, or no write since the check before. So if the
-    /// file regains its size, our writes did not cause it.
+    /// A check found the file as short as the check before, or found that no write had started in
+    /// between. So if the file regains its size, our writes did not cause it.
     is_quiet: AtomicBool,
     /// Whether an event loop may query the size without blocking for long.
     is_near: bool,
@@ -48,13 +48,13 @@ impl Extent {
         Extent { is_near: true, ..Extent::default() }
     }
 
-    /// The operator has restored the file's size.
+    /// Called when the operator has restored the file's size.
     pub(super) fn restore(&self) {
         self.is_quiet.store(false, Ordering::SeqCst);
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// What the file was opened as.
+    /// The path or name under which the file was opened.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -103,7 +103,8 @@ fn is_near(file: &File, _: &Path) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| near.contains(&(found.f_type as u64)))
 }
 
-/// Windows resolves a network drive to its share, `\\?\UNC\SERVER\SHARE`.
+/// Whether the file is local. Windows resolves a network drive to its share,
+/// `\\?\UNC\SERVER\SHARE`.
 #[cfg(windows)]
 fn is_near(_: &File, path: &Path) -> bool {
     use std::path::{Component, Prefix};
@@ -119,8 +120,8 @@ fn is_near(_: &File, _: &Path) -> bool {
 }
 
 impl FileShared {
-    /// Checks an operation before it starts for missing blocks. A write of the last block would
-    /// restore the size of a truncated file, so the size is compared first.
+    /// Fails an operation that touches missing blocks, before it starts. A write of the last block
+    /// would restore the size of a truncated file, so the size is compared first.
     pub(super) fn check_extent(&self, op: &Op) -> Result<(), BlockError> {
         let end = op.lba.saturating_add(u64::from(op.blocks));
         let reaches_end = op.blocks > 0 && end >= self.blocks.load(Ordering::Relaxed);
@@ -130,8 +131,8 @@ impl FileShared {
         self.extent.check(op)
     }
 
-    /// Whether the file still has its length, after writes of a queue whose completion no caller
-    /// has seen. If not, reports it.
+    /// Whether the file still has its length. A queue calls this after writes, before it returns
+    /// their completions.
     pub(super) fn is_whole_after_writes(&self) -> bool {
         if !self.extent.is_near || self.extent.is_cut() {
             return !self.extent.is_cut();
@@ -172,7 +173,7 @@ impl FileShared {
             if blocks != end {
                 self.cut(blocks, was_written);
             }
-            // Writes started since then stay within the end.
+            // `cut` makes later writes stay below the new end.
             let is_quiet = blocks == end || (end != u64::MAX && !was_written);
             self.extent.is_quiet.fetch_or(is_quiet, Ordering::SeqCst);
         } else if self.extent.is_quiet.load(Ordering::SeqCst) {
@@ -182,7 +183,8 @@ impl FileShared {
         }
     }
 
-    /// Records the file's end. If it was written meanwhile, it may have been shorter.
+    /// Records the file's end. With `was_written`, the file may have been shorter before the write,
+    /// so no block is trusted.
     fn cut(&self, blocks: u64, was_written: bool) {
         let end = if was_written { 0 } else { blocks };
         let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Detects open files that grow or become write-protected, and files that are deleted or replaced:
-//! their contents are lost when they are closed, so the operator is warned in time.
+//! Detects open files that grow or become write-protected, and warns about files that are deleted
+//! or replaced: their contents are lost when they are closed.
 //!
 //! One thread per file system checks the sizes of its open files, away from the event loops. It
 //! exits when no file is left. If a server hangs, only the checks of its own file system hang.
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// The interval between checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The longest time that closing a file waits for a running check. A check that takes longer hangs;
-/// the file is closed when it returns.
+/// The longest time that closing a file waits for a running check. If the check hangs for longer,
+/// the file is closed when the check returns.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// An open file that is checked until this is dropped. Dropping waits for a running check, so that
@@ -34,7 +34,7 @@ struct Entry {
     state: Mutex<GrowthState>,
     /// Signalled when a check has ended.
     looked: Condvar,
-    /// The file still has a name, or its loss has not been reported.
+    /// The file has not been reported as deleted or replaced.
     has_name: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ type Systems = BTreeMap<u64, BTreeMap<u64, Weak<Entry>>>;
 
 static SYSTEMS: Mutex<Systems> = Mutex::new(Systems::new());
 static CHANGED: Condvar = Condvar::new();
-/// How many were looked at so far.
+/// How many files were registered so far: the number of the next one.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,14 +85,14 @@ pub(super) fn attend(
     Attention { system, number, entry }
 }
 
-/// Identifies the file system of a file.
+/// The number of a file's file system.
 #[cfg(unix)]
 fn system_number(file: &std::fs::File) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.metadata().map_or(0, |found| found.dev())
 }
 
-/// Elsewhere all file systems count as one.
+/// On other systems than Unix, all file systems count as one.
 #[cfg(not(unix))]
 fn system_number(_: &std::fs::File) -> u64 {
     0
@@ -166,7 +166,7 @@ impl Entry {
         let Some(Ok(ours)) = shared.system().map(std::fs::File::metadata) else { return false };
         let is_other = match std::fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (ours.dev(), ours.ino()),
-            // Without permission to look, the answer is unknown.
+            // Other errors, such as a missing permission, do not show that the file is gone.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         };
         ours.nlink() == 0 || is_other

@@ -1,7 +1,7 @@
 //! Serializes overlapping reads and writes of a file.
 //!
-//! NVMe promises that a write of one logical block is seen as a whole or not at all (AWUN, which
-//! cannot be less: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps this
+//! NVMe promises that readers see a write of one logical block as a whole or not at all (the least
+//! possible AWUN: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps this
 //! promise. The page cache of most file systems does not: it copies data to readers during a write.
 //! So overlapping operations wait here, unless all of them read. The queues of a file share one
 //! table behind a lock; files with direct I/O have none.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farblock_reactor::Waker;
 
-/// A claim on a range, by number.
+/// The number of a claim on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -23,9 +23,9 @@ pub(super) struct Overlaps(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     next_ticket: u64,
-    /// In order of arrival: an earlier one goes first.
+    /// In order of arrival: of two conflicting claims, the earlier is granted first.
     claims: VecDeque<Claim>,
-    /// How many of them write.
+    /// How many of the claims are for writes.
     changes: usize,
 }
 
@@ -33,7 +33,7 @@ struct Claim {
     ticket: Ticket,
     range: Range<u64>,
     changes: bool,
-    /// Woken when it is granted; `None` once it is.
+    /// Woken when the claim is granted; `None` if it is granted already.
     waits: Option<Arc<Waker>>,
 }
 
@@ -47,13 +47,13 @@ impl Claim {
 impl Table {
     /// Whether one of the first `earlier` claims conflicts with `claim`.
     fn is_blocked(&self, claim: &Claim, earlier: usize) -> bool {
-        // Usually there are many reads and no write.
+        // A shortcut, since usually all claims are for reads.
         let may_be = claim.changes || self.changes > 0;
         may_be && self.claims.iter().take(earlier).any(|other| other.conflicts(claim))
     }
 
     fn position(&self, ticket: Ticket) -> usize {
-        // Tickets rise.
+        // Ticket numbers ascend.
         self.claims.binary_search_by_key(&ticket.0, |claim| claim.ticket.0).expect("held")
     }
 }
@@ -82,13 +82,13 @@ impl Overlaps {
         (ticket, !is_blocked)
     }
 
-    /// Whether a claim that had to wait is granted.
+    /// Whether a claim that had to wait is granted now.
     pub(super) fn is_granted(&self, ticket: Ticket) -> bool {
         let table = self.table();
         table.claims[table.position(ticket)].waits.is_none()
     }
 
-    /// Releases a claim, and grants those that waited only for it.
+    /// Releases a claim, and grants the claims that waited only for this one.
     pub(super) fn release(&self, ticket: Ticket) {
         let mut table = self.table();
         let at = table.position(ticket);
@@ -124,7 +124,8 @@ mod tests {
         assert!(granted);
         let (write, granted) = claim(9..20, true);
         assert!(!granted);
-        // It does not overtake the waiting write, and a claim elsewhere does not wait.
+        // A later read does not overtake the waiting write, and a claim on another range does not
+        // wait.
         let (late, granted) = claim(19..21, false);
         assert!(!granted);
         let (elsewhere, granted) = claim(20..30, true);

@@ -1,4 +1,4 @@
-//! Opens a file and finds its problems and abilities.
+//! Opens a file, and finds out why it cannot be used or which operations it supports.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -48,8 +48,8 @@ pub(super) fn open(
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
-        // Unbuffered access is the only way to such a device, so do not call this a problem of
-        // direct I/O.
+        // Such a device supports only unbuffered access, so this is an error of the device, not a
+        // reason to use the cache.
         Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
@@ -69,7 +69,7 @@ fn open_locked(path: &Path, options: &FileOptions, kind: FileKind) -> Result<Fil
     })
 }
 
-/// Locks an open file, for which it waits as for a disk.
+/// Locks an open file; waits up to [`LOCK_TIME`] for the previous user.
 pub(super) fn lock_patiently(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     patiently(path, || lock(file, path, read_only))
 }
@@ -103,7 +103,8 @@ pub(super) fn blocks(file: &File, kind: FileKind, block_size: u32) -> Result<u64
     Ok(bytes / u64::from(block_size))
 }
 
-/// The same after a size change: a program may be extending the file piece by piece.
+/// Like [`blocks`], but ignores a partial block at the end: a program may be extending the file
+/// piece by piece.
 pub(super) fn whole_blocks(
     file: &File,
     kind: FileKind,
@@ -124,7 +125,8 @@ pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> A
     system::abilities(file, kind, options.block_size)
 }
 
-/// Why an open file or device cannot be written at present, as far as the system reports it.
+/// Why an open file or device cannot be written at present; `None` if the system reports no
+/// obstacle.
 pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     system::obstacle(file, kind)
 }
@@ -134,7 +136,8 @@ pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     system::granularity_bytes(file, kind)
 }
 
-/// Runs before opening, since opening a pipe would wait for its other end.
+/// The kind of the file at `path`. Checked before the open, since opening a pipe would wait for its
+/// other end.
 fn kind_at(path: &Path) -> Result<FileKind, FileProblem> {
     if system::names_a_device(path) {
         return Ok(FileKind::Device);

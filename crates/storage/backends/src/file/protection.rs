@@ -1,9 +1,8 @@
 //! Files and devices that become write-protected while they are open, and writable again.
 //!
-//! The thread that looks for growth asks the system once a second: `blockdev --setro`, `chattr +i`
-//! or `+a`, and a file system that became read-only. Some file systems do not report that an error
-//! made them read-only. There a write that fails for this reason counts as a report for
-//! [`REFUSED_LOOKS`]; after that, the next write is the trial.
+//! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a file
+//! system that became read-only. Some file systems do not report that an error made them read-only.
+//! On those, a refused write makes the namespace read-only for [`REFUSED_LOOKS`] checks.
 //!
 //! Flushes of a protected file still go to the system: earlier writes may need them.
 
@@ -11,7 +10,7 @@ use super::{FileKind, FileShared, probe};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// Looks, one a second, for which a refused write proves that the file system is read-only.
+/// For this many checks, one a second, a refused write counts as proof of a read-only file system.
 const REFUSED_LOOKS: u32 = 60;
 
 /// Why an open file or device cannot be written.
@@ -41,13 +40,13 @@ impl Obstacle {
 pub(super) struct Protection {
     /// The number of its [`Obstacle`]; 0: it can be written.
     obstacle: AtomicU8,
-    /// Looks for which the last refused write still counts.
+    /// The number of checks for which the last refused write still counts.
     refused: AtomicU32,
 }
 
 impl Protection {
     pub(super) fn is_set(&self) -> bool {
-        // Relaxed: the system refuses the writes that a stale value lets through.
+        // Relaxed: if a stale value lets a write through, the system refuses it.
         self.obstacle.load(Ordering::Relaxed) != 0
     }
 
@@ -56,14 +55,14 @@ impl Protection {
         Obstacle::ALL.into_iter().find(|it| it.number() == number)
     }
 
-    /// The system refused a write.
+    /// Notes that the system refused a write with `error`.
     pub(super) fn note_refusal(&self, error: &io::Error) {
         if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
             self.refused.store(REFUSED_LOOKS, Ordering::Relaxed);
         }
     }
 
-    /// Whether a refused write still counts, one look later.
+    /// Whether a refused write still counts; counts down one check.
     fn was_refused(&self) -> bool {
         let later = |looks: u32| looks.checked_sub(1);
         self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later).is_ok()
@@ -71,7 +70,7 @@ impl Protection {
 }
 
 impl FileShared {
-    /// Asks whether the file can be written at present; true if that has changed.
+    /// Updates whether the file can be written at present; true if this has changed.
     pub(super) fn look_for_protection(&self, kind: FileKind) -> bool {
         let Some(file) = self.system().filter(|_| !self.geometry.read_only) else { return false };
         let refused = self.protection.was_refused();

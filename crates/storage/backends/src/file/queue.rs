@@ -1,4 +1,4 @@
-//! A queue on a file: the system calls of each operation, step by step.
+//! A queue on a file: turns each operation into a sequence of system calls.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::FileShared;
 use super::overlaps::Ticket;
 use farblock_block::slab::Slab;
 
-/// Zeroes per write, if the file system has no better way.
+/// Bytes of zeroes per write, if the file system cannot zero ranges.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// The current step of an operation; its request is at the system.
+/// The current step of an operation, which the system is carrying out.
 ///
 /// ```text
 /// read, write   Transfer or Copy ───────────────────────────────────────► complete
@@ -24,7 +24,7 @@ const FILL_BYTES: u64 = 1 << 20;
 /// deallocate    Punch ──────────────────────────────────────────────────► complete
 /// ```
 ///
-/// Of `Punch`, `ZeroRange` and `Fill`, the first that the system does not refuse suffices.
+/// If the system refuses `Punch` or `ZeroRange`, the next of the three steps is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The system has the operation's buffer.
@@ -60,7 +60,7 @@ pub(super) struct FileQueue {
     task: TaskId,
     file: FileId,
     pending: Slab<Pending>,
-    /// Operations whose ranges other operations have claimed.
+    /// Operations that wait because other operations have claimed overlapping ranges.
     waiting: Vec<u64>,
     /// Woken when one of their claims is granted.
     waker: Arc<Waker>,
@@ -68,7 +68,8 @@ pub(super) struct FileQueue {
     done: Vec<Completion>,
     /// Kept for its capacity.
     events: Vec<Event>,
-    /// Finished since the last poll started, with results that are valid only if the file is whole.
+    /// Operations that finished since the last poll started. Their results are valid only if the
+    /// file has not been truncated.
     ended: Vec<(Op, Result<(), BlockError>)>,
 }
 
@@ -106,7 +107,7 @@ impl FileQueue {
             self.shared.extent.note_write();
         }
         match op.command {
-            // A read-only file has no writes to flush.
+            // Nothing was written through a read-only open, so there is nothing to flush.
             Command::Flush if self.shared.geometry.read_only => Next::Complete(Ok(())),
             Command::Flush if os::has_mistake("file: a flush does nothing") => {
                 Next::Complete(Ok(()))
@@ -140,11 +141,11 @@ impl FileQueue {
         }
     }
 
-    /// Submits the current step of an operation. `spare` saves taking a buffer.
+    /// Submits the current step of an operation. `spare` is a buffer of zeroes to write again.
     fn start(&mut self, key: u64, spare: Option<Buffer>) {
         let geometry = &self.shared.geometry;
         let Pending { op, step, .. } = self.pending.at(key);
-        // The range of a flush is meaningless, and was not checked.
+        // The range of a flush is ignored and was not checked.
         let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
         let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
         let request = match *step {
@@ -196,8 +197,8 @@ impl FileQueue {
         }
     }
 
-    /// Completes finished operations, unless another program has truncated the file meanwhile: then
-    /// a write may be lost, and a read may have found zeroes that such a write left.
+    /// Completes finished operations. If another program truncated the file meanwhile, they fail: a
+    /// write may be lost, and a read may have returned zeroes from a gap.
     fn conclude(&mut self) {
         let has = |command: fn(&Op, bool) -> bool| {
             self.ended.iter().any(|(op, result)| command(op, result.is_ok()))
@@ -253,7 +254,8 @@ impl FileQueue {
         }
     }
 
-    /// Determines what follows a step. Takes the buffer if it is the operation's own.
+    /// Determines what follows a finished step. If `buffer` is the operation's own, moves it back
+    /// into the operation.
     fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
         // Do not clone the `Arc`: all cores would write its reference count.
         let FileQueue { shared, pending, .. } = self;
@@ -371,13 +373,15 @@ fn after_zeroes(op: &Op) -> Next {
     if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
 }
 
-/// Whether the system cannot do this, or not with this range. In either case it has done nothing.
+/// Whether the system does not support the operation, or not for this range. The range is
+/// unchanged.
 fn is_refusal(error: &io::Error) -> bool {
     let meaning = BlockError::from_io(Command::Deallocate, error);
     meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Remembers that an ability is not supported at all, but not the refusal of one range.
+/// Clears `ability` if the system does not support it at all; ignores the refusal of a single
+/// range.
 fn forget(ability: &AtomicBool, result: Result<(), BlockError>) {
     if result == Err(BlockError::Unsupported) {
         ability.store(false, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! The huge pages from which chunks are cut.
 //!
-//! A freed chunk, of any page, is reused before a new page is allocated. A page with one chunk in
-//! use cannot be freed; otherwise a user who frees all but one chunk of every page could make the
-//! disk grow without bound. A page whose chunks are all free is freed, except for the last.
+//! A freed chunk, of any page, is reused before a new page is allocated. Otherwise a user who frees
+//! all but one chunk of every page could make the disk grow without bound, since a page with one
+//! chunk in use cannot be freed. A page whose chunks are all free is freed, unless it is the last
+//! page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +28,7 @@ struct Inner {
 }
 
 struct Page {
-    /// The unused rest of the page: all zeroes.
+    /// The rest of the page, never used so far: all zeroes.
     rest: Buffer,
     /// Chunks that were freed.
     free: Vec<SharedBuffer>,
@@ -70,7 +71,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Takes a chunk back; returns the page if it should be freed.
+    /// Takes back a freed chunk; returns its page if the caller should free it.
     fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
         let (&address, page) =
             self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");
@@ -85,8 +86,8 @@ impl Inner {
 }
 
 impl Pages {
-    /// Allocates a chunk, zeroed if `zeroed`, else of any contents. Returns an error where other
-    /// allocators end the process.
+    /// Allocates a chunk, zeroed if `zeroed`, else of any contents. Returns an error if memory is
+    /// exhausted.
     pub(super) fn take(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (mut chunk, is_zero) = taken?;

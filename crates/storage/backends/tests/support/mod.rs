@@ -69,7 +69,7 @@ impl Dir {
         path
     }
 
-    /// A new sparse file, open and already unlinked. Its space is freed with its last user.
+    /// A new sparse file, open and already unlinked. Its space is freed when it is closed.
     pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
         let path = self.file(bytes);
         let disk = FileDisk::open(&path, options).expect("a disk");
@@ -129,7 +129,7 @@ impl Queue for CappedQueue {
     }
 }
 
-/// Tests that mount or create loop devices need root. They fail without it, unless told to pass.
+/// Whether this test runs as root. If not, it fails, unless `FARBLOCK_SKIP_ROOT_TESTS` is set.
 pub(crate) fn may_use_root() -> bool {
     let skip = std::env::var_os("FARBLOCK_SKIP_ROOT_TESTS").is_some();
     if skip {
@@ -168,7 +168,7 @@ impl Mount {
         Mount::new(dir, &["-t", "tmpfs", "-o", &format!("size={bytes}"), "farblock-test"])
     }
 
-    /// The contents of a device.
+    /// The file system on a device.
     pub(crate) fn device(dir: &Dir, device: &Loop) -> Mount {
         Mount::new(dir, &[text(&device.path)])
     }

@@ -7,7 +7,7 @@ use super::Context;
 use super::driver::Driver;
 use crate::{BlockError, Geometry, Op};
 
-/// Blocks that a check reads and writes: several of any backend's pieces.
+/// Blocks that a check reads and writes: enough to span several chunks of any backend.
 const BLOCKS: u32 = 600;
 
 /// The lent buffers of a range, if the queue lends any.

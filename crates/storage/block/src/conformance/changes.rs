@@ -13,7 +13,8 @@ use crate::{Availability, Change, Namespace, Watch};
 pub struct Growing {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// Makes it grow to this many blocks; it may notice only after this returns.
+    /// Makes the namespace grow to this many blocks. Its geometry may change only after this
+    /// returns.
     pub grow: Box<dyn Fn(u64)>,
 }
 

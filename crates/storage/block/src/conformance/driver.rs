@@ -155,8 +155,8 @@ impl Driver {
     }
 
     /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total` have
-    /// completed; none may fail. Returns the growth of `count` meanwhile. The driver's own
-    /// allocations happen before the first reading of `count`.
+    /// completed; none may fail. Returns by how much `count()` grew meanwhile. The driver allocates
+    /// its own memory before it first calls `count`.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,
@@ -189,8 +189,8 @@ impl Driver {
         count() - before
     }
 
-    /// One turn of the event loop. It waits only for readiness, so that it detects a queue which
-    /// does not make its parent ready.
+    /// Runs the event loop once, until a task is ready or `timeout` has passed. A queue that does
+    /// not make its parent ready therefore runs into the time limit.
     pub fn turn(&mut self, timeout: Duration) {
         self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop");
         for task in self.ready.drain(..) {
@@ -199,7 +199,7 @@ impl Driver {
     }
 }
 
-/// As many of these blocks as one operation may move.
+/// `blocks`, or the most that one operation may move if that is less.
 pub(super) fn at_once(geometry: Geometry, blocks: u32) -> u32 {
     match geometry.max_blocks {
         0 => blocks,

@@ -12,9 +12,10 @@
 //! }
 //! ```
 //!
-//! Each check runs on a fresh namespace of 512-byte blocks and again on one of 4096-byte blocks.
-//! A failure names the check, the engine, the block size and the seed; `FARBLOCK_SEED` repeats it.
-//! An operation that does not complete within [`WAIT_LIMIT`] is a failure, not a hang.
+//! Each check runs on a fresh namespace of 512-byte blocks and again on one of 4096-byte blocks. A
+//! failure names the check, the engine, the block size and the seed; set `FARBLOCK_SEED` to this
+//! seed to repeat the run. An operation that does not complete within [`WAIT_LIMIT`] is a failure,
+//! not a hang.
 
 mod at_once;
 mod changes;
@@ -51,7 +52,7 @@ pub enum Contents {
     Discarded,
 }
 
-/// Makes a fresh namespace with blocks of the given size; a reference to it is cheap to pass on.
+/// A function that makes a fresh namespace with the given block size, in bytes.
 pub type Make<'a> = &'a dyn Fn(u32) -> Arc<dyn Namespace>;
 
 /// Runs every check on writable namespaces that keep written data, of at least [`MIN_BYTES`].
@@ -167,7 +168,7 @@ impl Suite {
     }
 }
 
-/// If the check panics, prints how to repeat it.
+/// Prints, if the check panics, how to repeat the check.
 struct Story<'a> {
     name: &'static str,
     suite: &'a Suite,
@@ -224,7 +225,7 @@ impl Context<'_> {
         buffer
     }
 
-    /// Checks read data against the written data, or against zeroes where none is kept.
+    /// Compares read data with the written data, or with zeroes if the namespace discards writes.
     #[track_caller]
     fn expect(&self, read: &[u8], written: &[u8], place: &str) {
         assert_eq!(read.len(), written.len(), "length of {place}");

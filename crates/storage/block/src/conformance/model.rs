@@ -40,7 +40,7 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
             }
             6 => {
                 driver.must(0, Op::deallocate(lba, blocks, 1));
-                // Either is correct; from here on the contents must stay as they now read.
+                // Zeroes and the old data are both correct; later reads must return the same.
                 let now = driver.read(0, geometry, lba, blocks);
                 model.part(lba, blocks).copy_from_slice(&now);
             }

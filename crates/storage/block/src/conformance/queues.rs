@@ -54,7 +54,7 @@ pub(super) fn full_depth_completes_once(context: &mut Context<'_>) {
     assert_eq!(driver.queue(0).in_flight(), 0);
 }
 
-/// The usual life of a queue: full depth, and each completion leads to a new operation.
+/// The usual load of a queue: full depth, and each completion leads to a new operation.
 pub(super) fn a_steady_pipeline(context: &mut Context<'_>) {
     const OPERATIONS: u64 = 2000;
     const IN_FLIGHT: u64 = 32;
@@ -202,7 +202,8 @@ impl Meeting {
     }
 }
 
-/// One thread's half of a check with two reactors. Side 0 has the even blocks, side 1 the odd ones.
+/// One thread's half of a check with two reactors. Side 0 uses the even blocks, side 1 the odd
+/// blocks.
 struct Side {
     driver: Driver,
     geometry: Geometry,

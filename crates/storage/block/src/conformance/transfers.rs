@@ -1,4 +1,4 @@
-//! Checks of single operations: the position of the data, and the completion.
+//! Checks of single operations: where the data ends up, and what the completion returns.
 
 use farblock_reactor::Buffer;
 

@@ -1,5 +1,5 @@
-//! Checks for users below and above a disk: the file of a loop device, loop devices over any of
-//! them, mounted devices, swap.
+//! Checks for other users of a disk and of the files and devices below it: loop devices, mounted
+//! file systems, swap, programs with locks.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -13,17 +13,17 @@ use super::loops::{self, Loop, Thing};
 use super::others::{holder, is_refused, lock_of_another};
 use crate::error::FileProblem;
 
-/// How many files and devices below one disk are looked at.
+/// The most files and devices below one disk that are checked.
 const MOST: usize = 64;
 
-/// How a disk leads to a file or device below it.
+/// How a file or device is related to the disk above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// It is the disk.
+    /// It is the disk itself.
     Itself,
     /// It is below a loop device, which does not claim it.
     Loop,
-    /// The disk is one of its partitions; others may have other users.
+    /// The disk is one of its partitions; other partitions may have other users.
     Partition,
     /// The kernel has claimed it for a volume or RAID.
     Claimed,
@@ -35,11 +35,11 @@ struct Layer {
     way: Way,
     /// Its name here, if it is known.
     path: Option<PathBuf>,
-    /// The first byte of the disk in it, and the byte after the last.
+    /// The disk's first byte in this layer, and the byte after its last.
     range: (u64, u64),
 }
 
-/// Looks for other users of the parts of a disk.
+/// Checks a disk and the layers below it for other users.
 ///
 /// # Errors
 /// [`FileProblem::InUse`], which names the user.
@@ -84,7 +84,7 @@ fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // The device is in use itself, so its file answers.
+    // The device is in use itself, so its file's file system responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
@@ -124,7 +124,8 @@ fn swap_at(thing: Thing) -> Option<String> {
     Some(format!("the kernel, which swaps to {area}"))
 }
 
-/// Another loop device over the part. For a read-only open, a read-only loop device is no conflict.
+/// Another loop device over the layer. For a read-only open, a read-only loop device is no
+/// conflict.
 fn loop_over(
     part: &Layer,
     passed: &BTreeSet<u64>,
@@ -150,7 +151,7 @@ fn is_partition_of(part: Thing, whole: Thing) -> bool {
     below_device(number).iter().any(|it| it.way == Way::Partition && it.thing == whole)
 }
 
-/// Another user of what is below a loop device: a file system, or a program that has it locked.
+/// Another user of the layer below a loop device: a file system, or a program that has locked it.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
         (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
@@ -161,7 +162,7 @@ fn user_of(part: &Layer, read_only: bool) -> Option<String> {
 
 fn user_of_device(number: u64, read_only: bool) -> Option<String> {
     let name = name_of(number)?;
-    // Fails while the kernel or another program has the device to itself.
+    // Fails while the kernel or another program has opened the device exclusively.
     let flags = if read_only { OFlags::empty() } else { OFlags::EXCL };
     match loops::open_device(&name, number, flags) {
         Ok(device) if is_locked(&device, read_only) => {
@@ -184,7 +185,7 @@ fn claimant(name: &str, number: u64) -> String {
     }
 }
 
-/// Only tries the locks, because partitions of one device may have several users.
+/// The program that has locked the file of a layer, if any.
 fn user_of_file(part: &Layer, read_only: bool) -> Option<String> {
     let path = part.path.as_deref()?;
     let is_it = |file: &File| file.metadata().is_ok_and(|it| Thing::of(&it) == part.thing);
@@ -193,7 +194,7 @@ fn user_of_file(part: &Layer, read_only: bool) -> Option<String> {
             let is_used = is_locked(&file, read_only) || is_refused(&file, read_only);
             is_used.then(|| holder(path, 1))
         }
-        // The file has another path, or none, or this user may not open it.
+        // The path leads elsewhere or nowhere, or this user may not open the file.
         _ => lock_of_another(part.thing, read_only),
     }
 }

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttrib
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// Enough for any known device; the pool's buffers have it.
+/// Alignment of buffers that suffices for any known device; the pool's buffers have it.
 const SAFE_ALIGNMENT: u32 = 4096;
 /// Asks `statx` for the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
@@ -22,14 +22,14 @@ pub(super) fn is_block_device(metadata: &Metadata) -> bool {
 /// Direct I/O is turned on after opening.
 pub(super) const DIRECT_SINCE_OPENING: bool = false;
 
-/// A device looks like any file, by its name.
+/// Always false: on Linux a name does not show whether the file is a device.
 pub(super) fn names_a_device(_: &Path) -> bool {
     false
 }
 
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     if kind == FileKind::Device && !wanted.read_only {
-        // Without creation, this means on a device: fail while the system itself uses it.
+        // `O_EXCL` on a device, without `O_CREAT`: the open fails while the system itself uses it.
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
 }
@@ -50,8 +50,8 @@ fn is_protected_device(device: u64) -> bool {
     text.is_ok_and(|text| text.trim() == "1")
 }
 
-/// Not every file system refuses writes through a file that was open before `chattr +i`. An
-/// operator who sets the attribute expects that it does.
+/// Why the file cannot be written. Checks `chattr +i`, too: some file systems accept writes through
+/// a file that was opened before it.
 pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     if kind == FileKind::Device {
         let is_protected = file.metadata().is_ok_and(|found| is_protected_device(found.rdev()));
@@ -67,13 +67,13 @@ pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     is_protected.then_some(Obstacle::Attribute)
 }
 
-/// Whether a file's attributes forbid writes (`chattr +i` or `+a`): this stops even root, with
-/// EPERM. Missing permissions give EACCES.
+/// Whether the error means that a file's attributes forbid writes (`chattr +i` or `+a`): EPERM,
+/// even for root. Missing permissions give EACCES.
 pub(super) fn is_immutable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
 }
 
-/// Seeks to the end, because the metadata of a device lacks its size.
+/// The size in bytes. Seeks to the end, because the metadata of a device lacks the size.
 pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
@@ -131,7 +131,7 @@ pub(super) fn abilities(file: &File, kind: FileKind, block_size: u32) -> Abiliti
     match kind {
         FileKind::Regular => Abilities { punch: can_punch(file), zero: true },
         FileKind::Device => {
-            // The system wants whole sectors for both.
+            // For punching and zeroing, the system requires whole sectors.
             let sector = rustix::fs::ioctl_blksszget(file).unwrap_or(u32::MAX);
             let whole = block_size >= sector;
             Abilities { punch: whole && can_unmap(file), zero: whole }

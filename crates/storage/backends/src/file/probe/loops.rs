@@ -1,7 +1,7 @@
 //! The loop devices of this machine, and the files and devices below them.
 //!
-//! The kernel knows a loop device's file by its inode number. A path from sysfs may lead to another
-//! file: in a different mount namespace, or after a rename.
+//! The kernel knows a loop device's file by its inode number. The path in sysfs may lead to another
+//! file, after a rename or in another mount namespace.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -14,7 +14,8 @@ use std::time::Duration;
 use farblock_reactor::loop_device::{self, Backing};
 use rustix::fs::{OFlags, makedev};
 
-/// Time limit for the file system of a loop device's file, which may wait for a network or process.
+/// How long to wait for the file system of a loop device's file: it may depend on a network or a
+/// process.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not answered so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -69,8 +70,7 @@ impl Loop {
     }
 }
 
-/// All loop devices that have a file. `device` is the file system of a file that this process has
-/// just opened, so that it is known to answer.
+/// All loop devices that have a file. `device` is a file system that is known to respond.
 pub(super) fn all(device: u64) -> Vec<Loop> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
@@ -78,7 +78,7 @@ pub(super) fn all(device: u64) -> Vec<Loop> {
         Some((entry.path(), PathBuf::from(name.trim_end_matches('\n'))))
     });
     let files: Vec<_> = files.collect();
-    // Most machines have none, and then the mounts are of no interest.
+    // Most machines have no loop devices; then skip reading the mounts.
     let mounts = if files.is_empty() { BTreeSet::new() } else { all_mounts() };
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     files
@@ -106,7 +106,7 @@ fn looked_at(
         |backing| (backing.offset_bytes, backing.limit_bytes),
     );
     let end = if limit == 0 { u64::MAX } else { start.saturating_add(limit) };
-    // The path is the next best source.
+    // Otherwise use the path, if it is safe to stat.
     let by_path = || match path.starts_with("/dev") || may_stat(&path) {
         true => fs::metadata(&path).ok().map(|found| Thing::of(&found)),
         false => None,
@@ -116,8 +116,8 @@ fn looked_at(
     Some(Loop { name, number, below, path, range: (start, end), read_only })
 }
 
-/// What the driver reports. `None` if this user may not open the device, or if the file system of
-/// its file does not answer.
+/// The driver's report on a loop device's file. `None` if this user may not open the device, or if
+/// the file's file system does not respond.
 fn ask(name: &str, number: u64) -> Option<Backing> {
     let name = name.to_owned();
     within(ANSWER_TIME, &UNANSWERED, number, move || {
@@ -126,8 +126,8 @@ fn ask(name: &str, number: u64) -> Option<Backing> {
     })
 }
 
-/// Runs a question about a device on a thread of its own. Asks no second question while one has
-/// no answer, so that few threads wait.
+/// Runs a query about a device on its own thread; `None` after `time`. While a query is unanswered,
+/// starts no second one for that device, so that few threads wait.
 fn within<T: PartialEq + Send + 'static>(
     time: Duration,
     unanswered: &'static Mutex<BTreeSet<u64>>,
@@ -186,7 +186,7 @@ pub(super) fn all_mounts() -> BTreeSet<String> {
     processes
         .filter(|entry| entry.file_name().to_str().is_some_and(|it| it.parse::<u32>().is_ok()))
         .filter(|entry| {
-            // Without the name of the namespace, compare the mounts themselves.
+            // If the namespace's name is unreadable, include its mounts anyway.
             fs::read_link(entry.path().join("ns/mnt")).map_or(true, |it| namespaces.insert(it))
         })
         .filter_map(|entry| fs::read_to_string(entry.path().join("mountinfo")).ok())

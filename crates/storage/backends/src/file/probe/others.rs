@@ -15,7 +15,7 @@ use super::beneath;
 use super::loops::Thing;
 use crate::error::FileProblem;
 
-/// The first bytes of the permissions that a program uses, and of those that it denies to others.
+/// The lock bytes of permission 0: as used by a program, and as denied to other programs.
 const USED: i64 = 100;
 const UNSHARED: i64 = 200;
 /// QEMU's permissions: consistent reads, writes, and changes of the size.
@@ -28,7 +28,7 @@ fn needed(read_only: bool) -> &'static [i64] {
     if read_only { &[READ] } else { &[READ, WRITE, RESIZE] }
 }
 
-/// The permissions that it denies to other programs.
+/// The permissions that farblock denies to other programs.
 const EXCLUSIVE: [i64; 2] = [WRITE, RESIZE];
 
 /// Takes QEMU's locks for the life of the open file, and checks for other users.
@@ -58,7 +58,8 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
-            // No such locks here, or the file is open only for writing: those of others may show.
+            // The file system has no such locks, or the file is open only for writing. Locks of
+            // other programs may still be visible.
             tracing::debug!(%error, "{} has no byte locks", path.display());
             break;
         }
@@ -102,8 +103,7 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
     FileProblem::InUse { by: holder(path, 1), read_only }
 }
 
-/// Another program's lock on a file or device, from the kernel's list: such a file may have no path
-/// here. The program, if it has a conflicting lock.
+/// The program that holds a conflicting lock on a file or device, from the kernel's list of locks.
 pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
     let list = fs::read_to_string("/proc/locks").unwrap_or_default();
     let lock = list
@@ -186,8 +186,8 @@ fn process(number: Option<u32>) -> Option<String> {
     Some(format!("process {number} ({})", command.trim_end()))
 }
 
-/// The process that has the file open, and its command, as far as this user can see. `asking`: the
-/// open files of this process that belong to the question itself.
+/// The process that has the file open, and its command, as far as this user can see. `asking`: how
+/// many times this process has opened the file for this check.
 pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = std::process::id();
@@ -197,12 +197,13 @@ pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
-    // This process last: it has the file open to ask.
+    // This process last: it has the file open for this check.
     numbers.sort_by_key(|&number| (number == own, number));
     let least = |number| if number == own { asking + 1 } else { 1 };
     let Some(number) = numbers.into_iter().find(|&number| has_open(number, &path, least(number)))
     else {
-        // In a sandbox the open files of other processes are invisible, but not their locks.
+        // In a sandbox the open files of other processes are invisible, but their locks are
+        // visible.
         return locker(&path).unwrap_or_else(|| HIDDEN.to_owned());
     };
     process(Some(number)).unwrap_or_else(|| HIDDEN.to_owned())

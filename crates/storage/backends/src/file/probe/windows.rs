@@ -1,7 +1,7 @@
 //! Files and raw disks of Windows.
 //!
 //! A raw disk (`\\.\PhysicalDrive1`) or volume (`\\.\D:`) is no file: it has no metadata, no end to
-//! seek to and no locks, and opens for administrators only. Windows itself refuses writes to the
+//! seek to and no locks, and only administrators can open it. Windows itself refuses writes to the
 //! parts of a raw disk that belong to a mounted volume.
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -35,7 +35,7 @@ pub(super) fn is_block_device(_: &Metadata) -> bool {
     false
 }
 
-/// Overlapped, because Windows serializes the operations of other handles.
+/// Opens for overlapped I/O, because Windows serializes the operations of other handles.
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
@@ -53,7 +53,7 @@ pub(super) fn is_immutable(_: &io::Error) -> bool {
     false
 }
 
-/// Windows refuses to protect a file that is open for writing.
+/// Always `None`: Windows refuses to write-protect a file that is open for writing.
 pub(super) fn obstacle(_: &File, _: FileKind) -> Option<Obstacle> {
     None
 }
